@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command line of the load generator. */
+#ifndef COMETMQ_BENCH_OPTIONS_H
+#define COMETMQ_BENCH_OPTIONS_H
+
+#include "frames.h"
+
+enum mode { MODE_SEND, MODE_PULL, MODE_FIRST_SEND, MODE_FIRST_PULL };
+
+struct options {
+    enum mode mode;
+    const char *mode_name;
+    const char *host;
+    int port;
+    int namesrv_port; /* first-send: wait for the name server's route before sending; 0: do not */
+    int connections;
+    int in_flight;
+    int queues;
+    size_t body_bytes;
+    const char *topic;
+    const char *group;
+    enum serialization serialization;
+    double seconds; /* counted time, after the warm-up */
+    double warmup;
+    uint64_t count;   /* send exactly so many messages instead of for a time; 0: by time */
+    double timeout;   /* give up when nothing was answered for so long */
+};
+
+/* Parse or explain and exit with status 2. */
+struct options options_parse(int argc, char **argv);
+
+#endif

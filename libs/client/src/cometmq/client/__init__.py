@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asyncio-first client for CometMQ and Apache RocketMQ."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ remoting protocol: sans-io core and asyncio transport."""

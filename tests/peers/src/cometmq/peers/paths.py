@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the repository is, and where fetched peers are kept."""
+
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[5]
+CACHE: Final = ROOT / ".cache" / "peers"
+DATA: Final = Path(__file__).resolve().parent / "data"

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes with a log file, bounded waits and a sure end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+POLL_INTERVAL_S: Final = 0.05
+LOG_TAIL_CHARS: Final = 4000
+
+
+class PeerError(Exception):
+    """A peer could not be fetched, did not start, or did not do as asked in time."""
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Ask `condition` again and again until it holds, or raise after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            raise PeerError(f"not within {timeout_s:.0f} s: {what}")
+        pause.wait(POLL_INTERVAL_S)
+
+
+class Child:
+    """A program in its own process group whose output goes to one file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = log_path.stat().st_size if log_path.exists() else 0
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of the group."""
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status, None while the program runs."""
+        return self._process.poll()
+
+    def log(self) -> str:
+        """Everything this start has printed so far."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def wait_for_log(self, text: str, timeout_s: float) -> None:
+        """Wait until the program has printed `text`."""
+        self.wait_until(lambda: text in self.log(), timeout_s, f"{text!r} printed")
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait for a condition; an exit of the program ends the wait at once."""
+
+        def is_over() -> bool:
+            return self.exit_status is not None or condition()
+
+        try:
+            wait_until(is_over, timeout_s, f"{self.name}: {what}")
+        except PeerError as exc:
+            raise PeerError(f"{exc}\n{self.log()[-LOG_TAIL_CHARS:]}") from exc
+        if self.exit_status is not None and not condition():
+            raise PeerError(
+                f"{self.name} exited with {self.exit_status} before {what}\n"
+                f"{self.log()[-LOG_TAIL_CHARS:]}"
+            )
+
+    def stop(self, timeout_s: float) -> int:
+        """End with SIGTERM, with SIGKILL after `timeout_s`; the exit status."""
+        if self.exit_status is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(timeout_s)
+        return self.kill()
+
+    def kill(self) -> int:
+        """End with SIGKILL; the exit status."""
+        self._signal(signal.SIGKILL)
+        return self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the whole group, which may be gone already."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
