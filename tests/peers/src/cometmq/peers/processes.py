@@ -29,6 +29,11 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
         pause.wait(POLL_INTERVAL_S)
 
 
+def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
+    """A command prefix that adds variables to the inherited environment."""
+    return ["env", *(f"{name}={value}" for name, value in extra.items())] if extra else []
+
+
 class Child:
     """A program in its own process group whose output goes to one file."""
 
@@ -47,11 +52,10 @@ class Child:
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                list(command),
+                [*_with_environment(env), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
                 cwd=cwd,
                 start_new_session=True,
             )

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name server and its brokers on loopback, whoever made them.
+
+`JavaCluster` and `CometCluster` differ only in the commands they run and the line that says a
+program serves. Both read the same properties files, so a `Layout` (ports, names, stores) can be
+handed from one to the other: that is how tests exchange stores.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cometmq.peers.ports import HOST, free_broker_port, free_port
+from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.wire import registered_brokers
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+CLUSTER_NAME: Final = "PeersCluster"
+
+
+@dataclass(frozen=True)
+class BrokerPlace:
+    """Name, address and store of one broker."""
+
+    name: str
+    port: int
+    store_dir: Path
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the broker."""
+        return f"{HOST}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What outlives the processes of a cluster: ports, broker names, stores."""
+
+    namesrv_port: int
+    brokers: tuple[BrokerPlace, ...]
+
+    @classmethod
+    def fresh(cls, directory: Path, *, broker_count: int) -> Self:
+        """Free ports and store folders below `directory`."""
+        names = [f"broker-{letter}" for letter in "abcdefgh"[:broker_count]]
+        return cls(
+            namesrv_port=free_port(),
+            brokers=tuple(
+                BrokerPlace(name, free_broker_port(), directory / name / "store") for name in names
+            ),
+        )
+
+
+class Cluster(ABC):
+    """One name server and its brokers.
+
+    Leaving the context kills every process (a Java broker takes 10 s to stop): call `stop` first
+    where a clean end matters.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_conf: Mapping[str, object] | None = None,
+        *,
+        namesrv_conf: Mapping[str, object] | None = None,
+        broker_count: int = 1,
+        layout: Layout | None = None,
+    ) -> None:
+        self.directory = directory
+        self.layout = layout or Layout.fresh(directory, broker_count=broker_count)
+        self.broker_conf = dict(broker_conf or {})
+        self.namesrv_conf = dict(namesrv_conf or {})
+        self.namesrv: Child | None = None
+        self.brokers: dict[str, Child] = {}
+
+    @property
+    def namesrv_addr(self) -> str:
+        """`host:port` of the name server."""
+        return f"{HOST}:{self.layout.namesrv_port}"
+
+    @property
+    def broker_addrs(self) -> list[str]:
+        """`host:port` of every broker."""
+        return [place.address for place in self.layout.brokers]
+
+    @property
+    def broker_names(self) -> list[str]:
+        """Name of every broker, in the order of `broker_addrs`."""
+        return [place.name for place in self.layout.brokers]
+
+    @property
+    def store_dir(self) -> Path:
+        """Store of the first broker."""
+        return self.layout.brokers[0].store_dir
+
+    def __enter__(self) -> Self:
+        """Start everything; whatever fails, nothing is left running."""
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Kill everything that still runs."""
+        self.kill()
+
+    def start(self) -> None:
+        """Start the name server, then the brokers; return when all are registered."""
+        self.start_namesrv()
+        for place in self.layout.brokers:
+            self._launch_broker(place)
+        for place in self.layout.brokers:
+            self._await_broker(place)
+
+    def start_namesrv(self) -> None:
+        """Start the name server and wait until it serves."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        conf_path = self.directory / "namesrv.conf"
+        write_properties(conf_path, self._namesrv_properties())
+        self.namesrv = Child(
+            "namesrv", self._namesrv_command(conf_path), log_path=self.directory / "namesrv.log"
+        )
+        self.namesrv.wait_for_log(self._ready_text(), START_TIMEOUT_S)
+
+    def start_broker(self, index: int = 0) -> None:
+        """Start one broker and wait until the name server lists it."""
+        place = self.layout.brokers[index]
+        self._launch_broker(place)
+        self._await_broker(place)
+
+    def stop_broker(self, index: int = 0) -> int:
+        """Stop one broker with SIGTERM; its exit status."""
+        return self.brokers.pop(self.layout.brokers[index].name).stop(STOP_TIMEOUT_S)
+
+    def kill_broker(self, index: int = 0) -> int:
+        """End one broker with SIGKILL; its exit status."""
+        return self.brokers.pop(self.layout.brokers[index].name).kill()
+
+    def stop(self) -> None:
+        """Stop the brokers, then the name server."""
+        for child in self._take_children():
+            child.stop(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """SIGKILL to everything; the stores stay as they are."""
+        for child in self._take_children():
+            child.kill()
+
+    def _take_children(self) -> list[Child]:
+        """Forget and return the processes, brokers first."""
+        children = [*self.brokers.values(), *([self.namesrv] if self.namesrv else [])]
+        self.brokers, self.namesrv = {}, None
+        return children
+
+    def _launch_broker(self, place: BrokerPlace) -> None:
+        """Start a broker without waiting for it."""
+        if place.name in self.brokers:
+            raise PeerError(f"{place.name} runs already")
+        conf_path = self.directory / f"{place.name}.conf"
+        write_properties(conf_path, self._broker_properties(place))
+        self.brokers[place.name] = Child(
+            place.name,
+            self._broker_command(conf_path),
+            log_path=self.directory / f"{place.name}.log",
+        )
+
+    def _await_broker(self, place: BrokerPlace) -> None:
+        """Wait until a broker says that it serves and the name server lists it."""
+        child = self.brokers[place.name]
+        child.wait_for_log(self._ready_text(), START_TIMEOUT_S)
+        child.wait_until(
+            lambda: place.name in registered_brokers(self.namesrv_addr),
+            START_TIMEOUT_S,
+            "registered",
+        )
+
+    def _namesrv_properties(self) -> dict[str, object]:
+        """Content of the name server's file."""
+        return {
+            "listenPort": self.layout.namesrv_port,
+            "kvConfigPath": self.directory / "namesrv" / "kvConfig.json",
+            "configStorePath": self.directory / "namesrv" / "namesrv.properties",
+            **self.namesrv_conf,
+        }
+
+    def _broker_properties(self, place: BrokerPlace) -> dict[str, object]:
+        """Content of one broker's file."""
+        return {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": place.name,
+            "brokerId": 0,
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "listenPort": place.port,
+            "namesrvAddr": self.namesrv_addr,
+            "storePathRootDir": place.store_dir,
+            "storePathCommitLog": place.store_dir / "commitlog",
+            **self.broker_conf,
+        }
+
+    @abstractmethod
+    def _namesrv_command(self, conf_path: Path) -> list[str]:
+        """Command line of the name server."""
+
+    @abstractmethod
+    def _broker_command(self, conf_path: Path) -> list[str]:
+        """Command line of a broker."""
+
+    @abstractmethod
+    def _ready_text(self) -> str:
+        """What a program prints once it serves."""
+
+
+def write_properties(path: Path, values: Mapping[str, object]) -> None:
+    """Write a Java properties file."""
+    lines = [f"{key}={_property_text(value)}" for key, value in values.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _property_text(value: object) -> str:
+    """Java's spelling of a value."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jars from Maven's default repository, copied once into the cache."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.paths import CACHE, DATA
+from cometmq.peers.processes import PeerError
+
+ROCKETMQ_VERSION: Final = "4.9.4"
+COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_TIMEOUT_S: Final = 600
+# Packages whose fields RocketMQ and netty reach into; JDK 17 closes them by default.
+_OPENED: Final = ("java.nio", "java.lang", "java.util", "sun.nio.ch", "jdk.internal.ref")
+JVM_OPTIONS: Final = (
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-opens=java.base/sun.security.x509=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.security.x509=ALL-UNNAMED",
+    "-Djava.net.preferIPv4Stack=true",
+)
+
+
+def program(name: str) -> str:
+    """Full path of an installed program."""
+    path = shutil.which(name)
+    if path is None:
+        raise PeerError(f"{name} is not installed: run tests/peers/install")
+    return path
+
+
+@contextmanager
+def cache_entry(name: str) -> Iterator[tuple[Path, bool]]:
+    """A folder of the cache and whether it is complete, under a lock between processes.
+
+    The caller fills an incomplete one; leaving without an exception marks it complete.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    folder, mark = CACHE / name, CACHE / f"{name}.complete"
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        complete = mark.exists()
+        if not complete:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        yield folder, complete
+        mark.touch()
+
+
+def run_maven(*arguments: str) -> None:
+    """Run Maven in batch mode; its output is the error's text."""
+    done = subprocess.run(
+        [program("mvn"), "-q", "-B", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PeerError(f"mvn {' '.join(arguments)}:\n{done.stdout}")
+
+
+def server_class_path(version: str = ROCKETMQ_VERSION) -> str:
+    """Class path of RocketMQ's servers and tools, fetched on first use."""
+    with cache_entry(f"servers-{version}") as (folder, complete):
+        if not complete:
+            run_maven(
+                "-f",
+                str(DATA / "servers-pom.xml"),
+                f"-Drocketmq.version={version}",
+                COPY_GOAL,
+                f"-DoutputDirectory={folder}",
+                "-DincludeScope=runtime",
+            )
+    return class_path(folder)
+
+
+def class_path(folder: Path) -> str:
+    """Every jar of a folder, in a fixed order."""
+    return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
