@@ -4,17 +4,101 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/peers/pyproject.toml))
+SOURCES := libs services tests bench docs
 
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
-	touch $@
+	@command -v $(PYTHON) >/dev/null || { echo "CometMQ needs Python 3.11 or newer" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
+	@touch $@
 
 .PHONY: setup
-setup: $(VENV)/.ready ## Create the environment from the lock
+setup: $(VENV)/.ready ## Create the environment .venv from the lock
+
+.PHONY: hooks
+hooks: setup ## Install the git hooks (pre-commit)
+	$(BIN)/pre-commit install
+
+.PHONY: run
+run: setup ## Start a whole suite in the foreground; Ctrl-C stops it
+	@exec $(BIN)/cometmq standalone $(ARGS)
+
+.PHONY: demo
+demo: setup ## Send the Python standard library through a broker and compare it
+	@$(BIN)/python -m cometmq.cli.demo
+
+.PHONY: test
+test: setup ## Unit, property, golden and integration tests
+	$(BIN)/pytest -q -m "not slow"
+
+.PHONY: test-all
+test-all: test crash fuzz compat ## Everything, long forms included
+	$(BIN)/pytest -q -m slow
+
+.PHONY: crash
+crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)
+	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
+
+.PHONY: fuzz
+fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
+	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
+
+.PHONY: compat
+compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker
+	tests/peers/install
+	$(BIN)/pytest -q tests/compat -m "$(or $(MARK),compat)" --timeout=900
+
+.PHONY: bench
+bench: setup ## Side by side with Apache RocketMQ 4.9.4: a table of ratios
+	tests/peers/install
+	$(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: bench-micro
+bench-micro: setup ## Time the hot modules
+	for file in bench/micro/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+.PHONY: profile
+profile: setup ## Where the time of a send goes
+	$(BIN)/python bench/profile.py $(ARGS)
+
+.PHONY: fmt
+fmt: setup ## Format and fix
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+.PHONY: lint
+lint: setup ## Style and spelling
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/codespell --toml pyproject.toml $(SOURCES) README.md ARCHITECTURE.md CONTRIBUTING.md ROADMAP.md
+
+.PHONY: types
+types: setup ## Type check, strict
+	$(BIN)/mypy
+
+.PHONY: imports
+imports: setup ## Import contracts between the layers
+	$(BIN)/lint-imports
+
+.PHONY: docs
+docs: setup ## Generate the reference pages
+	$(BIN)/python docs/generate.py
+
+.PHONY: lock
+lock: setup ## Resolve the dependencies again
+	$(BIN)/uv lock --upgrade --quiet
+	$(BIN)/uv export --quiet --all-packages --all-groups --no-emit-workspace --no-header --format requirements-txt > requirements.lock
+
+.PHONY: check
+check: lint types imports test ## What a change must pass before review
+
+.PHONY: clean
+clean: ## Remove the environment and every cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache bench/out bench/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

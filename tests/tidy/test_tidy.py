@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Style that matters is a test: what a reviewer would otherwise have to look for."""
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("libs", "services", "tests/peers")
+    for path in (ROOT / folder).glob("**/src/**/*.py")
+)
+TRACKED = subprocess.run(
+    ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.splitlines()
+MARKDOWN = [ROOT / name for name in TRACKED if name.endswith(".md")]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[parts.index("src") + 1 :]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_a_module_begins_with_licence_and_purpose(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
+    assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
+
+
+def test_every_module_is_used() -> None:
+    entries = {"cometmq.cli.main", "cometmq.cli.demo"}
+    imported: set[str] = set()
+    for path in [*SOURCES, *ROOT.glob("bench/**/*.py"), *ROOT.glob("**/tests/**/*.py")]:
+        if ".venv" in path.parts or ".cache" in path.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        imported.update(re.findall(r"cometmq(?:\.\w+)+", text))
+        for match in re.finditer(r"from (cometmq[\w.]*) import \(?([^)#\n]+(?:\n[^)]*)?)", text):
+            imported.update(f"{match[1]}.{name}" for name in re.findall(r"\w+", match[2]))
+    names = {module_name(path) for path in SOURCES if path.name != "__main__.py"}
+    unused = {
+        name
+        for name in names - entries
+        if not any(one == name or one.startswith(f"{name}.") for one in imported)
+    }
+    assert not unused
+
+
+def test_no_portion_closes_the_namespace() -> None:
+    assert not [path for path in SOURCES if path.parent.name == "cometmq"]
+
+
+def test_the_message_codec_loads_no_event_loop() -> None:
+    code = (
+        "import sys, cometmq.remoting, cometmq.remoting.message.record;"
+        "print([m for m in ('asyncio', 'ssl', 'socket') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_locks_name_no_download_address() -> None:
+    locks = [name for name in TRACKED if name.endswith((".lock", "package-lock.json"))]
+    assert locks
+    assert not [name for name in locks if "://" in (ROOT / name).read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_in_documents_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
+    missing = [target for target in targets if not (path.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.slow
+def test_wheels_share_no_file_and_keep_the_namespace_open(tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+    for project in sorted(ROOT.glob("*/*/pyproject.toml")):
+        out = tmp_path / project.parent.name
+        subprocess.run(
+            [ROOT / ".venv/bin/uv", "build", "--wheel", "--out-dir", out, project.parent],
+            check=True,
+            capture_output=True,
+            cwd=ROOT,
+        )
+        wheel = next(out.glob("*.whl"))
+        for name in zipfile.ZipFile(wheel).namelist():
+            if ".dist-info/" in name:
+                continue
+            assert name != "cometmq/__init__.py"
+            assert seen.setdefault(name, wheel.name) == wheel.name
+    assert seen
