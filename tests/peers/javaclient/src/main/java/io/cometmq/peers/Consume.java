@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.cometmq.peers;
+
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Push consumer that ends after a number of successful deliveries or at a deadline. */
+final class Consume {
+    private final Options options;
+    private final int failFirst;
+    private final CountDownLatch wanted;
+
+    Consume(Options options) {
+        this.options = options;
+        failFirst = options.number("fail-first", 0);
+        wanted = new CountDownLatch(options.number("count", 1));
+    }
+
+    int run() throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
+            options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        consumer.setMaxReconsumeTimes(options.number("max-reconsume-times", -1));
+        consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
+        String sql = options.text("sql", "");
+        if (sql.isEmpty()) {
+            consumer.subscribe(options.text("topic"), options.text("tags", "*"));
+        } else {
+            consumer.subscribe(options.text("topic"), MessageSelector.bySql(sql));
+        }
+        if (options.text("orderly", "false").equals("true")) {
+            consumer.registerMessageListener(orderly());
+        } else {
+            consumer.registerMessageListener(concurrent());
+        }
+        consumer.start();
+        new Event("started").print();
+        boolean complete = wanted.await(options.number("timeout-s", 60), TimeUnit.SECONDS);
+        consumer.shutdown();
+        return complete ? Main.STATUS_DONE : Main.STATUS_DEADLINE;
+    }
+
+    private MessageListenerConcurrently concurrent() {
+        return (messages, context) -> accept(messages)
+            ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+            : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+    }
+
+    private MessageListenerOrderly orderly() {
+        return (messages, context) -> accept(messages)
+            ? ConsumeOrderlyStatus.SUCCESS
+            : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+    }
+
+    /** Refuse every message of a call while its first has been tried less than asked. */
+    private boolean accept(List<MessageExt> messages) {
+        boolean accepted = messages.get(0).getReconsumeTimes() >= failFirst;
+        for (MessageExt message : messages) {
+            new Event(accepted ? "received" : "refused").with(message).print();
+            if (accepted) {
+                wanted.countDown();
+            }
+        }
+        return accepted;
+    }
+}

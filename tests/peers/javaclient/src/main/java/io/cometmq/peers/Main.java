@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+package io.cometmq.peers;
+
+import java.util.Arrays;
+
+/** The official client as a command line: one subcommand a run, one JSON line an event. */
+public final class Main {
+    static final int STATUS_DONE = 0;
+    static final int STATUS_USAGE = 2;
+    static final int STATUS_DEADLINE = 3;
+
+    private Main() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        if (args.length == 0) {
+            System.err.println("usage: send|consume|lite-pull|pull|view|query|queues|mqadmin");
+            System.exit(STATUS_USAGE);
+        }
+        Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
+        int status = run(args[0], options);
+        System.out.flush();
+        System.exit(status);
+    }
+
+    private static int run(String command, Options options) throws Exception {
+        switch (command) {
+            case "send":
+                return new Send(options).run();
+            case "consume":
+                return new Consume(options).run();
+            case "lite-pull":
+                return new Pull(options).runLite();
+            case "pull":
+                return new Pull(options).runPlain();
+            case "view":
+                return new Lookup(options).view();
+            case "query":
+                return new Lookup(options).query();
+            case "queues":
+                return new Lookup(options).queues();
+            case "mqadmin":
+                return new Admin(options).run();
+            default:
+                System.err.println("unknown command " + command);
+                return STATUS_USAGE;
+        }
+    }
+}

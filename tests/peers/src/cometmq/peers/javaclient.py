@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The official Java client, built from `tests/peers/javaclient` for several releases."""
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cometmq.peers.java import java_home
+from cometmq.peers.maven import (
+    COPY_GOAL,
+    JVM_OPTIONS,
+    ROCKETMQ_VERSION,
+    cache_entry,
+    class_path,
+    program,
+    run_maven,
+)
+from cometmq.peers.paths import CACHE, ROOT
+from cometmq.peers.processes import PeerError
+from cometmq.peers.programs import ClientProgram
+
+VERSION_5: Final = "5.3.3"
+VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)
+PROJECT: Final = ROOT / "tests" / "peers" / "javaclient"
+MAIN_CLASS: Final = "io.cometmq.peers.Main"
+COMMAND_TIMEOUT_S: Final = 60.0
+
+
+def client_class_path(version: str) -> str:
+    """Class path of our program and the client, built on first use and after a change."""
+    with cache_entry(f"javaclient-{version}-{_sources_mark()}") as (folder, complete):
+        if not complete:
+            run_maven(
+                "-f",
+                str(PROJECT / "pom.xml"),
+                f"-Drocketmq.version={version}",
+                f"-Dpeers.build={folder}",
+                "package",
+                COPY_GOAL,
+                f"-DoutputDirectory={folder}",
+                "-DincludeScope=runtime",
+            )
+    return class_path(folder)
+
+
+def _sources_mark() -> str:
+    """Changes when the content of a source does."""
+    digest = hashlib.sha256()
+    for path in sorted(PROJECT.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _java_command(version: str) -> list[str]:
+    """Our program in a JVM that starts fast."""
+    home = java_home(CACHE)
+    return [
+        program("java"),
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        *JVM_OPTIONS,
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        "-Dfile.encoding=UTF-8",
+        "-cp",
+        client_class_path(version),
+        MAIN_CLASS,
+    ]
+
+
+class JavaClient(ClientProgram):
+    """Subcommands: send, consume, lite-pull, pull, view, query, queues."""
+
+    def __init__(self, log_dir: Path, version: str = ROCKETMQ_VERSION) -> None:
+        super().__init__(log_dir)
+        self.name = f"java-{version}"
+        self._command = _java_command(version)
+
+    def command(self) -> list[str]:
+        """The JVM and our main class."""
+        return self._command
+
+
+@dataclass(frozen=True)
+class AdminAnswer:
+    """What one `mqadmin` command printed."""
+
+    output: str
+    errors: str
+
+    def rows(self) -> list[list[str]]:
+        """Words of every line that is neither empty nor a heading."""
+        lines = (line.split() for line in self.output.splitlines())
+        return [words for words in lines if words and not words[0].startswith("#")]
+
+
+class MqAdmin:
+    """RocketMQ's `mqadmin`, many commands in one JVM (30 to 100 ms each)."""
+
+    def __init__(self, namesrv_addr: str, version: str = ROCKETMQ_VERSION) -> None:
+        self._process = subprocess.Popen(
+            [*_java_command(version), "mqadmin", "--namesrv", namesrv_addr],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._buffer = bytearray()
+
+    def __enter__(self) -> Self:
+        """Wait until the JVM is up."""
+        self._next_event()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the JVM."""
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, *arguments: str) -> AdminAnswer:
+        """Run one command; what it printed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\t".join(arguments).encode() + b"\n")
+        self._process.stdin.flush()
+        event = self._next_event()
+        return AdminAnswer(event["output"], event["errors"])
+
+    def _next_event(self) -> dict[str, str]:
+        """The next line, within the time a command may take."""
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while b"\n" not in self._buffer:
+            self._buffer += self._read_some(deadline - time.monotonic())
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        event: dict[str, str] = json.loads(line)
+        return event
+
+    def _read_some(self, timeout_s: float) -> bytes:
+        """Whatever the JVM prints next."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        if not select.select([descriptor], [], [], max(timeout_s, 0))[0]:
+            raise PeerError("mqadmin does not answer")
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            raise PeerError("mqadmin ended the JVM: a usage error?")
+        return data

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Official clients as programs: the same subcommands and the same JSON lines for all of them.
+
+`send` prints an event `sent` for each message, `consume` prints `started`, then `received` or
+`refused` for each delivery. A program exits with 0 when it did all it was asked, with 3 when a
+deadline passed first. Lines that are no JSON objects are the client library's own logging.
+"""
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cometmq.peers.processes import Child, PeerError
+
+RUN_TIMEOUT_S: Final = 120.0
+_EVENT_START: Final = '{"event":'
+
+
+class Running:
+    """A client program that runs beside the test."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def __enter__(self) -> Self:
+        """The program runs already."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Kill what still runs."""
+        self.kill()
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Every complete event printed so far, or those of one name."""
+        lines = self._child.log().split("\n")[:-1]
+        events = [json.loads(line) for line in lines if line.startswith(_EVENT_START)]
+        return [event for event in events if name is None or event["event"] == name]
+
+    def wait_for(self, name: str, count: int = 1, *, timeout_s: float = RUN_TIMEOUT_S) -> None:
+        """Wait for a number of events of one name."""
+        self._child.wait_until(
+            lambda: len(self.events(name)) >= count, timeout_s, f"{count} events {name!r}"
+        )
+
+    def finish(self, *, timeout_s: float = RUN_TIMEOUT_S) -> list[dict[str, Any]]:
+        """Wait for the end; every event, or an error when the program failed."""
+        self._child.wait_until(lambda: self._child.exit_status is not None, timeout_s, "exit")
+        if self._child.exit_status != 0:
+            log = self._child.log()
+            raise PeerError(
+                f"{self._child.name} exited with {self._child.exit_status}\n{log[-6000:]}"
+            )
+        return self.events()
+
+    def stop(self, *, timeout_s: float = 20.0) -> None:
+        """End with SIGTERM, so that a client can say goodbye."""
+        self._child.stop(timeout_s)
+
+    def kill(self) -> None:
+        """End with SIGKILL."""
+        self._child.kill()
+
+    def log(self) -> str:
+        """Everything printed so far."""
+        return self._child.log()
+
+
+class ClientProgram(ABC):
+    """Runs subcommands of one client; logs go to numbered files in a folder."""
+
+    name: str
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._numbers = itertools.count(1)
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The program without its subcommand."""
+
+    def start(self, subcommand: str, **options: object) -> Running:
+        """Start a subcommand; an option `tag_name=1` becomes `--tag-name 1`."""
+        words = [subcommand]
+        for key, value in options.items():
+            words += [f"--{key.replace('_', '-')}", str(value)]
+        log_path = self._log_dir / f"{self.name}-{subcommand}-{next(self._numbers)}.log"
+        return Running(
+            Child(f"{self.name} {subcommand}", self.command() + words, log_path=log_path)
+        )
+
+    def run(
+        self, subcommand: str, *, run_timeout_s: float = RUN_TIMEOUT_S, **options: object
+    ) -> list[dict[str, Any]]:
+        """Run a subcommand to its end; its events."""
+        with self.start(subcommand, **options) as running:
+            return running.finish(timeout_s=run_timeout_s)
