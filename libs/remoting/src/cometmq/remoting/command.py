@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What travels: raw commands, received calls with typed headers, replies, responses.
+
+Invariants
+    A call is answered at most once: by what its handler returns, or later by ``answer`` or
+    ``fail``. An answer to a oneway call, a second answer and an answer after the connection
+    ended do nothing.
+
+Hot path
+    One ``Call`` is made per request. It is a struct without garbage collection whose JSON form
+    is the header itself, so that the decoder fills it in one step (see ``header.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.types import Buffer, Language, Serialization, language_of
+from cometmq.remoting.versions import CURRENT_VERSION
+
+FLAG_REPLY: Final = 1
+FLAG_ONEWAY: Final = 2
+
+HeaderT = TypeVar("HeaderT")
+Body = Buffer | Sequence[Buffer]
+
+
+class RawCommand(msgspec.Struct, kw_only=True):
+    """One command with its fields as text: what both header encodings can say."""
+
+    code: int
+    flag: int = 0
+    opaque: int = 0
+    language: int = Language.PYTHON
+    version: int = CURRENT_VERSION
+    remark: str | None = None
+    ext: dict[str, str] = {}
+    body: Buffer = b""
+    serialization: Serialization = Serialization.JSON
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether this answers a request."""
+        return bool(self.flag & FLAG_REPLY)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+
+class ConstantExt(dict[str, str]):
+    """Ext fields that many replies share; encoders keep their encoded form beside them."""
+
+    __slots__ = ("encoded_binary", "encoded_json")
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        """Take the fields; they must not change afterwards."""
+        super().__init__(fields)
+        self.encoded_json: bytes | None = None
+        self.encoded_binary: bytes | None = None
+
+
+class Reply(msgspec.Struct):
+    """An answer as a handler gives it; ``ext`` adds fields beside those of the header."""
+
+    code: int = ResponseCode.SUCCESS
+    header: msgspec.Struct | None = None
+    body: Body = b""
+    remark: str | None = None
+    ext: Mapping[str, str] | None = None
+
+
+OK: Final = Reply()
+"""Success without a header: for commands whose reply has none."""
+
+
+class Response(msgspec.Struct):
+    """An answer as the asking end receives it."""
+
+    code: int
+    header: Any
+    ext: dict[str, str]
+    body: bytes
+    remark: str | None = None
+    version: int = 0
+
+
+@runtime_checkable
+class Peer(Protocol):
+    """One live connection to another program, hashable by identity."""
+
+    @property
+    def address(self) -> str:
+        """The other end as ``ip:port``."""
+
+    @property
+    def host(self) -> bytes:
+        """The other end packed as records hold it: 4 or 16 bytes of ip, 4 of port."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection can still carry something."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether unsent output is below its high-water mark."""
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What handlers remember about this connection; cleared when it ends."""
+
+    def send(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        ext: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Send a oneway request; False if the connection is gone or not writable."""
+
+    async def invoke(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        """Send a request and wait for its answer."""
+
+    def reply(self, call: "Call[Any]", reply: Reply | msgspec.Struct) -> None:
+        """Send the answer to a call of this connection; handlers use ``Call.answer``."""
+
+    def close(self) -> None:
+        """End the connection, after what is already written has left."""
+
+
+class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFields"}):
+    """One received request with its typed header.
+
+    The fields up to ``remark`` are those of the JSON header; the receiving connection sets the
+    others. ``body`` is the request's bytes, independent of the connection's buffers.
+    """
+
+    code: int
+    header: HeaderT
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language_raw: str | int | None = msgspec.field(name="language", default=None)
+    remark: str | None = None
+    body: bytes = b""
+    peer: Any = None
+    serialization: int = 0
+    received_ms: int = 0
+    head: bytes = b""
+    is_answered: bool = False
+
+    @property
+    def language(self) -> Language:
+        """Language of the sender."""
+        return language_of(self.language_raw)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def answer(self, reply: Reply | msgspec.Struct) -> None:
+        """Answer now; a plain header struct means success."""
+        if not self.is_answered:
+            self.is_answered = True
+            self.peer.reply(self, reply)
+
+    def fail(self, error: CommandError) -> None:
+        """Answer with an error's code and remark."""
+        self.answer(Reply(code=error.code, remark=error.remark))

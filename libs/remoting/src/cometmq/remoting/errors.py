@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N818  # the names are those of the codes; all are errors of this tree
+"""Every error that CometMQ raises on purpose, grouped by who must act.
+
+A server raises a ``CommandError`` to answer with its code; a client builds the same class from
+the code of an answer (``command_error``). Lower errors are translated at one border per layer,
+always with ``from``.
+"""
+
+from typing import ClassVar, Final
+
+from cometmq.remoting.codes import ResponseCode
+
+
+class CometError(Exception):
+    """Root of all errors of CometMQ."""
+
+
+class ProtocolError(CometError):
+    """The wire protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried something that the protocol forbids: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that no peer may send: its connection is closed."""
+
+
+class TransportError(CometError):
+    """A request has no answer, for a reason between the two ends."""
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made in time: the request was certainly not seen."""
+
+
+class ConnectionLost(TransportError):
+    """The connection ended before the answer came: the request may have been served."""
+
+
+class RequestTimeout(TransportError):
+    """No answer came in time: the request may have been served."""
+
+
+class Overloaded(TransportError):
+    """A bound of our own end was reached: the request was not sent."""
+
+
+class StoreError(CometError):
+    """The store cannot do what was asked."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed or was never opened."""
+
+
+class StoreFull(StoreError):
+    """No space is left for another message."""
+
+
+class CorruptRecord(StoreError):
+    """Bytes that should be a message record are not."""
+
+
+class MappedFileMissing(StoreError):
+    """A file in the middle of a sequence is missing."""
+
+
+class LockHeld(StoreError):
+    """Another process uses the store's folder."""
+
+
+class SettingsError(CometError):
+    """A setting is wrong; the message names it."""
+
+
+class CommandError(CometError):
+    """A request was answered with a code other than the expected ones."""
+
+    def __init__(self, code: int, remark: str = "") -> None:
+        """Keep the code and the remark as they travel on the wire."""
+        super().__init__(code, remark)
+        self.code = code
+        self.remark = remark
+
+    def __str__(self) -> str:
+        return f"{_code_name(self.code)} ({self.code}): {self.remark}"
+
+
+class CodedError(CommandError):
+    """A command error whose class fixes the code."""
+
+    CODE: ClassVar[ResponseCode]
+
+    def __init__(self, remark: str = "") -> None:
+        """Take the code from the class."""
+        super().__init__(int(self.CODE), remark)
+
+
+class ServerError(CodedError):
+    """The server failed, or refuses the request for a reason without a code of its own."""
+
+    CODE = ResponseCode.SYSTEM_ERROR
+
+
+class SystemBusy(CodedError):
+    """The server is overloaded; clients do not retry at once."""
+
+    CODE = ResponseCode.SYSTEM_BUSY
+
+
+class RequestCodeNotSupported(CodedError):
+    """The server does not serve this code."""
+
+    CODE = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class TransactionFailed(CodedError):
+    """The transaction failed."""
+
+    CODE = ResponseCode.TRANSACTION_FAILED
+
+
+class FlushDiskTimeout(CodedError):
+    """The message is stored, but was not on disk in time."""
+
+    CODE = ResponseCode.FLUSH_DISK_TIMEOUT
+
+
+class SlaveNotAvailable(CodedError):
+    """The message is stored, but no slave is near enough; or a slave was asked to write."""
+
+    CODE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class FlushSlaveTimeout(CodedError):
+    """The message is stored, but no slave had it in time."""
+
+    CODE = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+class MessageIllegal(CodedError):
+    """The message is too long or malformed."""
+
+    CODE = ResponseCode.MESSAGE_ILLEGAL
+
+
+class ServiceNotAvailable(CodedError):
+    """The store takes no writes now."""
+
+    CODE = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class VersionNotSupported(CodedError):
+    """The peer is too old for this."""
+
+    CODE = ResponseCode.VERSION_NOT_SUPPORTED
+
+
+class NoPermission(CodedError):
+    """The broker, topic or group does not permit this."""
+
+    CODE = ResponseCode.NO_PERMISSION
+
+
+class TopicNotExist(CodedError):
+    """The topic does not exist, or has no route."""
+
+    CODE = ResponseCode.TOPIC_NOT_EXIST
+
+
+class TopicExistAlready(CodedError):
+    """The topic exists already."""
+
+    CODE = ResponseCode.TOPIC_EXIST_ALREADY
+
+
+class PullNotFound(CodedError):
+    """No message at this offset yet."""
+
+    CODE = ResponseCode.PULL_NOT_FOUND
+
+
+class PullRetryImmediately(CodedError):
+    """No message passed the filter; pull again from the next offset."""
+
+    CODE = ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+class PullOffsetMoved(CodedError):
+    """The offset is outside the queue; continue at the corrected one."""
+
+    CODE = ResponseCode.PULL_OFFSET_MOVED
+
+
+class QueryNotFound(CodedError):
+    """Nothing was found."""
+
+    CODE = ResponseCode.QUERY_NOT_FOUND
+
+
+class SubscriptionParseFailed(CodedError):
+    """The subscription expression is wrong."""
+
+    CODE = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class SubscriptionNotExist(CodedError):
+    """The group or its subscription is unknown here."""
+
+    CODE = ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+class SubscriptionNotLatest(CodedError):
+    """The broker knows an older subscription than the consumer."""
+
+    CODE = ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+class SubscriptionGroupNotExist(CodedError):
+    """The subscription group does not exist."""
+
+    CODE = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class FilterDataNotExist(CodedError):
+    """The broker has no compiled filter of this consumer."""
+
+    CODE = ResponseCode.FILTER_DATA_NOT_EXIST
+
+
+class FilterDataNotLatest(CodedError):
+    """The broker's compiled filter is older than the consumer's."""
+
+    CODE = ResponseCode.FILTER_DATA_NOT_LATEST
+
+
+class InvalidParameter(CodedError):
+    """A parameter is out of range."""
+
+    CODE = ResponseCode.INVALID_PARAMETER
+
+
+class TransactionShouldCommit(CodedError):
+    """The transaction should be committed."""
+
+    CODE = ResponseCode.TRANSACTION_SHOULD_COMMIT
+
+
+class TransactionShouldRollback(CodedError):
+    """The transaction should be rolled back."""
+
+    CODE = ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+
+
+class TransactionStateUnknow(CodedError):
+    """The state of the transaction is unknown."""
+
+    CODE = ResponseCode.TRANSACTION_STATE_UNKNOW
+
+
+class TransactionStateGroupWrong(CodedError):
+    """The transaction belongs to another producer group."""
+
+    CODE = ResponseCode.TRANSACTION_STATE_GROUP_WRONG
+
+
+class NoBuyerId(CodedError):
+    """The message has no buyer id."""
+
+    CODE = ResponseCode.NO_BUYER_ID
+
+
+class NotInCurrentUnit(CodedError):
+    """The message belongs to another unit."""
+
+    CODE = ResponseCode.NOT_IN_CURRENT_UNIT
+
+
+class ConsumerNotOnline(CodedError):
+    """The consumer group has no connection."""
+
+    CODE = ResponseCode.CONSUMER_NOT_ONLINE
+
+
+class ConsumeMsgTimeout(CodedError):
+    """The consumer did not answer in time."""
+
+    CODE = ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+class NoMessage(CodedError):
+    """There is no message."""
+
+    CODE = ResponseCode.NO_MESSAGE
+
+
+class UpdateAndCreateAclConfigFailed(CodedError):
+    """An account was not written."""
+
+    CODE = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+
+
+class DeleteAclConfigFailed(CodedError):
+    """An account was not deleted."""
+
+    CODE = ResponseCode.DELETE_ACL_CONFIG_FAILED
+
+
+class UpdateGlobalWhiteAddrsConfigFailed(CodedError):
+    """The global white list was not written."""
+
+    CODE = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+
+
+class BrokerDispatchNotComplete(CodedError):
+    """The broker has not indexed all its messages yet."""
+
+    CODE = ResponseCode.BROKER_DISPATCH_NOT_COMPLETE
+
+
+class BroadcastConsumption(CodedError):
+    """The group consumes in broadcasting mode."""
+
+    CODE = ResponseCode.BROADCAST_CONSUMPTION
+
+
+class FlowControl(CodedError):
+    """The broker limits this client."""
+
+    CODE = ResponseCode.FLOW_CONTROL
+
+
+class NotLeaderForQueue(CodedError):
+    """The broker does not lead this queue."""
+
+    CODE = ResponseCode.NOT_LEADER_FOR_QUEUE
+
+
+class IllegalOperation(CodedError):
+    """The operation is not allowed."""
+
+    CODE = ResponseCode.ILLEGAL_OPERATION
+
+
+class GoAway(CodedError):
+    """The server is stopping; use another connection."""
+
+    CODE = ResponseCode.GO_AWAY
+
+
+_BY_CODE: Final[dict[int, type[CodedError]]] = {
+    int(error.CODE): error
+    for error in (
+        ServerError,
+        SystemBusy,
+        RequestCodeNotSupported,
+        TransactionFailed,
+        FlushDiskTimeout,
+        SlaveNotAvailable,
+        FlushSlaveTimeout,
+        MessageIllegal,
+        ServiceNotAvailable,
+        VersionNotSupported,
+        NoPermission,
+        TopicNotExist,
+        TopicExistAlready,
+        PullNotFound,
+        PullRetryImmediately,
+        PullOffsetMoved,
+        QueryNotFound,
+        SubscriptionParseFailed,
+        SubscriptionNotExist,
+        SubscriptionNotLatest,
+        SubscriptionGroupNotExist,
+        FilterDataNotExist,
+        FilterDataNotLatest,
+        InvalidParameter,
+        TransactionShouldCommit,
+        TransactionShouldRollback,
+        TransactionStateUnknow,
+        TransactionStateGroupWrong,
+        NoBuyerId,
+        NotInCurrentUnit,
+        ConsumerNotOnline,
+        ConsumeMsgTimeout,
+        NoMessage,
+        UpdateAndCreateAclConfigFailed,
+        DeleteAclConfigFailed,
+        UpdateGlobalWhiteAddrsConfigFailed,
+        BrokerDispatchNotComplete,
+        BroadcastConsumption,
+        FlowControl,
+        NotLeaderForQueue,
+        IllegalOperation,
+        GoAway,
+    )
+}
+
+
+def command_error(code: int, remark: str | None) -> CommandError:
+    """Return the error of an answer's code; an unknown code gives the base class."""
+    error = _BY_CODE.get(code)
+    if error is None:
+        return CommandError(code, remark or "")
+    return error(remark or "")
+
+
+def _code_name(code: int) -> str:
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return "UNKNOWN"

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remark texts that clients parse or that people know from RocketMQ.
+
+Compatibility: the words are those of 4.9.4, byte for byte (leading spaces and all). Texts with
+a variable part are functions; a handler never spells a remark of this list itself.
+"""
+
+from typing import Final
+
+FAQ_SUFFIX: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
+
+CRC_MISMATCH: Final = "crc32 not match"
+KV_NAMESPACE_OR_KEY_NULL: Final = "namespace or key is null"
+PROPERTIES_UNREADABLE: Final = "string2Properties error"
+
+SLAVE_MODIFY_REFUSED: Final = (
+    "Can't modify topic or subscription group from slave broker, "
+    "please execute it from master broker."
+)
+TOPIC_BLANK: Final = "The specified topic is blank."
+TOPIC_ILLEGAL: Final = (
+    "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+)
+TOPIC_TOO_LONG: Final = "The specified topic is longer than topic max length."
+SQL_REFUSED: Final = "The broker does not support consumer to filter message by SQL92"
+GROUP_INFO_MISSING: Final = f"the consumer's group info not exist\n{FAQ_SUFFIX}"
+SUBSCRIPTION_MISSING: Final = f"the consumer's subscription not exist\n{FAQ_SUFFIX}"
+SUBSCRIPTION_NOT_LATEST: Final = "the consumer's subscription not latest"
+FILTER_DATA_NOT_LATEST: Final = "the consumer's consumer filter data not latest"
+SUBSCRIPTION_PARSE_FAILED: Final = "parse the consumer's subscription failed"
+QUERY_MESSAGE_NOT_FOUND: Final = "can not find message, maybe time range not correct"
+CONSUMER_OFFSET_NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+HALF_MESSAGE_NOT_FOUND: Final = "Find prepared transaction message failed"
+PRODUCER_GROUP_WRONG: Final = "The producer group wrong"
+TRANSACTION_OFFSET_WRONG: Final = "The transaction state table offset wrong"
+COMMIT_LOG_OFFSET_WRONG: Final = "The commit log offset wrong"
+MAPPED_FILE_CREATE_FAILED: Final = "create mapped file failed, server is busy or broken."
+MESSAGE_ILLEGAL: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 4M."
+)
+PAGE_CACHE_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+SLAVE_FLUSH_TIMEOUT: Final = "flush data to slave timeout, no more information"
+BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
+TRANSACTION_REFUSED_SUFFIX: Final = "sending transaction message is forbidden"
+NOT_SET: Final = "not set any response code"
+
+
+def request_not_supported(code: int) -> str:
+    """Answer of both servers to a code that they do not serve."""
+    return f" request type {code} not supported"
+
+
+def overloaded(*, waited_ms: int, queued: int) -> str:
+    """Answer to a request that waited too long; clients do not retry it."""
+    return (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {waited_ms}ms, size of queue: {queued}"
+    )
+
+
+def rejected(*, in_flight: int, waited_ms: int) -> str:
+    """Answer to a request beyond the bound of requests in flight."""
+    return (
+        "[OVERLOAD]system busy, start flow control for a while, "
+        f"period in queue: {waited_ms}ms, size of queue: {in_flight}"
+    )
+
+
+def missing_field(field: str) -> str:
+    """Answer to a request whose header lacks a required field."""
+    return f"the custom field <{field}> is null"
+
+
+def topic_not_exist(topic: str) -> str:
+    """Answer of admin commands about an unknown topic."""
+    return f"topic[{topic}] not exist"
+
+
+def send_topic_not_exist(topic: str) -> str:
+    """Answer to a send to a topic that does not exist and may not be created."""
+    return f"topic[{topic}] not exist, apply first please!\n{FAQ_SUFFIX}"
+
+
+def pull_topic_not_exist(topic: str) -> str:
+    """Answer to a pull from an unknown topic; unlike a send's it has a space before the break."""
+    return f"topic[{topic}] not exist, apply first please! \n{FAQ_SUFFIX}"
+
+
+def send_topic_forbidden(topic: str) -> str:
+    """Answer to a send to a topic that the broker keeps for itself."""
+    return f"Sending message to topic[{topic}] is forbidden."
+
+
+def broker_send_forbidden(host: str) -> str:
+    """Answer to a send to a broker without write permission."""
+    return f"the broker[{host}] sending message is forbidden"
+
+
+def broker_pull_forbidden(host: str) -> str:
+    """Answer to a pull from a broker without read permission."""
+    return f"the broker[{host}] pulling message is forbidden"
+
+
+def topic_pull_forbidden(topic: str) -> str:
+    """Answer to a pull from a topic without read permission."""
+    return f"the topic[{topic}] pulling message is forbidden"
+
+
+def group_pull_forbidden(group: str) -> str:
+    """Answer to a pull of a group whose consumption is disabled."""
+    return f"subscription group no permission, {group}"
+
+
+def pull_group_not_exist(group: str) -> str:
+    """Answer to a pull of an unknown group."""
+    return f"subscription group [{group}] does not exist, \n{FAQ_SUFFIX}"
+
+
+def send_back_group_not_exist(group: str) -> str:
+    """Answer to a message sent back by an unknown group."""
+    return f"subscription group not exist, {group} \n{FAQ_SUFFIX}"
+
+
+def pull_queue_illegal(*, queue_id: int, topic: str, read_queue_nums: int, peer: str) -> str:
+    """Answer to a pull from a queue that the topic does not have."""
+    return (
+        f"queueId[{queue_id}] is illegal, topic:[{topic}] "
+        f"topicConfig.readQueueNums:[{read_queue_nums}] consumer:[/{peer}]"
+    )
+
+
+def system_topic_conflict(topic: str) -> str:
+    """Answer to creating or deleting a topic that the system owns."""
+    return f"The topic[{topic}] is conflict with system topic."
+
+
+def message_not_found(physical_offset: int) -> str:
+    """Answer to a look at a message that is gone."""
+    return f"can not find message by the offset, {physical_offset}"
+
+
+def send_back_not_found(physical_offset: int) -> str:
+    """Answer to sending back a message that is gone."""
+    return f"look message by offset failed, {physical_offset}"
+
+
+def no_route(topic: str) -> str:
+    """Answer of the name server about a topic without queues or brokers."""
+    return f"No topic route info in name server for the topic: {topic}\n{FAQ_SUFFIX}"
+
+
+def kv_not_found(namespace: str, key: str) -> str:
+    """Answer of the name server about a missing key."""
+    return f"No config item, Namespace: {namespace} Key: {key}"
+
+
+def kv_namespace_not_found(namespace: str) -> str:
+    """Answer of the name server about an empty namespace."""
+    return f"No config item, Namespace: {namespace}"
+
+
+def group_not_online(group: str) -> str:
+    """Answer about the connections of a group that has none."""
+    return f"the consumer group[{group}] not online"
+
+
+def producer_group_not_exist(group: str) -> str:
+    """Answer about the connections of a producer group that has none."""
+    return f"the producer group[{group}] not exist"
+
+
+def consumers_offline(group: str) -> str:
+    """Answer to a rebalancing client whose group the broker does not know."""
+    return f"no consumer for this group, {group}"
+
+
+def stats_not_exist(name: str, key: str) -> str:
+    """Answer about a statistic nobody counted."""
+    return f"The stats <{name}> <{key}> not exist"
+
+
+def queue_not_exist(queue_id: int, topic: str) -> str:
+    """Answer about an unknown consume queue."""
+    return f"{queue_id}@{topic} is not exist!"
+
+
+def queue_index_not_exist(index: int, queue_id: int, topic: str) -> str:
+    """Remark about an index outside a consume queue."""
+    return f"Index {index} of {queue_id}@{topic} is not exist!"
+
+
+def reset_offset_offline(*, group: str, topic: str, timestamp: int) -> str:
+    """Answer to a reset of offsets of a group without clients."""
+    return (
+        "Consumer not online, so can not reset offset, "
+        f"Group: {group} Topic: {topic} Timestamp: {timestamp}"
+    )
