@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscription groups: their configuration, its version and its file.
+
+Compatibility: subscriptionGroup.json as RocketMQ writes it. A group that is created by its first
+heartbeat may broadcast; one that mqadmin creates without `-d` may not, because the tool says so.
+consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.broker.names import TOOLS_GROUP, group_fault, is_system_group
+from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.store.json_config import JsonTable
+
+BOOT_GROUPS: Final = (
+    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+
+GroupTable: TypeAlias = SubscriptionGroupTable
+
+
+class Groups:
+    """The table in memory and its file."""
+
+    def __init__(
+        self,
+        file: JsonTable[GroupTable] | None = None,
+        *,
+        clock_ms: Callable[[], int],
+        changed: Callable[[], None] = lambda: None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Load the file; `changed` is called after each change, so that it is saved."""
+        loaded = file.load() if file is not None else None
+        self.file = file
+        self.table: dict[str, SubscriptionGroupConfig] = (
+            dict(loaded.subscription_group_table) if loaded is not None else {}
+        )
+        self.version = loaded.data_version if loaded is not None else DataVersion(clock_ms(), 0)
+        self.is_dirty = False
+        self._clock_ms = clock_ms
+        self._changed = changed
+        self._log = log
+        for name in BOOT_GROUPS:
+            self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a known group."""
+        return self.table.get(name)
+
+    def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
+        """Return a group; create it where that is allowed and its name is legal."""
+        config = self.table.get(name)
+        if config is not None or not (auto_create or is_system_group(name)):
+            return config
+        if group_fault(name) is not None:
+            return None
+        config = SubscriptionGroupConfig(group_name=name)
+        self.put(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Add or replace a group."""
+        old = self.table.get(config.group_name)
+        self.table[config.group_name] = config
+        self._log.info("group.updated" if old else "group.created", group=config.group_name)
+        self._bump()
+
+    def remove(self, name: str) -> bool:
+        """Forget a group; return whether it was known."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._log.info("group.removed", group=name)
+        self._bump()
+        return True
+
+    def disable(self, name: str) -> bool:
+        """Stop a group from consuming until an administrator enables it again."""
+        config = self.table.get(name)
+        if config is None or not config.consume_enable:
+            return False
+        self.put(msgspec.structs.replace(config, consume_enable=False))
+        return True
+
+    def snapshot(self) -> GroupTable:
+        """Return what belongs into the file and note that it is being saved."""
+        self.is_dirty = False
+        return self.as_table()
+
+    def as_table(self) -> GroupTable:
+        """Return version and groups: the answer of code 201."""
+        return SubscriptionGroupTable(
+            data_version=self.version, subscription_group_table=self.table
+        )
+
+    def _bump(self) -> None:
+        self.version = DataVersion(self._clock_ms(), self.version.counter + 1)
+        self.is_dirty = True
+        self._changed()
+
+
+def group_file(path: str) -> JsonTable[GroupTable]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> GroupTable:
+    return decode_json(SubscriptionGroupTable, data)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks of queues for orderly consumers: one client of a group per queue (pure).
+
+Compatibility: a lock lives 60 s after it was granted last; clients renew theirs every 20 s and
+consider them lost after 30 s. Locks are not persisted: after a restart the first one gets them.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.bodies.route import MessageQueue
+
+LOCK_LIFE_MS: Final = 60_000
+
+
+class QueueLock(msgspec.Struct):
+    """Who holds a queue, and when it was granted last."""
+
+    client_id: str
+    granted_ms: int
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Tell whether another client may take the queue."""
+        return now_ms - self.granted_ms > LOCK_LIFE_MS
+
+
+class QueueLocks:
+    """group -> queue -> lock."""
+
+    def __init__(self) -> None:
+        """Start without locks."""
+        self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
+    ) -> list[MessageQueue]:
+        """Grant what is free, expired or the client's own; return what it holds now."""
+        table = self._groups.setdefault(group, {})
+        granted = [queue for queue in queues if _grant(table, queue, client_id, now_ms)]
+        if not table:
+            del self._groups[group]
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free the queues that the client holds; those of others stay."""
+        table = self._groups.get(group)
+        if table is None:
+            return
+        for queue in queues:
+            held = table.get(queue)
+            if held is not None and held.client_id == client_id:
+                del table[queue]
+        if not table:
+            del self._groups[group]
+
+    def holder(self, group: str, queue: MessageQueue, *, now_ms: int) -> str | None:
+        """Return the client that holds the queue."""
+        held = self._groups.get(group, {}).get(queue)
+        return None if held is None or held.is_expired(now_ms) else held.client_id
+
+    def expire(self, *, now_ms: int) -> int:
+        """Forget expired locks, so that dead groups take no memory; return how many."""
+        dropped = 0
+        for group, table in list(self._groups.items()):
+            expired = [queue for queue, held in table.items() if held.is_expired(now_ms)]
+            for queue in expired:
+                del table[queue]
+            dropped += len(expired)
+            if not table:
+                del self._groups[group]
+        return dropped
+
+    @property
+    def count(self) -> int:
+        """Return how many locks are remembered."""
+        return sum(map(len, self._groups.values()))
+
+
+def _grant(
+    table: dict[MessageQueue, QueueLock], queue: MessageQueue, client_id: str, now_ms: int
+) -> bool:
+    held = table.get(queue)
+    if held is not None and held.client_id != client_id and not held.is_expired(now_ms):
+        return False
+    table[queue] = QueueLock(client_id, now_ms)
+    return True
