@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression of message bodies: zlib, LZ4 frames and zstd frames, output bounded.
+
+A body of a few bytes can stand for gigabytes, so every reader says how much it accepts.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import lz4.frame
+import zstandard
+
+from cometmq.remoting.errors import CorruptRecord
+from cometmq.remoting.message.flags import (
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    CompressionType,
+    SysFlag,
+)
+from cometmq.remoting.types import Buffer
+
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+ZLIB_LEVEL: Final = 5  # what the Java client uses
+ZSTD_LEVEL: Final = 3
+_ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+def compression_type(sys_flag: int) -> CompressionType:
+    """Return how a body is compressed; old clients set only the COMPRESSED bit."""
+    if not sys_flag & SysFlag.COMPRESSED:
+        return CompressionType.UNSPECIFIED
+    value = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    if value == CompressionType.UNSPECIFIED:
+        return CompressionType.ZLIB
+    try:
+        return CompressionType(value)
+    except ValueError:
+        raise CorruptRecord(f"unknown compression type {value}") from None
+
+
+def compress(
+    body: Buffer, kind: CompressionType = CompressionType.ZLIB, *, level: int | None = None
+) -> bytes:
+    """Return the compressed body."""
+    if kind is CompressionType.LZ4:
+        return _compress_lz4(body)
+    if kind is CompressionType.ZSTD:
+        compressor = zstandard.ZstdCompressor(
+            level=ZSTD_LEVEL if level is None else level, write_content_size=False
+        )
+        return compressor.compress(body)
+    return zlib.compress(body, ZLIB_LEVEL if level is None else level)
+
+
+def compression_bits(kind: CompressionType) -> int:
+    """Return what a message compressed so carries in its sysFlag."""
+    return int(SysFlag.COMPRESSED) | kind << COMPRESSION_SHIFT
+
+
+def decompress(
+    body: Buffer, kind: CompressionType, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """Return the plain body; CorruptRecord when it is broken or larger than `bytes_max`."""
+    reader = _READERS.get(kind)
+    if reader is None:
+        return bytes(body)
+    plain = reader(body, bytes_max)
+    if len(plain) > bytes_max:
+        raise CorruptRecord(f"a body decompresses to more than {bytes_max} bytes")
+    return plain
+
+
+def _compress_lz4(body: Buffer) -> bytes:
+    compressed: bytes = lz4.frame.compress(
+        body,
+        block_size=lz4.frame.BLOCKSIZE_MAX4MB,
+        block_linked=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _read_zlib(body: Buffer, bytes_max: int) -> bytes:
+    reader = zlib.decompressobj()
+    try:
+        plain = reader.decompress(body, bytes_max + 1)
+    except zlib.error as exc:
+        raise CorruptRecord(f"zlib body: {exc}") from exc
+    if not reader.eof and len(plain) <= bytes_max:
+        raise CorruptRecord("zlib body ends early")
+    return plain
+
+
+def _read_lz4(body: Buffer, bytes_max: int) -> bytes:
+    reader = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain: bytes = reader.decompress(body, max_length=bytes_max + 1)
+    except (RuntimeError, EOFError) as exc:
+        raise CorruptRecord(f"lz4 body: {exc}") from exc
+    if not reader.eof and len(plain) <= bytes_max:
+        raise CorruptRecord("lz4 body ends early")
+    return plain
+
+
+def _read_zstd(body: Buffer, bytes_max: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+    try:
+        with reader.stream_reader(body) as stream:
+            plain = stream.read(bytes_max + 1)
+        if len(plain) > bytes_max:
+            return plain
+        # Only this interface tells whether the frame is whole, but it knows no bound.
+        whole = reader.decompressobj()
+        whole.decompress(body)
+    except zstandard.ZstdError as exc:
+        raise CorruptRecord(f"zstd body: {exc}") from exc
+    if not whole.eof:
+        raise CorruptRecord("zstd body ends early")
+    return plain
+
+
+_READERS: Final[Mapping[CompressionType, Callable[[Buffer, int], bytes]]] = {
+    CompressionType.ZLIB: _read_zlib,
+    CompressionType.LZ4: _read_lz4,
+    CompressionType.ZSTD: _read_zstd,
+}

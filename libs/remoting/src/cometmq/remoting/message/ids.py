@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Message ids: where a record lies (offset message id) and who sent it (unique key)."""
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+_PORT: Final = struct.Struct(">i")
+
+IPV4_BYTES: Final = 4
+IPV6_BYTES: Final = 16
+
+_MEMO_SIZE_MAX: Final = 1024
+_host_texts: dict[bytes, str] = {}
+
+
+class MessageLocation(NamedTuple):
+    """What an offset message id says: the broker and the place in its commit log."""
+
+    host: bytes
+    physical_offset: int
+
+
+def pack_host(address: bytes, port: int) -> bytes:
+    """Return a host as records hold it: 4 or 16 address bytes and an int port."""
+    if len(address) not in {IPV4_BYTES, IPV6_BYTES}:
+        raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
+    return address + _PORT.pack(port)
+
+
+def unpack_host(host: bytes) -> tuple[bytes, int]:
+    """Return address bytes and port of a packed host."""
+    if len(host) not in {IPV4_BYTES + 4, IPV6_BYTES + 4}:
+        raise ValueError(f"a host has 8 or 20 bytes, not {len(host)}")
+    return host[:-4], _PORT.unpack_from(host, len(host) - 4)[0]
+
+
+def host_text(host: bytes) -> str:
+    """Return `ip:port` of a packed host; IPv6 addresses are bracketed."""
+    address, port = unpack_host(host)
+    if len(address) == IPV4_BYTES:
+        return f"{'.'.join(map(str, address))}:{port}"
+    groups = [f"{high << 8 | low:x}" for high, low in zip(address[::2], address[1::2], strict=True)]
+    return f"[{':'.join(groups)}]:{port}"
+
+
+def offset_message_id(host: bytes, physical_offset: int) -> str:
+    """Return the id that names the stored record: upper-case hex of host and offset."""
+    text = _host_texts.get(host)
+    if text is None:
+        if len(_host_texts) >= _MEMO_SIZE_MAX:
+            _host_texts.clear()
+        text = _host_texts[host] = host.hex().upper()
+    return f"{text}{physical_offset:016X}"
+
+
+def parse_offset_message_id(text: str) -> MessageLocation:
+    """Return host and offset of an id of 32 or 56 hex digits; ValueError otherwise."""
+    if len(text) not in {32, 56}:
+        raise ValueError(f"an offset message id has 32 or 56 hex digits: {text!r}")
+    data = bytes.fromhex(text)
+    if len(data) * 2 != len(text):
+        raise ValueError(f"an offset message id has hex digits only: {text!r}")
+    return MessageLocation(data[:-8], int.from_bytes(data[-8:], "big", signed=True))
+
+
+class UniqueIds:
+    """Makes the unique keys of one producing process (32 or 56 upper-case hex digits).
+
+    Layout: address, low 16 bits of the process id, a number that tells two generators of
+    one process apart, milliseconds since the month began, counter.
+    """
+
+    def __init__(
+        self, *, address: bytes, process_id: int, instance: int, clock_ms: Callable[[], int]
+    ) -> None:
+        prefix = address + struct.pack(">HI", process_id & 0xFFFF, instance & 0xFFFFFFFF)
+        self._prefix = prefix.hex().upper()
+        self._clock_ms = clock_ms
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+        self._counter = 0
+
+    def next_id(self) -> str:
+        """Return the next id; ids of one generator repeat only after 65536 in one ms."""
+        now_ms = self._clock_ms()
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        self._counter = (self._counter + 1) & 0xFFFF
+        elapsed_ms = (now_ms - self._month_start_ms) & 0xFFFFFFFF
+        return f"{self._prefix}{elapsed_ms:08X}{self._counter:04X}"
+
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    moment = datetime.fromtimestamp(now_ms / 1000, tz=UTC)
+    start = datetime(moment.year, moment.month, 1, tzinfo=UTC)
+    year, month = (start.year + 1, 1) if start.month == 12 else (start.year, start.month + 1)
+    end = datetime(year, month, 1, tzinfo=UTC)
+    return int(start.timestamp()) * 1000, int(end.timestamp()) * 1000

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast hash agrees with the obvious one, on every kind of text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.remoting.message.flags import (
+    clear_layout_bits,
+    index_hash,
+    java_hash,
+    tag_code,
+    transaction_type,
+)
+
+
+def slow_java_hash(text: str) -> int:
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) % 2**32
+    return value - 2**32 if value >= 2**31 else value
+
+
+def slow_index_hash(topic: str, key: str) -> int:
+    value = abs(slow_java_hash(f"{topic}#{key}"))
+    return 0 if value == 2**31 else value
+
+
+HEX = st.text("0123456789ABCDEF", max_size=300)
+ASCII = st.text(st.characters(max_codepoint=127), max_size=300)
+TEXTS = st.one_of(HEX, ASCII, st.text(max_size=40))
+
+
+@given(TEXTS)
+def test_java_hash_equals_its_slow_twin(text: str) -> None:
+    assert java_hash(text) == slow_java_hash(text)
+    assert tag_code(text) == slow_java_hash(text)
+
+
+@given(TEXTS, TEXTS)
+def test_index_hash_equals_its_slow_twin(topic: str, key: str) -> None:
+    assert index_hash(topic, key) == slow_index_hash(topic, key)
+
+
+@pytest.mark.parametrize("text", ["", "0", "N", "O", "/", "_", " 1", "1_1", "polygenelubricants"])
+def test_java_hash_at_the_borders_of_its_shortcuts(text: str) -> None:
+    assert java_hash(text) == slow_java_hash(text)
+
+
+def test_the_one_hash_without_an_absolute_value_is_zero() -> None:
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert index_hash("polygenelubri", "") == slow_index_hash("polygenelubri", "")
+
+
+def test_tag_code_without_a_tag_is_zero() -> None:
+    assert tag_code(None) == 0
+    assert tag_code("") == 0
+
+
+def test_tag_codes_survive_more_tags_than_are_remembered() -> None:
+    tags = [f"tag{number}" for number in range(5000)]
+    assert [tag_code(tag) for tag in tags] == [slow_java_hash(tag) for tag in tags]
+
+
+def test_layout_bits_are_cleared_and_the_others_kept() -> None:
+    assert clear_layout_bits(0x3FF) == 0x30F
+    assert transaction_type(0x10C) == 0xC
