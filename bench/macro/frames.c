@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building and reading of remoting frames. Layout: length word, header word (serialization in the
  * upper byte, header size below), header, body. */
-#define _GNU_SOURCE
 #include "frames.h"
 
 #include <stdio.h>

@@ -3,6 +3,7 @@
 #ifndef COMETMQ_BENCH_HISTOGRAM_H
 #define COMETMQ_BENCH_HISTOGRAM_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -41,10 +42,6 @@ static inline double histogram_percentile_us(const struct histogram *histogram, 
         }
     }
     return (double)histogram->max_ns / 1000.0;
-}
-
-static inline void histogram_clear(struct histogram *histogram) {
-    memset(histogram, 0, sizeof *histogram);
 }
 
 #endif

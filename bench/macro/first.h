@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMETMQ_BENCH_FIRST_H
+#define COMETMQ_BENCH_FIRST_H
+
+#include "options.h"
+
+/* Repeat a request until the server accepts it; print when that was. Return the exit status. */
+int run_first(const struct options *options);
+
+#endif

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native load generator: compiled on first use, run as a child, its JSON line decoded."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+SOURCES: Final = Path(__file__).resolve().parent
+BUILD: Final = SOURCES.parent / "build"
+RUN_TIMEOUT_S: Final = 300.0
+_FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
+_PROGRAMS: Final = {
+    "loadgen": ("loadgen.c", "first.c", "frames.c", "options.c", "counters.c"),
+    "floor": ("floor.c", "frames.c"),
+}
+
+Report: TypeAlias = dict[str, Any]
+
+
+class BenchError(Exception):
+    """Something that the benchmark needs is missing or failed."""
+
+
+def build(name: str) -> Path:
+    """Compile a program unless it is newer than every source."""
+    target = BUILD / name
+    inputs = [*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]
+    if target.exists() and all(p.stat().st_mtime < target.stat().st_mtime for p in inputs):
+        return target
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise BenchError("no C compiler: install cc (Debian: apt-get install gcc libc6-dev)")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    files = [str(SOURCES / source) for source in _PROGRAMS[name]]
+    subprocess.run([compiler, *_FLAGS, "-o", str(target), *files], check=True)
+    return target
+
+
+def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
+    """Command line of the generator; option names with underscores."""
+    command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
+    for name, value in options.items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    return command
+
+
+def loadgen(mode: str, port: int, **options: object) -> Report:
+    """Run the generator to its end; refused messages are an error, not a footnote."""
+    command = loadgen_command(mode, port, **options)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BenchError(f"loadgen --mode {mode}: {done.stderr.strip()}")
+    report: Report = json.loads(done.stdout)
+    return report
+
+
+class FirstAnswer:
+    """A generator that asks until a server, not started yet, accepts its first request."""
+
+    def __init__(self, mode: str, port: int, **options: object) -> None:
+        self._process = subprocess.Popen(
+            loadgen_command(mode, port, **options), stdout=subprocess.PIPE, text=True
+        )
+
+    def accepted_s(self) -> float:
+        """When it was accepted, on the clock of `time.monotonic`."""
+        output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
+        if self._process.returncode != 0:
+            raise BenchError("the server accepted nothing in time")
+        return float(json.loads(output)["accepted_ns"]) / 1e9
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Floor:
+    """The echo responder: what the protocol costs when the server does nothing."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()

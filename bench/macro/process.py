@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel says about a server: processor time, anonymous memory, bytes on disk."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_BLOCK_BYTES: Final = 512
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory that is no file: heap, stacks, buffers; the store's pages do not count."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("smaps_rollup names no anonymous memory")
+
+
+def disk_bytes(directory: Path) -> int:
+    """Allocated bytes of all files below a directory; holes do not count."""
+    return sum(
+        path.stat().st_blocks * _BLOCK_BYTES for path in directory.rglob("*") if path.is_file()
+    )

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two contestants behind one interface: Java RocketMQ 4.9.4 and CometMQ.
+
+Both run with the defaults of their configuration (asynchronous flush) on loopback; Java with the
+heap that its own documentation recommends for a small machine.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from macro.native import FirstAnswer, Report, loadgen
+from macro.process import cpu_seconds
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.comet import PROGRAM, CometCluster
+from cometmq.peers.java import JavaCluster
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+
+JAVA_HEAP: Final = "4g"
+STOP_TIMEOUT_S: Final = 20.0
+BROKER_CONF: Final = {"flushDiskType": "ASYNC_FLUSH"}
+
+
+def comet_cluster(directory: Path) -> Cluster:
+    """CometMQ's name server and broker as processes of their own."""
+    return CometCluster(directory, BROKER_CONF)
+
+
+def java_cluster(directory: Path) -> Cluster:
+    """RocketMQ's name server and broker, the broker with a 4 GB G1 heap."""
+    return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP)
+
+
+CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
+    "comet": comet_cluster,
+    "java": java_cluster,
+}
+
+
+class Server:
+    """One running cluster and the load that is put on its broker."""
+
+    def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
+        self.name = name
+        self.cluster = cluster
+        self._serialization = serialization
+
+    @property
+    def broker_pid(self) -> int:
+        """Process id of the broker."""
+        return self.cluster.brokers[self.cluster.broker_names[0]].pid
+
+    @property
+    def port(self) -> int:
+        """Listen port of the broker."""
+        return self.cluster.layout.brokers[0].port
+
+    def load(self, mode: str, **options: object) -> Report:
+        """Run the generator; adds the broker's processor time per million messages."""
+        os.sync()  # what the other server left to write must not burden this one
+        cpu_before = cpu_seconds(self.broker_pid)
+        report = loadgen(mode, self.port, serialization=self._serialization, **options)
+        cpu = cpu_seconds(self.broker_pid) - cpu_before
+        report["cpu_seconds_per_million"] = cpu / max(report["messages_in_all"], 1) * 1e6
+        return report
+
+    def restart_after_kill(self, **options: object) -> float:
+        """Kill -9 the broker, start it again; seconds until the first pull is answered."""
+        self.cluster.kill_broker()
+        with FirstAnswer(
+            "first-pull", self.port, serialization=self._serialization, **options
+        ) as first:
+            started_s = time.monotonic()
+            self.cluster.start_broker()
+            return first.accepted_s() - started_s
+
+
+@contextmanager
+def running(name: str, directory: Path, serialization: str) -> Iterator[Server]:
+    """A started server; its processes end with the context."""
+    with CLUSTERS[name](directory) as cluster:
+        yield Server(name, cluster, serialization)
+
+
+def start_seconds(name: str, directory: Path, serialization: str) -> float:
+    """Seconds from the start on an empty store to the first accepted message.
+
+    Accepted means as a client sees it: the name server has a route and the broker answers 0.
+    """
+    return _STARTS[name](directory, serialization)
+
+
+def _start_java(directory: Path, serialization: str) -> float:
+    """Name server first, the broker once that serves, as RocketMQ's guide says."""
+    cluster = java_cluster(directory)
+    namesrv_port, port = cluster.layout.namesrv_port, cluster.layout.brokers[0].port
+    with FirstAnswer(
+        "first-send", port, namesrv_port=namesrv_port, serialization=serialization
+    ) as first:
+        started_s = time.monotonic()
+        with cluster:
+            return first.accepted_s() - started_s
+
+
+def _start_comet(directory: Path, serialization: str) -> float:
+    """`cometmq standalone`: both in one process."""
+    namesrv_port, port = free_port(), free_broker_port()
+    command = [
+        str(PROGRAM), "standalone", "--data", str(directory / "data"),
+        "--namesrv-port", str(namesrv_port), "--broker-port", str(port), "--http-port", "0",
+    ]  # fmt: skip
+    with FirstAnswer(
+        "first-send", port, namesrv_port=namesrv_port, serialization=serialization
+    ) as first:
+        started_s = time.monotonic()
+        child = Child("standalone", command, log_path=directory / "standalone.log")
+        try:
+            return first.accepted_s() - started_s
+        finally:
+            child.stop(STOP_TIMEOUT_S)
+
+
+_STARTS: Final[dict[str, Callable[[Path, str], float]]] = {
+    "comet": _start_comet,
+    "java": _start_java,
+}

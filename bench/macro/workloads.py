@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured and what is aimed at: every line of the performance table, as data."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+Metric: TypeAlias = Literal[
+    "messages_per_s",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "cpu_seconds_per_million",
+    "anonymous_bytes",
+    "disk_bytes",
+    "start_s",
+    "recovery_s",
+]
+
+MORE_IS_BETTER: Final = frozenset({"messages_per_s"})
+MEGABYTE: Final = 1_000_000
+MESSAGES_MANY: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
+
+    metric: Metric
+    bound: float
+    of_java: bool = True
+
+    def is_met(self, *, comet: float, java: float | None) -> bool | None:
+        """None where the aim needs a server that was not measured."""
+        if not self.of_java:
+            value = comet
+        elif java is None or java == 0:
+            return None
+        else:
+            value = comet / java
+        return value >= self.bound if self.metric in MORE_IS_BETTER else value <= self.bound
+
+
+@dataclass(frozen=True)
+class Load:
+    """A rate workload: one run of the generator per round and server."""
+
+    name: str
+    title: str
+    mode: Literal["send", "pull"]
+    connections: int
+    in_flight: int
+    body_bytes: int
+    aims: tuple[Aim, ...]
+    preload: int = 0  # messages to send first, into the same topic
+
+    @property
+    def topic(self) -> str:
+        """Every workload has a topic of its own."""
+        return "BENCH_" + self.name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A measurement of whole processes instead of a rate; code in `scenarios.py`."""
+
+    name: str
+    title: str
+    aims: tuple[Aim, ...]
+
+
+LOADS: Final = (
+    Load(
+        "pull", "pull 32 per request, 4 queues, hot", "pull",
+        connections=4, in_flight=1, body_bytes=128, preload=400_000,
+        aims=(Aim("messages_per_s", 1.0),),
+    ),
+    Load(
+        "send-64x1", "send 128 B, 64 connections x 1 in flight", "send",
+        connections=64, in_flight=1, body_bytes=128,
+        aims=(Aim("messages_per_s", 1.5), Aim("p99_us", 0.5)),
+    ),
+    Load(
+        "send-8x32", "send 128 B, 8 connections x 32 in flight", "send",
+        connections=8, in_flight=32, body_bytes=128,
+        aims=(Aim("messages_per_s", 1.8), Aim("p99_us", 0.3)),
+    ),
+    Load(
+        "send-1k", "send 1 KiB, 8 connections x 32 in flight", "send",
+        connections=8, in_flight=32, body_bytes=1024,
+        aims=(Aim("messages_per_s", 2.0),),
+    ),
+    Load(
+        "send-1x1", "send 128 B, 1 connection x 1 in flight", "send",
+        connections=1, in_flight=1, body_bytes=128,
+        aims=(Aim("p50_us", 1.2),),
+    ),
+)  # fmt: skip
+
+MILLION: Final = Scenario(
+    "million",
+    "1 M messages of 128 B: memory, disk, recovery after kill -9",
+    aims=(
+        Aim("anonymous_bytes", 1 / 20),
+        Aim("anonymous_bytes", 120 * MEGABYTE, of_java=False),
+        Aim("recovery_s", 1.0),
+    ),
+)
+START: Final = Scenario(
+    "start",
+    "start on an empty store to the first accepted message",
+    aims=(Aim("start_s", 0.25), Aim("start_s", 1.0, of_java=False)),
+)
+
+WORKLOADS: Final[tuple[Load | Scenario, ...]] = (*LOADS, MILLION, START)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns samples into ratios: a table for people, JSON for machines, a plot for the docs.
+
+python bench/report.py [RESULT.json]    print a stored result again, with its plot
+"""
+
+import json
+import platform
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from macro.scenarios import Sample, Samples
+from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Aim, Load, Scenario
+
+BENCH: Final = Path(__file__).resolve().parent
+OUT: Final = BENCH / "out"
+BASELINE: Final = BENCH / "baseline.json"
+WORSE_MAX: Final = 1.10  # a ratio may be worse than the baseline's by so much
+
+Result: TypeAlias = dict[str, Any]
+
+# Metric -> (name, unit, divisor) in the table.
+UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
+    "messages_per_s": ("messages", "/s", 1),
+    "p50_us": ("p50", "us", 1),
+    "p99_us": ("p99", "us", 1),
+    "p999_us": ("p99.9", "us", 1),
+    "cpu_seconds_per_million": ("cpu per million", "s", 1),
+    "anonymous_bytes": ("anonymous memory", "MB", MEGABYTE),
+    "disk_bytes": ("disk", "MB", MEGABYTE),
+    "start_s": ("start", "s", 1),
+    "recovery_s": ("recovery", "s", 1),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one workload: medians over the rounds."""
+
+    workload: Load | Scenario
+    metric: str
+    comet: float | None
+    java: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """CometMQ's value over Java's."""
+        return self.comet / self.java if self.comet is not None and self.java else None
+
+    @property
+    def aims(self) -> list[Aim]:
+        """The aims on this metric."""
+        return [aim for aim in self.workload.aims if aim.metric == self.metric]
+
+
+def make_result(
+    samples: Samples, floor: Sample, *, options: Mapping[str, object], measured_at: str
+) -> Result:
+    """Everything measured, and where."""
+    return {
+        "measured_at": measured_at,
+        "machine": {
+            "cpu": _cpu_name(),
+            "system": platform.release(),
+            "python": platform.python_version(),
+        },
+        "options": dict(options),
+        "floor_messages_per_s": floor,
+        "samples": samples,
+        "ratios": {
+            row.workload.name + "." + row.metric: round(row.ratio, 4)
+            for row in rows(samples)
+            if row.ratio is not None
+        },
+    }
+
+
+def rows(samples: Samples) -> Iterator[Row]:
+    """Rows in the order of the workload table."""
+    for workload in WORKLOADS:
+        by_server = samples.get(workload.name, {})
+        for metric in UNITS:
+            comet = _median(by_server.get("comet", ()), metric)
+            java = _median(by_server.get("java", ()), metric)
+            if comet is not None or java is not None:
+                yield Row(workload, metric, comet, java)
+
+
+def _median(rounds: Sequence[Sample], metric: str) -> float | None:
+    """Median over the rounds that have the metric."""
+    values = [sample[metric] for sample in rounds if metric in sample]
+    return statistics.median(values) if values else None
+
+
+def _cpu_name() -> str:
+    """Model and number of processors."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
+
+
+def table(result: Result, baseline: Result | None = None) -> str:
+    """The ratios as text, one line per metric, aims and verdicts beside them."""
+    lines = [f"{'':42}{'CometMQ':>12}{'Java':>12}{'ratio':>8}{'before':>8}  aim"]
+    before = (baseline or {}).get("ratios", {})
+    title = ""
+    for row in rows(result["samples"]):
+        if row.workload.title != title:
+            title = row.workload.title
+            lines.append(title)
+        lines.append(_line(row, before.get(f"{row.workload.name}.{row.metric}")))
+    floor = ", ".join(f"{k} {v:,.0f}/s" for k, v in result["floor_messages_per_s"].items())
+    if floor:
+        lines.append(f"generator against a server that only answers: {floor}")
+    return "\n".join(lines)
+
+
+def _line(row: Row, before: float | None) -> str:
+    """One metric."""
+    name, unit, divisor = UNITS[row.metric]
+    cells = [
+        f"  {name + ' [' + unit + ']':<40}",
+        *(_cell(value, divisor) for value in (row.comet, row.java)),
+        f"{row.ratio:>8.3f}" if row.ratio is not None else f"{'-':>8}",
+        f"{before:>8.3f}" if before is not None else f"{'-':>8}",
+    ]
+    return "".join(cells) + "  " + ", ".join(_verdict(row, aim) for aim in row.aims)
+
+
+def _cell(value: float | None, divisor: float) -> str:
+    """A number with three or more digits."""
+    if value is None:
+        return f"{'-':>12}"
+    scaled = value / divisor
+    return f"{scaled:>12,.0f}" if scaled >= 1000 else f"{scaled:>12.3g}"
+
+
+def _verdict(row: Row, aim: Aim) -> str:
+    """`>= 1.5x met`."""
+    sign = ">=" if aim.metric in MORE_IS_BETTER else "<="
+    _, unit, divisor = UNITS[aim.metric]
+    bound = f"{aim.bound:g}x" if aim.of_java else f"{aim.bound / divisor:g} {unit}"
+    met = aim.is_met(comet=row.comet, java=row.java) if row.comet is not None else None
+    word = {True: "met", False: "MISSED", None: "not measured"}[met]
+    return f"{sign} {bound} {word}"
+
+
+def missed(result: Result) -> list[str]:
+    """The aims that were measured and not reached."""
+    return [
+        f"{row.workload.title}: {UNITS[row.metric][0]} {_verdict(row, aim)}"
+        for row in rows(result["samples"])
+        for aim in row.aims
+        if row.comet is not None and aim.is_met(comet=row.comet, java=row.java) is False
+    ]
+
+
+def regressions(result: Result, baseline: Result) -> list[str]:
+    """Ratios with an aim that got worse than the baseline by more than a tenth."""
+    found = []
+    for row in rows(result["samples"]):
+        before = baseline["ratios"].get(f"{row.workload.name}.{row.metric}")
+        if before is None or row.ratio is None or not row.aims:
+            continue
+        worse = before / row.ratio if row.metric in MORE_IS_BETTER else row.ratio / before
+        if worse > WORSE_MAX:
+            found.append(f"{row.workload.name}.{row.metric}: {before:.3f} -> {row.ratio:.3f}")
+    return found
+
+
+def write(result: Result, directory: Path = OUT) -> None:
+    """Store the result and its plot."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1)
+    (directory / "result.json").write_text(text + "\n", encoding="utf-8")
+    plot(result, directory / "result.png")
+
+
+def write_baseline(result: Result) -> None:
+    """Make a result the one that later runs are compared with."""
+    BASELINE.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def plot(result: Result, path: Path) -> None:
+    """How many times better than Java, per metric with an aim; the aim as a mark."""
+    import matplotlib as mpl  # noqa: PLC0415  costs a second, needed only here
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    shown = [row for row in rows(result["samples"]) if row.ratio and row.aims]
+    if not shown:
+        return
+    names = [f"{row.workload.title}: {UNITS[row.metric][0]}" for row in shown]
+    figure, axes = plt.subplots(figsize=(9, 0.45 * len(shown) + 1.4), layout="constrained")
+    axes.barh(names, [_advantage(row.metric, row.ratio or 1) for row in shown], color="#3b7ea1")
+    for index, row in enumerate(shown):
+        for aim in (aim for aim in row.aims if aim.of_java):
+            axes.plot(_advantage(row.metric, aim.bound), index, "k|", markersize=18)
+    axes.axvline(1, color="#888888", linewidth=1)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("times better than Java RocketMQ 4.9.4 (mark: the aim)")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _advantage(metric: str, ratio: float) -> float:
+    """Above 1 is better, whatever the metric."""
+    return ratio if metric in MORE_IS_BETTER else 1 / ratio
+
+
+def load(path: Path) -> Result | None:
+    """A stored result, if there is one."""
+    if not path.exists():
+        return None
+    result: Result = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def main() -> int:
+    """Print a stored result and draw its plot again."""
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT / "result.json"
+    result = load(path)
+    if result is None:
+        print(f"no result at {path}: run make bench", file=sys.stderr)
+        return 2
+    print(table(result, load(BASELINE)))
+    plot(result, path.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Side-by-side benchmark: CometMQ and Java RocketMQ 4.9.4 in alternation on this machine.
+
+    make bench ARGS="--only send-64x1 --rounds 5"
+
+Prints a table of ratios and writes bench/out/result.json and result.png. Absolute numbers depend
+on the machine and its other load; ratios of one run are what counts.
+"""
+
+import argparse
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import report
+from macro.native import BenchError
+from macro.scenarios import Plan, run_floor, run_loads, run_million, run_start
+from macro.workloads import LOADS, MILLION, START, WORKLOADS
+
+from cometmq.peers.processes import PeerError
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    names = [workload.name for workload in WORKLOADS]
+    parser = argparse.ArgumentParser(prog="bench/run.py", description="CometMQ beside RocketMQ")
+    add = parser.add_argument
+    add("--only", action="append", choices=names, help="workload; repeatable")
+    add("--rounds", type=int, default=3, help="samples per server (default 3)")
+    add("--seconds", type=float, default=5.0, help="counted time of a sample (default 5)")
+    add("--warmup", type=float, default=15.0, help="seconds of load before all (default 15)")
+    add("--serialization", choices=["json", "rocketmq"], default="json", help="header form")
+    add("--server", choices=["both", "comet", "java"], default="both")
+    add("--directory", type=Path, help="where the stores go (default: temporary)")
+    add("--check", action="store_true", help="exit 1 on a missed aim or a worse ratio")
+    add("--save-baseline", action="store_true", help="replace bench/baseline.json")
+    return parser.parse_args()
+
+
+def measure(arguments: argparse.Namespace, directory: Path) -> report.Result:
+    """Run what was asked for."""
+    plan = Plan(
+        directory=directory,
+        servers=["comet", "java"] if arguments.server == "both" else [arguments.server],
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        warmup_s=arguments.warmup,
+        serialization=arguments.serialization,
+        say=lambda line: print(line, flush=True),
+    )
+    chosen = set(arguments.only or [workload.name for workload in WORKLOADS])
+    floor = run_floor(plan)
+    run_loads(plan, [load for load in LOADS if load.name in chosen])
+    if MILLION.name in chosen:
+        run_million(plan)
+    if START.name in chosen:
+        run_start(plan)
+    options = {"rounds": plan.rounds, "seconds": plan.seconds, "serialization": plan.serialization}
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return report.make_result(plan.samples, floor, options=options, measured_at=measured_at)
+
+
+def publish(result: report.Result, arguments: argparse.Namespace) -> int:
+    """Show, store and judge a result; the exit status."""
+    baseline = report.load(report.BASELINE)
+    report.write(result)
+    print(report.table(result, baseline))
+    print(f"written: {report.OUT / 'result.json'} and result.png")
+    failures = report.missed(result)
+    if baseline is not None:
+        failures += [f"worse than before: {r}" for r in report.regressions(result, baseline)]
+    for failure in failures:
+        print(failure)
+    if arguments.save_baseline:
+        report.write_baseline(result)
+    return 1 if arguments.check and failures else 0
+
+
+def main() -> int:
+    """Measure in a folder that is removed afterwards."""
+    arguments = parse_arguments()
+    try:
+        with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
+            result = measure(arguments, Path(name))
+    except (BenchError, PeerError) as exc:
+        print(f"bench: {exc}", file=sys.stderr)
+        return 1
+    return publish(result, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
