@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch every peer into the cache: `python -m cometmq.peers [servers] [java] [node] [cpp]`."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.peers.cppclient import client_python
+from cometmq.peers.javaclient import VERSIONS, client_class_path
+from cometmq.peers.maven import server_class_path
+from cometmq.peers.nodeclient import installed_client
+from cometmq.peers.processes import PeerError
+
+
+def _fetch_java_clients() -> None:
+    """Every release that the tests use."""
+    for version in VERSIONS:
+        client_class_path(version)
+
+
+FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
+    "servers": server_class_path,
+    "java": _fetch_java_clients,
+    "node": installed_client,
+    "cpp": client_python,
+}
+
+
+def main(names: list[str]) -> int:
+    """Fetch the named peers, all without names; the exit status."""
+    unknown = sorted(set(names) - set(FETCHERS))
+    if unknown:
+        sys.stderr.write(f"peers: unknown: {' '.join(unknown)}; known: {' '.join(FETCHERS)}\n")
+        return 2
+    try:
+        for name in names or FETCHERS:
+            FETCHERS[name]()
+    except PeerError as exc:
+        sys.stderr.write(f"peers: {exc}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

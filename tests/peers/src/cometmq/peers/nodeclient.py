@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The npm client `ali-ons` behind `tests/peers/nodeclient/client.js`."""
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.maven import cache_entry, program
+from cometmq.peers.paths import ROOT
+from cometmq.peers.processes import PeerError
+from cometmq.peers.programs import ClientProgram
+
+PROJECT: Final = ROOT / "tests" / "peers" / "nodeclient"
+FILES: Final = ("package.json", "client.js")
+_INSTALL_TIMEOUT_S: Final = 300
+
+
+def installed_client() -> Path:
+    """Our program beside its packages in the cache; fetched on first use."""
+    contents = b"".join((PROJECT / name).read_bytes() for name in FILES)
+    mark = hashlib.sha256(contents).hexdigest()[:12]
+    with cache_entry(f"nodeclient-{mark}") as (folder, complete):
+        if not complete:
+            for name in FILES:
+                shutil.copyfile(PROJECT / name, folder / name)
+            _install_packages(folder)
+    return folder / "client.js"
+
+
+def _install_packages(folder: Path) -> None:
+    """`npm install` without a lock file, install scripts or chatter."""
+    done = subprocess.run(
+        [program("npm"), "install", "--no-package-lock", "--ignore-scripts", "--no-audit"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_INSTALL_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PeerError(f"npm install:\n{done.stdout}")
+
+
+class NodeClient(ClientProgram):
+    """Subcommands: send, consume."""
+
+    name = "node"
+
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__(log_dir)
+        self._command = [program("node"), str(installed_client())]
+
+    def command(self) -> list[str]:
+        """Node.js and our program."""
+        return self._command
