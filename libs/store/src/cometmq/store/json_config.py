@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables kept as JSON files beside the messages: topics, groups, offsets.
+
+Invariants: a reader finds the old content or the new one, never a part (temporary file, fsync,
+rename, fsync of the directory); `.bak` is the last content that could be read, so a damaged
+file never replaces it.
+
+Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#config-files). What
+a table means is the codec's business: strict JSON is written, Java's dialect is read.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+from cometmq.remoting.errors import CometError
+from cometmq.store.errors import CorruptStore
+
+T = TypeVar("T")
+
+BACKUP_SUFFIX: Final = ".bak"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class ConfigFiles(Protocol):
+    """What a table needs of a file system; tests put failing disks behind it."""
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the content, None if there is no such file."""
+        ...
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write the content and wait until the disk has it."""
+        ...
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Give a file another name at one instant, which survives a power loss."""
+        ...
+
+
+class OsFiles:
+    """The files of the operating system."""
+
+    __slots__ = ()
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the content, None if there is no such file."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write the content and wait until the disk has it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Give a file another name at one instant, which survives a power loss."""
+        source.replace(target)
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class JsonTable(Generic[T]):
+    """One file, its backup, and the codec of its content."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        decode: Callable[[bytes], T],
+        encode: Callable[[T], bytes],
+        files: ConfigFiles | None = None,
+    ) -> None:
+        """Name the file; nothing is read or written yet.
+
+        `decode` raises a ValueError or CometError for content that it cannot read.
+        """
+        self.path = Path(path)
+        self.backup_path = Path(f"{path}{BACKUP_SUFFIX}")
+        self._temporary_path = Path(f"{path}{TEMPORARY_SUFFIX}")
+        self._decode = decode
+        self._encode = encode
+        self._files: ConfigFiles = files or OsFiles()
+
+    def load(self) -> T | None:
+        """Return the file's content, else the backup's; None if there is neither.
+
+        Raises CorruptStore when what is there cannot be read: starting with an empty
+        table would look like a loss of all topics or offsets.
+        """
+        found = False
+        for path in (self.path, self.backup_path):
+            data = self._files.read(path)
+            if not data or not data.strip():
+                continue
+            found = True
+            value = self._readable(data)
+            if value is not None:
+                return value
+        if found:
+            raise CorruptStore(
+                f"{self.path} and its {BACKUP_SUFFIX} cannot be read: repair or remove them"
+            )
+        return None
+
+    def encode(self, value: T) -> bytes:
+        """Return the bytes of the file; cheap, so that a loop may do it before it hands over."""
+        return self._encode(value)
+
+    def write(self, data: bytes) -> None:
+        """Replace the file durably; blocks for two or three fsyncs, so call it on a worker."""
+        current = self._files.read(self.path)
+        if current == data:
+            return
+        self._files.write(self._temporary_path, data)
+        if current and self._readable(current) is not None:
+            backup = Path(f"{self.backup_path}{TEMPORARY_SUFFIX}")
+            self._files.write(backup, current)
+            self._files.replace(backup, self.backup_path)
+        self._files.replace(self._temporary_path, self.path)
+
+    def save(self, value: T) -> None:
+        """Encode and write at once, where blocking does not matter: start, stop, tests."""
+        self.write(self._encode(value))
+
+    def _readable(self, data: bytes) -> T | None:
+        try:
+            return self._decode(data)
+        except (ValueError, CometError):  # a damaged file: the backup may be whole
+            return None

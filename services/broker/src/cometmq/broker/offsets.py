@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets: where each consumer group goes on in each queue.
+
+Compatibility: RocketMQ stores what it is told, without a check of group, topic or queue, and
+the last value wins, also backwards.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.store.json_config import JsonTable
+
+KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it
+
+NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
+
+OffsetTable: TypeAlias = dict[str, dict[int, int]]
+
+
+class OffsetFile(msgspec.Struct, rename="camel"):
+    """consumerOffset.json: `topic@group` -> queue -> next queue offset."""
+
+    offset_table: OffsetTable = {}
+
+
+class Offsets:
+    """The table in memory and its file."""
+
+    def __init__(self, file: JsonTable[OffsetFile] | None = None) -> None:
+        loaded = file.load() if file is not None else None
+        self.file = file
+        self.table: OffsetTable = loaded.offset_table if loaded is not None else {}
+        self.is_dirty = False
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the next queue offset of the group, None if it never committed."""
+        queues = self.table.get(f"{topic}{KEY_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember the group's next queue offset."""
+        key = f"{topic}{KEY_SEPARATOR}{group}"
+        queues = self.table.get(key)
+        if queues is None:
+            queues = self.table[key] = {}
+        queues[queue_id] = offset
+        self.is_dirty = True
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return queue -> offset of the group in the topic."""
+        return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
+
+    def topics_of(self, group: str) -> set[str]:
+        """Return the topics in which the group has an offset."""
+        return {topic for topic, owner in self._keys() if owner == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Return the groups that have an offset in the topic."""
+        return {group for name, group in self._keys() if name == topic}
+
+    def drop_group(self, group: str) -> None:
+        """Forget the group everywhere."""
+        for topic in self.topics_of(group):
+            del self.table[f"{topic}{KEY_SEPARATOR}{group}"]
+            self.is_dirty = True
+
+    def snapshot(self) -> OffsetFile:
+        """Return what belongs into the file and note that it is being saved."""
+        self.is_dirty = False
+        return OffsetFile(offset_table=self.table)
+
+    def _keys(self) -> list[tuple[str, str]]:
+        pairs = (key.split(KEY_SEPARATOR) for key in self.table)
+        return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
+
+
+def offset_file(path: str) -> JsonTable[OffsetFile]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> OffsetFile:
+    return decode_json(OffsetFile, data)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide where a message that could not be consumed goes next (pure)."""
+
+from enum import Enum
+from typing import Final
+
+from cometmq.broker.names import DLQ_PREFIX
+from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
+
+FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each further one a level more
+DLQ_QUEUE_COUNT: Final = 1
+
+
+class Fate(Enum):
+    """What becomes of a message sent back."""
+
+    RETRY = "retry"
+    DEAD = "dead"
+
+
+def dead_topic(group: str) -> str:
+    """Return the topic that holds what a group has given up."""
+    return DLQ_PREFIX + group
+
+
+def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:
+    """Return how often a message may be tried; clients since 3.4.9 may say it themselves."""
+    if version >= REQUEST_MAX_RECONSUME_MIN and asked_max is not None:
+        return asked_max
+    return group_max
+
+
+def fate(reconsume_times: int, count_max: int, delay_level: int = 0) -> Fate:
+    """Return the fate of a message; a negative level asks for the dead-letter topic."""
+    if delay_level < 0 or reconsume_times >= count_max:
+        return Fate.DEAD
+    return Fate.RETRY
+
+
+def retry_level(asked_level: int, reconsume_times: int) -> int:
+    """Return the delay level of the next try; 0 lets the broker choose."""
+    return asked_level if asked_level > 0 else FIRST_RETRY_LEVEL + reconsume_times

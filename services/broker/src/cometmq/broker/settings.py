@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting of a broker under its RocketMQ name; the store's settings are part of it.
+
+One flat struct, because broker.conf is one flat file. Keys that are not here are kept and
+returned by GET_BROKER_CONFIG, never fatal.
+"""
+
+import socket
+from typing import Annotated, Final
+
+from msgspec import Meta, field
+
+from cometmq.store.settings import MUTABLE, StoreSettings
+
+NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
+NAME_CHARS_MAX: Final = 127
+
+
+def _host_name() -> str:
+    """Return a broker name as Java does: the host's name."""
+    return socket.gethostname() or "DEFAULT_BROKER"
+
+
+class BrokerSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
+    """All keys of a broker's properties file."""
+
+    # Identity and addresses
+    broker_name: Annotated[
+        str,
+        Meta(
+            pattern=NAME_PATTERN,
+            max_length=NAME_CHARS_MAX,
+            description="Name of the broker group; brokers of one name hold the same messages.",
+        ),
+    ] = field(default_factory=_host_name)
+    broker_cluster_name: Annotated[
+        str,
+        Meta(
+            pattern=NAME_PATTERN,
+            max_length=NAME_CHARS_MAX,
+            description="Cluster that the broker belongs to.",
+        ),
+    ] = "DefaultCluster"
+    broker_id: Annotated[int, Meta(ge=-1, description="0 is the master, others are slaves.")] = 0
+    broker_ip1: Annotated[
+        str,
+        Meta(description="Address that clients are told; empty: the first outward address."),
+    ] = field(default="", name="brokerIP1")
+    broker_ip2: Annotated[
+        str, Meta(description="Address that slaves are told; empty: brokerIP1.")
+    ] = field(default="", name="brokerIP2")
+    bind_address: Annotated[
+        str, Meta(description="Local address to listen on; empty: all addresses.")
+    ] = ""
+    listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients.")] = 10911
+    namesrv_addr: Annotated[
+        str, Meta(extra=MUTABLE, description="Name servers, host:port separated by semicolons.")
+    ] = ""
+    region_id: Annotated[
+        str, Meta(extra=MUTABLE, description="MSG_REGION in the answers to sends.")
+    ] = "DefaultRegion"
+    broker_permission: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=7,
+            extra=MUTABLE,
+            description="4 read, 2 write: what the broker allows for all topics.",
+        ),
+    ] = 6
+
+    # Registration with the name servers
+    register_name_server_period: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            extra=MUTABLE,
+            description="Milliseconds between registrations (10 to 60 s are used).",
+        ),
+    ] = 30_000
+    register_broker_timeout_mills: Annotated[
+        int,
+        Meta(
+            ge=1, extra=MUTABLE, description="Milliseconds until a registration counts as failed."
+        ),
+    ] = 6_000
+    force_register: Annotated[
+        bool, Meta(extra=MUTABLE, description="Register each time, also when no topic has changed.")
+    ] = True
+    compressed_register: Annotated[
+        bool, Meta(extra=MUTABLE, description="Compress the registration.")
+    ] = False
+    fetch_namesrv_addr_by_address_server: Annotated[
+        bool, Meta(description="Accepted for RocketMQ files; name servers come from namesrvAddr.")
+    ] = False
+
+    # Topics and groups
+    default_topic_queue_nums: Annotated[
+        int, Meta(ge=1, le=16384, extra=MUTABLE, description="Queues of the default topic TBW102.")
+    ] = 8
+    auto_create_topic_enable: Annotated[
+        bool, Meta(extra=MUTABLE, description="The first send to an unknown topic creates it.")
+    ] = True
+    auto_create_subscription_group: Annotated[
+        bool, Meta(extra=MUTABLE, description="The first heartbeat of an unknown group creates it.")
+    ] = True
+    cluster_topic_enable: Annotated[
+        bool, Meta(description="Create the topic named after the cluster.")
+    ] = True
+    broker_topic_enable: Annotated[
+        bool, Meta(description="Create the topic named after the broker.")
+    ] = True
+    trace_topic_enable: Annotated[bool, Meta(description="Create the topic for traces.")] = False
+    msg_trace_topic_name: Annotated[
+        str, Meta(extra=MUTABLE, description="Topic for message traces.")
+    ] = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: Annotated[
+        bool,
+        Meta(extra=MUTABLE, description="TRACE_ON in the answers to sends: clients may trace."),
+    ] = True
+    notify_consumer_ids_changed_enable: Annotated[
+        bool,
+        Meta(extra=MUTABLE, description="Tell the consumers of a group when its members change."),
+    ] = True
+    auto_delete_unused_stats: Annotated[
+        bool, Meta(extra=MUTABLE, description="Forget the statistics of deleted topics and groups.")
+    ] = False
+
+    # Sending
+    start_accept_send_request_time_stamp: Annotated[
+        int,
+        Meta(ge=0, extra=MUTABLE, description="Sends are refused until this time (ms since 1970)."),
+    ] = 0
+    reject_transaction_message: Annotated[
+        bool, Meta(extra=MUTABLE, description="Refuse transactional messages.")
+    ] = False
+    store_reply_message_enable: Annotated[
+        bool, Meta(extra=MUTABLE, description="Also store the replies of request-reply.")
+    ] = True
+    wait_time_mills_in_send_queue: Annotated[
+        int,
+        Meta(
+            ge=0, extra=MUTABLE, description="Milliseconds that a send may wait before SYSTEM_BUSY."
+        ),
+    ] = 200
+    broker_fast_failure_enable: Annotated[
+        bool,
+        Meta(extra=MUTABLE, description="Answer SYSTEM_BUSY to requests that waited too long."),
+    ] = True
+    send_thread_pool_queue_capacity: Annotated[
+        int,
+        Meta(
+            ge=1, extra=MUTABLE, description="Sends that may wait for the disk before SYSTEM_BUSY."
+        ),
+    ] = 10_000
+
+    # Pulling
+    long_polling_enable: Annotated[
+        bool,
+        Meta(extra=MUTABLE, description="Hold a pull that finds nothing until a message arrives."),
+    ] = True
+    short_polling_time_mills: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="How long to hold a pull when long polling is off (ms).",
+        ),
+    ] = 1_000
+    pull_thread_pool_queue_capacity: Annotated[
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Pulls that may be held at once; more are answered at once.",
+        ),
+    ] = 100_000
+    slave_read_enable: Annotated[
+        bool, Meta(extra=MUTABLE, description="Suggest a slave to consumers that read far behind.")
+    ] = False
+    enable_property_filter: Annotated[
+        bool, Meta(description="Allow SQL92 filters on message properties.")
+    ] = False
+    filter_support_retry: Annotated[
+        bool, Meta(extra=MUTABLE, description="Apply SQL92 filters to retried messages too.")
+    ] = False
+    disable_consume_if_consumer_read_slowly: Annotated[
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="Switch off groups that fall behind consumerFallbehindThreshold.",
+        ),
+    ] = False
+    consumer_fallbehind_threshold: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="Bytes behind the newest message that count as too slow.",
+        ),
+    ] = 16 * 1024**3
+    transfer_msg_by_heap: Annotated[
+        bool, Meta(description="Accepted for RocketMQ files; answers are always zero-copy views.")
+    ] = True
+    young_queue_starts_at_zero: Annotated[
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="RocketMQ 4's rule: a group without offset starts at 0 of a queue whose"
+            " first message is still in memory, whatever its consumeFromWhere says.",
+        ),
+    ] = False
+
+    # Offsets, transactions, access control
+    flush_consumer_offset_interval: Annotated[
+        int,
+        Meta(
+            ge=100, extra=MUTABLE, description="Milliseconds between saves of the consumer offsets."
+        ),
+    ] = 5_000
+    transaction_time_out: Annotated[
+        int,
+        Meta(ge=0, extra=MUTABLE, description="Age in ms before a half message is asked about."),
+    ] = 6_000
+    transaction_check_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="Questions about one half message before it is given up.",
+        ),
+    ] = 15
+    transaction_check_interval: Annotated[
+        int, Meta(ge=1, extra=MUTABLE, description="Milliseconds between rounds of questions.")
+    ] = 60_000
+    acl_enable: Annotated[bool, Meta(description="Check signatures and permissions.")] = False
+
+    # Bounds towards peers; the names without a RocketMQ twin are ours
+    connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (
+        20_000
+    )
+    connection_in_flight_max: Annotated[
+        int, Meta(ge=1, description="Unanswered requests of one connection before reading pauses.")
+    ] = 16_384
+    in_flight_max: Annotated[
+        int, Meta(ge=1, description="Unanswered requests of all connections before SYSTEM_BUSY.")
+    ] = 200_000
+    write_buffer_high_bytes: Annotated[
+        int, Meta(ge=1024, description="Unread answer bytes of one connection that pause reading.")
+    ] = 4 * 1024**2
+    write_buffer_hard_bytes: Annotated[
+        int, Meta(ge=1024, description="Unread answer bytes that close the connection.")
+    ] = 64 * 1024**2
+    server_channel_max_idle_time_seconds: Annotated[
+        int, Meta(ge=1, description="Silent connections are closed after so many seconds.")
+    ] = 120
+    admin_http_port: Annotated[
+        int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
+    ] = -1
+    stop_timeout_mills: Annotated[
+        int, Meta(ge=0, description="Milliseconds that a stop may spend on open requests.")
+    ] = 5_000
+    tls_server_mode: Annotated[
+        str,
+        Meta(
+            pattern="^(disabled|permissive|enforcing)$",
+            description="disabled, permissive (both on one port) or enforcing.",
+        ),
+    ] = field(default="permissive", name="tls.server.mode")
+    tls_server_cert_path: Annotated[str, Meta(description="Certificate chain (PEM).")] = field(
+        default="", name="tls.server.certPath"
+    )
+    tls_server_key_path: Annotated[str, Meta(description="Private key (PEM).")] = field(
+        default="", name="tls.server.keyPath"
+    )
+    tls_server_trust_cert_path: Annotated[
+        str, Meta(description="Certificates that client certificates must chain to (PEM).")
+    ] = field(default="", name="tls.server.trustCertPath")
+    tls_server_auth_client: Annotated[
+        bool, Meta(description="Demand a certificate of each client.")
+    ] = field(default=False, name="tls.server.authClient")
