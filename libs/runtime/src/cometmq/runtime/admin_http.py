@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP port of every program: /metrics, /healthz, /readyz, /settings.
+
+Small on purpose: GET and HEAD, one request per connection, bounded head size, time and number of
+connections. The counters are copied on the loop and rendered on a worker thread, so a scrape of
+many series does not delay messages.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.loop_lag import LoopLag
+from cometmq.runtime.metrics import (
+    CONTENT_TYPE_LATEST,
+    Registry,
+    StatsCollector,
+    loop_families,
+    render,
+)
+from cometmq.runtime.worker import Worker
+
+HEAD_BYTES_MAX = 8 * 1024
+REQUEST_TIMEOUT_S = 5.0
+CONNECTION_COUNT_MAX = 64
+
+Check = Callable[[], str | None]
+"""A health check: None is well, a text says in one line what is wrong."""
+
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _TEXT
+
+
+class AdminHttp:
+    """Collects what the parts of a program have to show, and serves it."""
+
+    def __init__(self, registry: Registry | None = None, *, log: Log = NO_LOG) -> None:
+        """Start empty; parts add their checks, settings and metric sources before `start`."""
+        self.registry = registry or Registry()
+        self.lag = LoopLag()
+        self.registry.add(StatsCollector(loop_families(), lambda: self.lag))
+        self._log = log
+        self._live: dict[str, Check] = {}
+        self._ready: dict[str, Check] = {}
+        self._settings: dict[str, Callable[[], str]] = {}
+        self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
+        self._server: asyncio.Server | None = None
+        self._connection_count = 0
+        self._pages: dict[str, Callable[[], Awaitable[Answer]]] = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/settings": self._settings_page,
+        }
+
+    def add_live_check(self, name: str, check: Check) -> None:
+        """Fail /healthz (restart the process) while this check tells a reason."""
+        self._live[name] = check
+
+    def add_ready_check(self, name: str, check: Check) -> None:
+        """Fail /readyz (send no traffic) while this check tells a reason."""
+        self._ready[name] = check
+
+    def add_settings(self, name: str, text: Callable[[], str]) -> None:
+        """Show these settings on /settings."""
+        self._settings[name] = text
+
+    @property
+    def port(self) -> int:
+        """Return the port that was bound."""
+        assert self._server is not None, "not started"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self, port: int, *, host: str | None = None) -> None:
+        """Listen; port 0 takes a free one. Raise OSError when the port is taken."""
+        self._server = await asyncio.start_server(
+            self._serve, host or "0.0.0.0", port, limit=HEAD_BYTES_MAX  # noqa: S104  # pods probe it
+        )  # fmt: skip
+        self.lag.start(asyncio.get_running_loop())
+
+    async def stop(self) -> None:
+        """Stop listening; answers under way have their time."""
+        self.lag.stop()
+        if self._server is not None:
+            self._server.close()
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._server.wait_closed()
+        self._worker.close()
+
+    async def answer(self, method: str, path: str) -> Answer:
+        """Answer one request; the HTTP framing is done elsewhere."""
+        if method not in {"GET", "HEAD"}:
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
+        page = self._pages.get(path.partition("?")[0])
+        if page is None:
+            return Answer(HTTPStatus.NOT_FOUND, f"try {' '.join(self._pages)}\n".encode())
+        return await page()
+
+    async def _metrics(self) -> Answer:
+        families = self.registry.collect()
+        body = await self._worker.submit(lambda: render(families))
+        return Answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
+
+    async def _healthz(self) -> Answer:
+        return _health(self._live)
+
+    async def _readyz(self) -> Answer:
+        return _health({**self._live, **self._ready})
+
+    async def _settings_page(self) -> Answer:
+        parts = [f"# {name}\n{text()}" for name, text in self._settings.items()]
+        return Answer(HTTPStatus.OK, "\n".join(parts).encode())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connection_count >= CONNECTION_COUNT_MAX:
+            writer.transport.abort()
+            return
+        self._connection_count += 1
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                method, answer = await self._exchange(reader)
+                writer.write(_framed(method, answer))
+                await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            self._log.debug("http_request.aborted")
+        finally:
+            self._connection_count -= 1
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader) -> tuple[str, Answer]:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return "GET", Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n")
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return "GET", Answer(HTTPStatus.BAD_REQUEST, b"not HTTP/1\n")
+        return words[0], await self.answer(words[0], words[1])
+
+
+def _health(checks: dict[str, Check]) -> Answer:
+    reasons = {name: reason for name, check in checks.items() if (reason := check()) is not None}
+    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+    shown = {name: reasons.get(name, "ok") for name in checks}
+    body = msgspec.json.encode({"status": "failing" if reasons else "ok", "checks": shown})
+    return Answer(status, body + b"\n", _JSON)
+
+
+def _framed(method: str, answer: Answer) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\n"
+        "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if method == "HEAD" else answer.body)

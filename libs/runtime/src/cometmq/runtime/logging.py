@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a program: structlog, JSON lines in a container, coloured lines on a terminal.
+
+Everything goes to standard error; standard output belongs to the commands. A level that is off
+costs one call that returns None (structlog's native filter). The standard library's loggers,
+asyncio's above all, end in the same log.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from typing import Any, BinaryIO, cast
+
+import msgspec
+import structlog
+from structlog.typing import Processor
+
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock, SystemClock
+
+LEVELS = ("debug", "info", "warning", "error")
+
+WARNING_COUNT_MAX = 10
+"""Equal warnings that pass in one window; the next one that passes tells how many did not."""
+WARNING_WINDOW_MS = 10_000
+
+EventDict = MutableMapping[str, Any]
+
+
+def configure(
+    *, json: bool | None = None, level: str = "info", stream: BinaryIO | None = None
+) -> None:
+    """Set up the log of this process; `json=None` chooses by whether stderr is a terminal."""
+    assert level in LEVELS, f"level is one of {LEVELS}"
+    is_json = not sys.stderr.isatty() if json is None else json
+    number = getattr(logging, level.upper())
+    structlog.configure(
+        processors=_processors(is_json=is_json),
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.BytesLoggerFactory(stream or sys.stderr.buffer),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()  # noqa: TID251  # the one place that catches foreign loggers
+    root.handlers = [_Forward(level=max(number, logging.WARNING))]
+
+
+def get(name: str) -> Log:
+    """Return the logger of a component; bind it once, in the constructor."""
+    return cast("Log", structlog.get_logger(component=name))
+
+
+class RateLimit:
+    """Drops warnings of one event beyond a number per window, and counts what it dropped."""
+
+    __slots__ = ("_clock", "_windows")
+
+    def __init__(self, clock: Clock) -> None:
+        """Measure windows by this clock."""
+        self._clock = clock
+        self._windows: dict[str, list[int]] = {}
+
+    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
+        """Pass the event on, or raise DropEvent."""
+        if method != "warning":
+            return event
+        now_ms = self._clock.monotonic_ms()
+        window = self._windows.setdefault(event["event"], [now_ms, 0, 0])
+        if now_ms - window[0] >= WARNING_WINDOW_MS:
+            if window[2]:
+                event["suppressed_count"] = window[2]
+            window[:] = [now_ms, 0, 0]
+        if window[1] >= WARNING_COUNT_MAX:
+            window[2] += 1
+            raise structlog.DropEvent
+        window[1] += 1
+        return event
+
+
+class _Forward(logging.Handler):
+    """Hands records of the standard library's loggers to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record under a static event name."""
+        log = structlog.get_logger(component=record.name)
+        facts: dict[str, object] = {"message": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            facts["error"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        method = log.error if record.levelno >= logging.ERROR else log.warning
+        method("library.reported", **facts)
+
+
+def _processors(*, is_json: bool) -> list[Processor]:
+    shared: list[Processor] = [
+        RateLimit(SystemClock()),
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if is_json:
+        return [*shared, structlog.processors.format_exc_info, _to_json]
+    render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return [*shared, _encoded(render)]
+
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def _to_json(_logger: object, _method: str, event: EventDict) -> bytes:
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:  # lone surrogates, as in names that a peer sent
+        return _encoder.encode({key: ascii(value) for key, value in event.items()})
+
+
+def _encoded(render: Callable[[Any, str, EventDict], str]) -> Processor:
+    def encode(logger: Any, method: str, event: EventDict) -> bytes:
+        return render(logger, method, event).encode("utf-8", "backslashreplace")
+
+    return encode

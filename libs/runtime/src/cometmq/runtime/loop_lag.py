@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How late the event loop runs its timers: what every request waits on top of its own work."""
+
+import asyncio
+
+from cometmq.runtime.histogram import Buckets
+
+PROBE_INTERVAL_S = 0.1
+_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class LoopLag:
+    """Sets a timer ten times a second and counts by how much it fires late."""
+
+    __slots__ = ("_due_s", "_handle", "_loop", "max_s", "seconds")
+
+    def __init__(self) -> None:
+        """Count nothing until started."""
+        self.seconds = Buckets(_BOUNDS_S)
+        self.max_s = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due_s = 0.0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Probe this loop from now on."""
+        assert self._handle is None, "started twice"
+        self._loop = loop
+        self._schedule(loop)
+
+    def stop(self) -> None:
+        """Probe no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def observe(self, lag_s: float) -> None:
+        """Count one measured lag."""
+        self.seconds.observe(lag_s)
+        self.max_s = max(self.max_s, lag_s)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due_s = loop.time() + PROBE_INTERVAL_S
+        self._handle = loop.call_at(self._due_s, self._fired)
+
+    def _fired(self) -> None:
+        assert self._loop is not None
+        self.observe(max(0.0, self._loop.time() - self._due_s))
+        self._schedule(self._loop)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory this process may use: the limit of its control group, else of the machine.
+
+RocketMQ takes a share of *physical* memory as its page-cache window, which is wrong in a
+container; ours asks here.
+"""
+
+import os
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_PROC_CGROUP = Path("/proc/self/cgroup")
+
+
+def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PROC_CGROUP) -> int:
+    """Return the smallest limit on the way from our control group to the root, in bytes."""
+    limits = [physical_bytes()]
+    for line in _lines(proc_cgroup):
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0":
+            limits += _limits(cgroup_root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits(cgroup_root / "memory", path, "memory.limit_in_bytes")
+    return min(limits)
+
+
+def physical_bytes() -> int:
+    """Return the memory of the machine in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _limits(root: Path, group_path: str, file_name: str) -> list[int]:
+    """Read the limits of a group and its parents; `max` and unreadable files set none."""
+    group = root / group_path.lstrip("/")
+    if ".." in group.parts or not group.is_dir():
+        group = root  # inside a container the path may name a folder that only the host sees
+    limits = []
+    while True:
+        text = "".join(_lines(group / file_name)).strip()
+        if text.isdigit():
+            limits.append(int(text))
+        if group == root:
+            return limits
+        group = group.parent
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: the loop counts plain integers, a scrape maps them to Prometheus families.
+
+A component offers `stats()`; a service declares a table of families, each with a function from
+these stats to its value or rows, and adds a `StatsCollector`. A message costs one integer add.
+Two collectors may give the same family (both servers of `standalone`): the registry joins them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.loop_lag import LoopLag
+
+S = TypeVar("S")
+Row = tuple[Sequence[str], float]
+
+__all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "StatsCollector", "counter", "gauge",
+           "histogram", "labelled_counter", "labelled_gauge", "loop_families"]  # fmt: skip
+
+
+class Family(NamedTuple, Generic[S]):
+    """One metric: its name, its help, its labels, and how to read it from the stats."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    sample: Callable[[S, Mapping[str, str]], Metric]
+
+
+class MetricSource(Protocol):
+    """What the registry collects from."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families with their present values."""
+        ...
+
+
+def counter(name: str, help_: str, value: Callable[[S], float]) -> Family[S]:
+    """Declare a number that only grows; `name` ends in `_total`."""
+    return labelled_counter(name, help_, (), lambda stats: (((), value(stats)),))
+
+
+def gauge(name: str, help_: str, value: Callable[[S], float]) -> Family[S]:
+    """Declare a number that rises and falls."""
+    return labelled_gauge(name, help_, (), lambda stats: (((), value(stats)),))
+
+
+def labelled_counter(
+    name: str, help_: str, labels: tuple[str, ...], rows: Callable[[S], Iterable[Row]]
+) -> Family[S]:
+    """Declare a counter with labels: `rows` gives (label values, value)."""
+    assert name.endswith("_total"), f"{name}: a counter ends in _total"
+
+    def sample(stats: S, constant: Mapping[str, str]) -> Metric:
+        family = CounterMetricFamily(name, help_, labels=(*constant, *labels))
+        for label_values, value in rows(stats):
+            family.add_metric((*constant.values(), *label_values), value)
+        return family
+
+    return Family(name, help_, labels, sample)
+
+
+def labelled_gauge(
+    name: str, help_: str, labels: tuple[str, ...], rows: Callable[[S], Iterable[Row]]
+) -> Family[S]:
+    """Declare a gauge with labels: `rows` gives (label values, value)."""
+
+    def sample(stats: S, constant: Mapping[str, str]) -> Metric:
+        family = GaugeMetricFamily(name, help_, labels=(*constant, *labels))
+        for label_values, value in rows(stats):
+            family.add_metric((*constant.values(), *label_values), value)
+        return family
+
+    return Family(name, help_, labels, sample)
+
+
+def histogram(name: str, help_: str, buckets: Callable[[S], Buckets]) -> Family[S]:
+    """Declare a distribution that the component keeps in `Buckets`."""
+
+    def sample(stats: S, constant: Mapping[str, str]) -> Metric:
+        family = HistogramMetricFamily(name, help_, labels=tuple(constant))
+        counted = buckets(stats)
+        family.add_metric(tuple(constant.values()), counted.cumulative(), counted.sum)
+        return family
+
+    return Family(name, help_, (), sample)
+
+
+class StatsCollector(Generic[S]):
+    """Maps one snapshot of stats to a table of families."""
+
+    __slots__ = ("_constant", "_families", "_snapshot")
+
+    def __init__(
+        self,
+        families: Sequence[Family[S]],
+        snapshot: Callable[[], S],
+        constant_labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Read `snapshot()` once per scrape; constant labels tell equal components apart."""
+        self._families = families
+        self._snapshot = snapshot
+        self._constant = dict(constant_labels or {})
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family from one consistent snapshot."""
+        stats = self._snapshot()
+        for family in self._families:
+            yield family.sample(stats, self._constant)
+
+
+class Registry:
+    """All metric sources of a process."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, *, has_process_metrics: bool = True) -> None:
+        """Start with memory, CPU, file descriptors and garbage collection of the process."""
+        own = CollectorRegistry()
+        self._sources: list[MetricSource] = []
+        if has_process_metrics:
+            self._sources += [ProcessCollector(registry=own), GCCollector(registry=own)]
+
+    def add(self, source: MetricSource) -> None:
+        """Scrape this source too."""
+        self._sources.append(source)
+
+    def collect(self) -> list[Metric]:
+        """Read every source now, on the loop: a cheap and consistent copy of the counters."""
+        families: dict[str, Metric] = {}
+        for source in self._sources:
+            for family in source.collect():
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples.extend(family.samples)
+        return list(families.values())
+
+
+def render(families: Iterable[Metric]) -> bytes:
+    """Write the text format; pure work, so a worker thread may do it."""
+    source: Any = _Collected(families)
+    return generate_latest(source)
+
+
+class _Collected:
+    __slots__ = ("_families",)
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def loop_families() -> tuple[Family[LoopLag], ...]:
+    """Return the families of the event loop's lag."""
+    return (
+        histogram(
+            "cometmq_loop_lag_seconds", "How late timers of the event loop fire.",
+            lambda lag: lag.seconds,
+        ),
+        gauge("cometmq_loop_lag_max_seconds", "Worst lag since the start.", lambda lag: lag.max_s),
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Java `.properties` text: the format of RocketMQ's configuration files and config bodies.
+
+Layout: one `key=value` (or `key: value`, `key value`) a line; `#` and `!` start a comment;
+a backslash escapes the next character, `\\uXXXX` is a UTF-16 unit, and at the end of a line it
+joins the next one. Any text parses: the format has no errors but a broken `\\u` escape.
+"""
+
+from collections.abc import Iterator, Mapping
+
+_BLANK = " \t\f"
+_UNESCAPE = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+
+
+def parse(text: str) -> dict[str, str]:
+    """Read the text; a later key wins. Raise ValueError at a broken `\\u` escape."""
+    return {key: value for key, value, _line in parse_lines(text)}
+
+
+def parse_lines(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield key, value and the number of the line where the key stands."""
+    for line, number in _logical_lines(text):
+        key_end, value_start = _split(line)
+        yield _unescape(line[:key_end], number), _unescape(line[value_start:], number), number
+
+
+def render(values: Mapping[str, str]) -> str:
+    """Write one escaped `key=value` a line, as Java reads it back."""
+    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Join continued lines and leave out blank ones and comments."""
+    joined, first = "", 0
+    for number, raw in enumerate(_natural_lines(text), start=1):
+        line = raw.lstrip(_BLANK)
+        if not first:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        joined += line
+        if _ends_in_open_backslash(line):
+            joined = joined[:-1]
+            continue
+        yield joined, first
+        joined, first = "", 0
+    if first:
+        yield joined, first
+
+
+def _natural_lines(text: str) -> list[str]:
+    # not splitlines(): it also splits at U+2028, form feed and others, which Java does not
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _ends_in_open_backslash(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[int, int]:
+    """Find the end of the key and the start of the value."""
+    key_end = len(line)
+    escaped = False
+    for position, character in enumerate(line):
+        if not escaped and character in "=: \t\f":
+            key_end = position
+            break
+        escaped = character == "\\" and not escaped
+    start = key_end
+    while start < len(line) and line[start] in _BLANK:
+        start += 1
+    if start < len(line) and line[start] in "=:":
+        start += 1
+        while start < len(line) and line[start] in _BLANK:
+            start += 1
+    return key_end, start
+
+
+def _unescape(text: str, line_number: int) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            out.append(character)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped == "u":
+            out.append(_unit(text[position : position + 4], line_number))
+            position += 4
+        else:
+            out.append(_UNESCAPE.get(escaped, escaped))
+    return _join_surrogates("".join(out))
+
+
+def _unit(digits: str, line_number: int) -> str:
+    if len(digits) != 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+        raise ValueError(f"line {line_number}: malformed \\uxxxx escape")
+    return chr(int(digits, 16))
+
+
+def _join_surrogates(text: str) -> str:
+    """Turn UTF-16 pairs into characters; a lone half becomes the replacement character."""
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escape_key(key: str) -> str:
+    return "".join(
+        "\\" + character if character in " =:#!" else _ESCAPE.get(character, character)
+        for character in key
+    )
+
+
+def _escape_value(value: str) -> str:
+    escaped = "".join(_ESCAPE.get(character, character) for character in value)
+    return "\\" + escaped if escaped[:1] == " " else escaped

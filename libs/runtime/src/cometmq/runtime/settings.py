@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a program: defaults < file < environment < command line, each with its source.
+
+Compatibility: names are RocketMQ's property names, so its files work unmodified. A key that we do
+not know is kept and returned (a tool may look for it), never fatal. A bad value of a known key is
+fatal, with one line that names the key, the value, what is allowed and where it was set.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.runtime import properties
+from cometmq.runtime.settings_fields import SettingsField, fields_of
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_HIDDEN = "******"
+
+
+class Origin(NamedTuple):
+    """Where a value comes from: the kind of source and its place."""
+
+    kind: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        """Return the words that follow `from`."""
+        return f"{self.kind} {self.place}".rstrip()
+
+
+DEFAULT = Origin("default")
+RUN_TIME = Origin("changed while running")
+
+Given = dict[str, tuple[object, Origin]]
+
+
+class Loaded(msgspec.Struct, Generic[S], frozen=True):
+    """Valid settings, where each value came from, and the keys that nobody here knows."""
+
+    value: S
+    origins: Mapping[str, Origin]
+    unknown: Mapping[str, str]
+
+    def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
+        """Return new settings with these values; all or none.
+
+        As in RocketMQ, a key that neither we nor the file know is ignored. Raise SettingsError for
+        a bad value and for a field that a running program cannot change.
+        """
+        fields = fields_of(type(self.value))
+        given: Given = {}
+        unknown = dict(self.unknown)
+        for name, raw in changes.items():
+            if name in unknown:
+                unknown[name] = raw
+            field = fields.get(name)
+            if field is None or _text(field.read(self.value)) == raw.strip():
+                continue
+            if not field.is_mutable:
+                raise SettingsError(f"{name} cannot be changed while the program runs")
+            given[name] = (raw, RUN_TIME)
+        value = _build(type(self.value), given, base=self.value)
+        origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
+        return Loaded(value, origins, unknown)
+
+    def as_properties(self) -> str:
+        """Render every known and unknown key as `.properties` text; unset ones are left out."""
+        fields = fields_of(type(self.value)).values()
+        known = {field.name: _text(field.read(self.value)) for field in fields}
+        set_values = {name: text for name, text in known.items() if text is not None}
+        return properties.render({**self.unknown, **set_values})
+
+    def as_table(self) -> str:
+        """Render `name=value  # source` lines for people; secrets are hidden."""
+        rows = []
+        for field in fields_of(type(self.value)).values():
+            text = _text(field.read(self.value))
+            shown = _HIDDEN if field.is_secret and text else text or ""
+            rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
+        rows += [(f"{name}={text}", "not known here, kept") for name, text in self.unknown.items()]
+        width = min(60, max((len(setting) for setting, _ in rows), default=0))
+        return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
+
+
+def load(
+    settings_type: type[S],
+    *,
+    prefix: str,
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cli: Mapping[str, str] | None = None,
+) -> Loaded[S]:
+    """Collect the values of all sources and validate them; raise SettingsError.
+
+    `env=None` means the environment of this process; `cli` maps external names to values.
+    """
+    fields = fields_of(settings_type)
+    given: Given = _read_file(file) if file is not None else {}
+    unknown = {name: str(raw) for name, (raw, _) in given.items() if name not in fields}
+    given = {name: value for name, value in given.items() if name in fields}
+    variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
+    for field in fields.values():
+        for variable in field.variables(prefix):
+            if variable in variables:
+                given[field.name] = (variables[variable], Origin("environment", variable))
+    for name, raw in (cli or {}).items():
+        if name not in fields:
+            raise SettingsError(f"{name}: there is no such setting (from command line)")
+        given[name] = (raw, Origin("command line", fields[name].option))
+    origins = {name: given[name][1] if name in given else DEFAULT for name in fields}
+    return Loaded(_build(settings_type, given), origins, unknown)
+
+
+def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> dict[str, str]:
+    """Read `--option value`, `--option=value` and `--switch` into external names and values."""
+    by_option = {field.option: field for field in fields_of(settings_type).values()}
+    values: dict[str, str] = {}
+    rest = list(args)
+    while rest:
+        option, has_value, text = rest.pop(0).partition("=")
+        field = by_option.get(option)
+        if field is None:
+            raise SettingsError(f"{option}: there is no such option")
+        if not has_value and rest and not rest[0].startswith("--"):
+            text = rest.pop(0)
+        elif not has_value and field.base is bool:
+            text = "true"
+        elif not has_value:
+            raise SettingsError(f"{option}: a value must follow, {field.expected}")
+        values[field.name] = text
+    return values
+
+
+def _read_file(file: Path) -> Given:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")  # what Java takes the file for
+    try:
+        if file.suffix == ".toml":
+            return _flatten(tomllib.loads(text), Origin("file", str(file)))
+        return {
+            name: (raw, Origin("file", f"{file}:{line}"))
+            for name, raw, line in properties.parse_lines(text)
+        }
+    except ValueError as error:
+        raise SettingsError(f"cannot read {file}: {error}") from error
+
+
+def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
+    """Take a TOML table's keys; tables in it only group them."""
+    given: Given = {}
+    for name, raw in table.items():
+        if isinstance(raw, dict):
+            given |= _flatten(raw, origin)
+        else:
+            given[name] = (raw, origin)
+    return given
+
+
+def _build(settings_type: type[S], given: Given, *, base: S | None = None) -> S:
+    """Convert what is given, take the rest from `base` or the defaults, check fields together."""
+    values: dict[tuple[str, ...], object] = {}
+    for field in fields_of(settings_type).values():
+        if field.name in given:
+            values[field.path] = _convert(field, *given[field.name])
+        elif base is not None:
+            values[field.path] = field.read(base)
+        elif field.is_required:
+            raise SettingsError(f"{field.name} must be set: {field.description or field.expected}")
+    try:
+        return cast("S", _assemble(settings_type, (), values))
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _assemble(
+    struct_type: type[msgspec.Struct],
+    path: tuple[str, ...],
+    values: Mapping[tuple[str, ...], object],
+) -> msgspec.Struct:
+    """Construct a struct and, before it, the groups in it; `__post_init__` checks each."""
+    arguments: dict[str, object] = {}
+    for info in msgspec.structs.fields(struct_type):
+        here = (*path, info.name)
+        if here in values:
+            arguments[info.name] = values[here]
+        elif isinstance(info.type, type) and issubclass(info.type, msgspec.Struct):
+            arguments[info.name] = _assemble(info.type, here, values)
+    return struct_type(**arguments)
+
+
+def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
+    value = raw.strip() if isinstance(raw, str) else raw
+    if field.base is str and not isinstance(value, str):
+        value = str(value)  # TOML: a number where a text is wanted, as deleteWhen = 4
+    try:
+        return msgspec.convert(value, field.annotation, strict=False)
+    except msgspec.ValidationError as error:
+        shown = _HIDDEN if field.is_secret else value
+        raise SettingsError(
+            f"{field.name}={shown}: must be {field.expected} (from {origin})"
+        ) from error
+
+
+def _text(value: object) -> str | None:
+    """Write a value as RocketMQ writes it; None is unset."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a settings struct says about its fields: names, bounds, descriptions, who may change them.
+
+A settings type is a frozen `msgspec.Struct`; its groups are fields whose type is a struct again,
+and the external names of all groups together form one flat space, as in RocketMQ's files.
+Facts beyond the type stand in `Annotated[..., Meta(description=..., extra={...})]`; the keys of
+`extra` are `mutable` (may change at run time), `secret` (never shown) and `env` (a further
+environment variable that sets it).
+"""
+
+import enum
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import msgspec
+
+_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class SettingsField(NamedTuple):
+    """One setting: its external name and where it lives in the struct."""
+
+    name: str
+    path: tuple[str, ...]
+    annotation: Any
+    base: Any
+    metas: tuple[msgspec.Meta, ...]
+    is_required: bool
+
+    @property
+    def description(self) -> str:
+        """Return the sentence for people, or nothing."""
+        return next((meta.description for meta in self.metas if meta.description), "")
+
+    @property
+    def snake_name(self) -> str:
+        """Return the external name as snake_case, the stem of variable and option names."""
+        return _WORD_STARTS.sub("_", self.name).replace(".", "_").replace("-", "_").lower()
+
+    @property
+    def option(self) -> str:
+        """Return the command line option."""
+        return "--" + self.snake_name.replace("_", "-")
+
+    @property
+    def is_mutable(self) -> bool:
+        """Return whether a running program may change it."""
+        return bool(self.fact("mutable"))
+
+    @property
+    def is_secret(self) -> bool:
+        """Return whether its value must not be shown."""
+        return bool(self.fact("secret"))
+
+    @property
+    def expected(self) -> str:
+        """Say in words what values are allowed."""
+        return _expected(self.base, self.metas)
+
+    def fact(self, key: str) -> object:
+        """Return a further fact about the field, None if it is not told."""
+        return next(
+            (meta.extra[key] for meta in self.metas if meta.extra and key in meta.extra), None
+        )
+
+    def read(self, settings: msgspec.Struct) -> Any:
+        """Return the value of this field."""
+        value: Any = settings
+        for attribute in self.path:
+            value = getattr(value, attribute)
+        return value
+
+    def variables(self, prefix: str) -> tuple[str, ...]:
+        """Return the environment variables that set it, the strongest last."""
+        own = f"{prefix}_{self.snake_name.upper()}"
+        other = self.fact("env")
+        return (str(other), own) if other else (own,)
+
+
+@functools.cache
+def fields_of(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField]:
+    """Return all fields by external name, in the order of declaration."""
+    table: dict[str, SettingsField] = {}
+    for field in _walk(settings_type, ()):
+        assert field.name not in table, f"two settings are named {field.name}"
+        table[field.name] = field
+    return table
+
+
+def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[SettingsField]:
+    for info in msgspec.structs.fields(struct_type):
+        base, metas = _strip(info.type)
+        here = (*path, info.name)
+        if isinstance(base, type) and issubclass(base, msgspec.Struct):
+            yield from _walk(base, here)
+        else:
+            yield SettingsField(info.encode_name, here, info.type, base, metas, info.required)
+
+
+def _strip(annotation: Any) -> tuple[Any, tuple[msgspec.Meta, ...]]:
+    """Take the Meta objects off a type, also those of the members of a union."""
+    if get_origin(annotation) is Annotated:
+        inner, *extras = get_args(annotation)
+        base, metas = _strip(inner)
+        return base, (*metas, *(extra for extra in extras if isinstance(extra, msgspec.Meta)))
+    members = [member for member in get_args(annotation) if member is not type(None)]
+    if len(members) == 1 and type(None) in get_args(annotation):
+        return _strip(members[0])
+    return annotation, ()
+
+
+def _expected(base: Any, metas: tuple[msgspec.Meta, ...]) -> str:
+    if isinstance(base, type) and issubclass(base, enum.Enum):
+        return "one of " + ", ".join(str(member.value) for member in base)
+    if base is bool:
+        return "true or false"
+    if base in {int, float}:
+        words = "an integer" if base is int else "a number"
+        return f"{words} {_bounds(metas)}".rstrip()
+    pattern = next((meta.pattern for meta in metas if meta.pattern), None)
+    if pattern:
+        return f"text like {pattern}"
+    return "text, not empty" if any(meta.min_length for meta in metas) else "text"
+
+
+def _bounds(metas: tuple[msgspec.Meta, ...]) -> str:
+    low = next((meta.ge for meta in metas if meta.ge is not None), None)
+    high = next((meta.le for meta in metas if meta.le is not None), None)
+    if low is not None and high is not None:
+        return f"{low}..{high}"
+    above = next((meta.gt for meta in metas if meta.gt is not None), None)
+    below = next((meta.lt for meta in metas if meta.lt is not None), None)
+    signs = ((">=", low), ("<=", high), (">", above), ("<", below))
+    return " and ".join(f"{sign} {bound}" for sign, bound in signs if bound is not None)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP port answers probes and scrapes, and bounds its peers."""
+
+import asyncio
+import json
+from http import HTTPStatus
+
+import pytest
+
+from cometmq.runtime import admin_http
+from cometmq.runtime.admin_http import HEAD_BYTES_MAX, AdminHttp
+
+
+@pytest.fixture
+async def admin():
+    http = AdminHttp()
+    await http.start(0, host="127.0.0.1")
+    yield http
+    await http.stop()
+
+
+async def exchange(http, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+    writer.write(data)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.decode(), body
+
+
+async def test_metrics_are_served(admin):
+    head, body = await exchange(admin, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 OK")
+    assert f"Content-Length: {len(body)}" in head
+    assert b"cometmq_loop_lag_seconds_bucket" in body
+
+
+async def test_head_has_no_body(admin):
+    head, body = await exchange(admin, b"HEAD /healthz HTTP/1.0\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 OK")
+    assert body == b""
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET /" + b"x" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431),
+    ],
+)
+async def test_other_requests_are_refused(admin, request_head, status):
+    head, _ = await exchange(admin, request_head)
+    assert head.startswith(f"HTTP/1.1 {status} ")
+
+
+async def test_a_peer_that_never_asks_is_closed(admin, monkeypatch):
+    monkeypatch.setattr(admin_http, "REQUEST_TIMEOUT_S", 0.02)
+    assert await exchange(admin, b"GET /metr") == ("", b"")
+
+
+async def test_a_connection_too_many_is_dropped(admin, monkeypatch):
+    monkeypatch.setattr(admin_http, "CONNECTION_COUNT_MAX", 0)
+    with pytest.raises(ConnectionResetError):
+        await exchange(admin, b"GET /healthz HTTP/1.1\r\n\r\n")
+    monkeypatch.undo()
+    head, _ = await exchange(admin, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 ")
+
+
+async def test_readiness_follows_its_checks_and_liveness_does_not():
+    http = AdminHttp()
+    reasons = {"store": None}
+    http.add_ready_check("store", lambda: reasons["store"])
+    http.add_live_check("loop", lambda: None)
+    assert (await http.answer("GET", "/readyz?x=1")).status is HTTPStatus.OK
+    reasons["store"] = "disk is full"
+    ready = await http.answer("GET", "/readyz")
+    assert ready.status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert json.loads(ready.body) == {
+        "status": "failing",
+        "checks": {"loop": "ok", "store": "disk is full"},
+    }
+    assert (await http.answer("GET", "/healthz")).status is HTTPStatus.OK
+
+
+async def test_settings_of_every_part_are_shown():
+    http = AdminHttp()
+    http.add_settings("namesrv", lambda: "listenPort=9876\n")
+    http.add_settings("broker", lambda: "listenPort=10911\n")
+    body = (await http.answer("GET", "/settings")).body.decode()
+    assert body == "# namesrv\nlistenPort=9876\n\n# broker\nlistenPort=10911\n"
+
+
+async def test_a_taken_port_is_an_os_error(admin):
+    other = AdminHttp()
+    with pytest.raises(OSError, match=str(admin.port)):
+        await other.start(admin.port, host="127.0.0.1")
+    await other.stop()

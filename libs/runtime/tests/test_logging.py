@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: TID251, TRY301  # the subject is what others log
+"""Events leave as one JSON object or one readable line each."""
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from cometmq.runtime import logging as runtime_logging
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.logging import WARNING_COUNT_MAX, WARNING_WINDOW_MS, RateLimit
+
+
+@pytest.fixture
+def stream():
+    handlers = logging.getLogger().handlers
+    yield io.BytesIO()
+    structlog.reset_defaults()
+    logging.getLogger().handlers = handlers
+
+
+def lines(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_lines_hold_event_level_time_logger_and_facts(stream):
+    runtime_logging.configure(json=True, stream=stream)
+    runtime_logging.get("broker").info("broker.started", port=1, path=object)
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["component"]) == ("broker.started", "info", "broker")
+    assert line["port"] == 1
+    assert line["timestamp"].endswith("Z")
+
+
+def test_levels_below_the_chosen_one_are_silent(stream):
+    runtime_logging.configure(json=True, stream=stream, level="warning")
+    log = runtime_logging.get("broker")
+    log.debug("a.done")
+    log.info("b.done")
+    log.error("c.failed")
+    assert [line["event"] for line in lines(stream)] == ["c.failed"]
+
+
+def test_an_exception_is_a_fact(stream):
+    runtime_logging.configure(json=True, stream=stream)
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        runtime_logging.get("x").error("task.failed", exc_info=error)
+    assert "ValueError: no" in lines(stream)[0]["exception"]
+
+
+def test_text_that_is_not_unicode_does_not_break_the_log(stream):
+    runtime_logging.configure(json=True, stream=stream)
+    runtime_logging.get("x").info("topic.created", topic="\ud800")
+    assert "ud800" in lines(stream)[0]["topic"]
+
+
+def test_console_lines_are_readable(stream):
+    runtime_logging.configure(json=False, stream=stream)
+    runtime_logging.get("broker").info("broker.started", port=10911, topic="\ud800")
+    text = stream.getvalue().decode()
+    assert "broker.started" in text
+    assert "10911" in text
+
+
+def test_loggers_of_the_standard_library_end_in_the_same_log(stream):
+    runtime_logging.configure(json=True, stream=stream)
+    try:
+        raise OSError("gone")
+    except OSError:
+        logging.getLogger("asyncio").exception("bad %s", "thing")
+    logging.getLogger("other").warning("hm")
+    logging.getLogger("other").info("silent")
+    first, second = lines(stream)
+    assert (first["event"], first["component"]) == ("library.reported", "asyncio")
+    assert (first["message"], first["error"]) == ("bad thing", "OSError: gone")
+    assert second["level"] == "warning"
+
+
+def test_equal_warnings_are_limited_and_the_rest_counted():
+    clock = FakeClock()
+    limit = RateLimit(clock)
+    for _ in range(WARNING_COUNT_MAX):
+        assert limit(None, "warning", {"event": "a"}) == {"event": "a"}
+    for _ in range(3):
+        with pytest.raises(structlog.DropEvent):
+            limit(None, "warning", {"event": "a"})
+    assert limit(None, "warning", {"event": "b"}) == {"event": "b"}
+    assert limit(None, "error", {"event": "a"}) == {"event": "a"}
+    clock.advance(WARNING_WINDOW_MS)
+    assert limit(None, "warning", {"event": "a"}) == {"event": "a", "suppressed_count": 3}
+    assert limit(None, "warning", {"event": "a"}) == {"event": "a"}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stats become Prometheus families at scrape time."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.loop_lag import LoopLag
+from cometmq.runtime.metrics import (
+    Registry,
+    StatsCollector,
+    counter,
+    gauge,
+    histogram,
+    labelled_counter,
+    labelled_gauge,
+    loop_families,
+    render,
+)
+
+
+def scrape(*sources):
+    registry = Registry(has_process_metrics=False)
+    for source in sources:
+        registry.add(source)
+    return render(registry.collect()).decode()
+
+
+def test_families_read_one_snapshot():
+    families = (
+        counter("cometmq_put_total", "Puts.", lambda s: s.puts),
+        gauge("cometmq_held", "Held.", lambda s: s.held),
+        labelled_counter("cometmq_codes_total", "Codes.", ("code",), lambda s: s.codes),
+        labelled_gauge("cometmq_lag", "Lag.", ("group", "topic"), lambda s: s.lag),
+    )
+    stats = SimpleNamespace(
+        puts=3, held=2, codes=[(("10",), 5), (("11",), 6)], lag=[(("g", 'a"b'), 7)]
+    )
+    text = scrape(StatsCollector(families, lambda: stats))
+    assert "cometmq_put_total 3.0" in text
+    assert "cometmq_held 2.0" in text
+    assert 'cometmq_codes_total{code="11"} 6.0' in text
+    assert 'cometmq_lag{group="g",topic="a\\"b"} 7.0' in text
+
+
+def test_equal_families_of_two_components_are_joined():
+    families = (counter("cometmq_requests_total", "Requests.", lambda s: s),)
+    text = scrape(
+        StatsCollector(families, lambda: 1, {"server": "namesrv"}),
+        StatsCollector(families, lambda: 2, {"server": "broker"}),
+    )
+    assert text.count("# TYPE cometmq_requests_total counter") == 1
+    assert 'cometmq_requests_total{server="namesrv"} 1.0' in text
+    assert 'cometmq_requests_total{server="broker"} 2.0' in text
+
+
+def test_a_histogram_is_cumulative_and_bounds_are_inclusive():
+    buckets = Buckets((1, 2))
+    for value in (0.5, 1, 2, 3):
+        buckets.observe(value)
+    text = scrape(StatsCollector((histogram("cometmq_x", "X.", lambda s: s),), lambda: buckets))
+    assert 'cometmq_x_bucket{le="1.0"} 2.0' in text
+    assert 'cometmq_x_bucket{le="2.0"} 3.0' in text
+    assert 'cometmq_x_bucket{le="+Inf"} 4.0' in text
+    assert "cometmq_x_sum 6.5" in text
+    assert buckets.count == 4
+
+
+def test_a_counter_must_be_named_as_one():
+    with pytest.raises(AssertionError):
+        counter("cometmq_put", "Puts.", lambda s: s)
+
+
+def test_the_process_itself_is_measured():
+    assert b"process_resident_memory_bytes" in render(Registry().collect())
+
+
+async def test_the_lag_of_the_loop_is_measured():
+    loop = asyncio.get_running_loop()
+    fired = asyncio.Event()
+
+    class Observed(LoopLag):
+        def observe(self, lag_s):
+            super().observe(lag_s)
+            fired.set()
+
+    lag = Observed()
+    lag.start(loop)
+    async with asyncio.timeout(10):
+        await fired.wait()
+    lag.stop()
+    assert lag.seconds.count == 1
+    lag.observe(0.7)
+    text = scrape(StatsCollector(loop_families(), lambda: lag))
+    assert "cometmq_loop_lag_max_seconds 0.7" in text
+    assert "cometmq_loop_lag_seconds_count 2.0" in text

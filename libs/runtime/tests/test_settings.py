@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings come from four sources, are checked, and say where they came from."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.settings import DEFAULT, Origin, load, parse_options
+from cometmq.runtime.settings_fields import fields_of
+
+MUTABLE = Meta(extra={"mutable": True})
+
+
+class Flush(StrEnum):
+    SYNC = "SYNC_FLUSH"
+    ASYNC = "ASYNC_FLUSH"
+
+
+class StoreGroup(msgspec.Struct, frozen=True, rename="camel"):
+    flush_disk_type: Annotated[Flush, Meta(description="When to answer."), MUTABLE] = Flush.ASYNC
+    file_reserved_time: Annotated[int, Meta(ge=1, description="Hours."), MUTABLE] = 72
+    delete_when: Annotated[str, Meta(description="Hour.", pattern="^[0-9;]+$")] = "04"
+
+
+class Example(msgspec.Struct, frozen=True, rename="camel"):
+    listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port.")] = 10911
+    namesrv_addr: Annotated[
+        str | None, Meta(description="Name servers.", extra={"env": "NAMESRV_ADDR"})
+    ] = None
+    broker_ip1: Annotated[str, Meta(description="Address.")] = msgspec.field(
+        default="127.0.0.1", name="brokerIP1"
+    )
+    trace_on: Annotated[bool, Meta(description="Traces."), MUTABLE] = False
+    ratio: Annotated[float, Meta(gt=0, lt=1, description="Share.")] = 0.5
+    password: Annotated[str, Meta(description="Key.", extra={"secret": True})] = ""
+    store: StoreGroup = StoreGroup()
+
+    def __post_init__(self) -> None:
+        if self.trace_on and self.listen_port == 1:
+            raise ValueError("traceOn needs another listenPort than 1")
+
+
+class Needy(msgspec.Struct, frozen=True, rename="camel"):
+    broker_name: Annotated[str, Meta(min_length=1, description="Name of the group.")]
+
+
+def load_text(tmp_path, text="", name="broker.conf", env=None, cli=None):
+    file = tmp_path / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load(Example, prefix="COMETMQ_EXAMPLE", file=file, env=env or {}, cli=cli)
+
+
+def test_without_sources_every_value_is_the_default():
+    loaded = load(Example, prefix="X", env={})
+    assert loaded.value == Example()
+    assert set(loaded.origins.values()) == {DEFAULT}
+    assert loaded.unknown == {}
+
+
+def test_a_stronger_source_wins_and_is_named(tmp_path):
+    text = "listenPort=1\nfileReservedTime=2\nflushDiskType=SYNC_FLUSH\ntraceOn=false"
+    env = {"COMETMQ_EXAMPLE_FILE_RESERVED_TIME": "3", "COMETMQ_EXAMPLE_TRACE_ON": "true"}
+    loaded = load_text(tmp_path, text, env=env, cli={"listenPort": "5"})
+    assert loaded.value.listen_port == 5
+    assert loaded.value.store.file_reserved_time == 3
+    assert loaded.value.store.flush_disk_type is Flush.SYNC
+    assert loaded.value.trace_on is True
+    file = str(tmp_path / "broker.conf")
+    assert loaded.origins["flushDiskType"] == Origin("file", f"{file}:3")
+    assert str(loaded.origins["traceOn"]) == "environment COMETMQ_EXAMPLE_TRACE_ON"
+    assert str(loaded.origins["listenPort"]) == "command line --listen-port"
+
+
+def test_rocketmq_own_variable_is_weaker_than_ours():
+    env = {"NAMESRV_ADDR": "a:1"}
+    assert load(Example, prefix="X", env=env).value.namesrv_addr == "a:1"
+    env["X_NAMESRV_ADDR"] = "b:1"
+    assert load(Example, prefix="X", env=env).value.namesrv_addr == "b:1"
+
+
+def test_unknown_keys_are_kept_and_returned(tmp_path):
+    loaded = load_text(tmp_path, "sendMessageThreadPoolNums=8\nlistenPort=9")
+    assert loaded.unknown == {"sendMessageThreadPoolNums": "8"}
+    assert "sendMessageThreadPoolNums=8\n" in loaded.as_properties()
+    assert "not known here" in loaded.as_table()
+
+
+def test_toml_with_tables_reads_like_properties(tmp_path):
+    text = 'listenPort = 7\n[store]\nfileReservedTime = 9\ndeleteWhen = 4\nextra = "x"\n'
+    loaded = load_text(tmp_path, text, name="broker.toml")
+    assert loaded.value.listen_port == 7
+    assert loaded.value.store == StoreGroup(file_reserved_time=9, delete_when="4")
+    assert loaded.unknown == {"extra": "x"}
+
+
+def test_a_latin_1_file_is_read_as_java_does(tmp_path):
+    assert load_text(tmp_path, b"brokerIP1=h\xf6st").value.broker_ip1 == "h\u00f6st"
+
+
+BAD = {
+    "listenPort=99999": "listenPort=99999: must be an integer 0..65535 (from file FILE:1)",
+    "\nlistenPort=x": "listenPort=x: must be an integer 0..65535 (from file FILE:2)",
+    "fileReservedTime=0": "fileReservedTime=0: must be an integer >= 1 (from file FILE:1)",
+    "ratio=1": "ratio=1: must be a number > 0 and < 1 (from file FILE:1)",
+    "traceOn=maybe": "traceOn=maybe: must be true or false (from file FILE:1)",
+    "flushDiskType=NO": (
+        "flushDiskType=NO: must be one of SYNC_FLUSH, ASYNC_FLUSH (from file FILE:1)"
+    ),
+    "deleteWhen=noon": "deleteWhen=noon: must be text like ^[0-9;]+$ (from file FILE:1)",
+    "traceOn=true\nlistenPort=1": "traceOn needs another listenPort than 1",
+    "a=\\u1": "cannot read FILE: line 1: malformed \\uxxxx escape",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_value_is_one_line_that_names_key_value_bounds_and_source(tmp_path, text):
+    with pytest.raises(SettingsError) as caught:
+        load_text(tmp_path, text)
+    assert str(caught.value) == BAD[text].replace("FILE", str(tmp_path / "broker.conf"))
+
+
+def test_bad_toml_and_a_missing_file_are_settings_errors(tmp_path):
+    with pytest.raises(SettingsError, match="cannot read"):
+        load_text(tmp_path, "= 1", name="x.toml")
+    with pytest.raises(SettingsError, match="No such file"):
+        load(Example, prefix="X", file=tmp_path / "none.conf", env={})
+
+
+def test_a_required_setting_says_what_it_is_for():
+    with pytest.raises(SettingsError, match=r"brokerName must be set: Name of the group\."):
+        load(Needy, prefix="X", env={})
+    with pytest.raises(SettingsError, match="must be text, not empty"):
+        load(Needy, prefix="X", env={}, cli={"brokerName": " "})
+
+
+def test_an_update_changes_mutable_fields_in_a_new_value():
+    loaded = load(Example, prefix="X", env={})
+    changed = loaded.updated({"fileReservedTime": "5", "listenPort": "10911", "nobodyKnows": "1"})
+    assert changed.value.store.file_reserved_time == 5
+    assert str(changed.origins["fileReservedTime"]) == "changed while running"
+    assert loaded.value.store.file_reserved_time == 72
+    assert changed.unknown == {}
+
+
+def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
+    loaded = load_text(tmp_path, "waitTime=1")
+    assert loaded.updated({"waitTime": "2"}).unknown == {"waitTime": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"listenPort": "1"}, "cannot be changed while the program runs"),
+        ({"fileReservedTime": "0"}, "must be an integer >= 1"),
+        ({"fileReservedTime": "5", "brokerIP1": "::1"}, "brokerIP1 cannot be changed"),
+    ],
+)
+def test_a_bad_update_changes_nothing(changes, message):
+    loaded = load(Example, prefix="X", env={})
+    with pytest.raises(SettingsError, match=message):
+        loaded.updated(changes)
+    assert loaded.value == Example()
+
+
+def test_as_properties_loads_again_to_the_same(tmp_path):
+    first = load(Example, prefix="X", env={}, cli={"brokerIP1": "a\\b", "traceOn": "true"})
+    assert "namesrvAddr" not in first.as_properties()
+    assert load_text(tmp_path, first.as_properties()).value == first.value
+
+
+def test_the_table_hides_secrets_and_shows_sources():
+    table = load(Example, prefix="X", env={"X_PASSWORD": "hush"}).as_table()
+    assert "hush" not in table
+    assert "password=******" in table
+    assert "# environment X_PASSWORD" in table
+    with pytest.raises(SettingsError) as caught:
+        load(Example, prefix="X", env={}, cli={"nothing": "1"})
+    assert str(caught.value) == "nothing: there is no such setting (from command line)"
+
+
+def test_options_are_the_names_in_kebab_case():
+    args = ["--listen-port", "5", "--broker-ip1=::1", "--trace-on", "--file-reserved-time", "3"]
+    assert parse_options(Example, args) == {
+        "listenPort": "5",
+        "brokerIP1": "::1",
+        "traceOn": "true",
+        "fileReservedTime": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--nothing", "1"], "--nothing: there is no such option"),
+        (["stray"], "stray: there is no such option"),
+        (["--listen-port"], r"--listen-port: a value must follow, an integer 0\.\.65535"),
+    ],
+)
+def test_bad_options_are_settings_errors(args, message):
+    with pytest.raises(SettingsError, match=message):
+        parse_options(Example, args)
+
+
+def test_fields_know_their_facts():
+    fields = fields_of(Example)
+    assert fields["traceOn"].is_mutable
+    assert not fields["listenPort"].is_mutable
+    assert fields["flushDiskType"].description == "When to answer."
+    assert fields["brokerIP1"].snake_name == "broker_ip1"
+    assert fields["namesrvAddr"].base is str

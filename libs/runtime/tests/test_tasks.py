@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops go on after errors, or end as declared, and never silently."""
+
+import asyncio
+
+import pytest
+
+from cometmq.runtime.tasks import LoopStats, describe, every, supervise
+
+
+class RecordingLog:
+    def __init__(self):
+        self.events = []
+
+    def debug(self, event, /, **facts):
+        self.events.append(("debug", event, facts))
+
+    def warning(self, event, /, **facts):
+        self.events.append(("warning", event, facts))
+
+    def error(self, event, /, **facts):
+        self.events.append(("error", event, facts))
+
+
+class FakeSleep:
+    """Sleeps a given number of times, then ends the loop as a cancellation would."""
+
+    def __init__(self, count):
+        self.left = count
+        self.waits = []
+
+    async def __call__(self, seconds):
+        self.waits.append(seconds)
+        self.left -= 1
+        if self.left < 0:
+            raise asyncio.CancelledError
+
+
+async def test_the_step_runs_after_the_first_wait_and_then_at_the_interval():
+    steps, sleep, stats = [], FakeSleep(3), LoopStats()
+    with pytest.raises(asyncio.CancelledError):
+        await every(
+            10_000, lambda: steps.append(1), name="scan", first_ms=5000, sleep=sleep, stats=stats
+        )
+    assert sleep.waits == [5.0, 10.0, 10.0, 10.0]
+    assert (len(steps), stats.run_count, stats.failed_count) == (3, 3, 0)
+
+
+async def test_coroutine_steps_are_awaited():
+    steps = []
+
+    async def step():
+        await asyncio.sleep(0)
+        steps.append(1)
+
+    with pytest.raises(asyncio.CancelledError):
+        await every(1, step, name="scan", sleep=FakeSleep(2))
+    assert len(steps) == 2
+
+
+async def test_a_failed_step_is_logged_and_counted_and_the_loop_goes_on():
+    log, stats = RecordingLog(), LoopStats()
+    with pytest.raises(asyncio.CancelledError):
+        await every(1, lambda: 1 // 0, name="scan", log=log, sleep=FakeSleep(2), stats=stats)
+    assert stats.failed_count == 2
+    level, event, facts = log.events[0]
+    assert (level, event, facts["task"]) == ("error", "task.failed", "scan")
+
+
+async def test_a_fatal_loop_ends_with_its_error():
+    with pytest.raises(ZeroDivisionError):
+        await every(1, lambda: 1 // 0, name="scan", sleep=FakeSleep(9), is_fatal=True)
+
+
+async def test_supervised_work_says_how_it_ended():
+    log = RecordingLog()
+
+    async def fails():
+        raise ValueError("no")
+
+    async def ends():
+        return 1
+
+    async def cancelled():
+        raise asyncio.CancelledError
+
+    with pytest.raises(ValueError, match="no"):
+        await supervise(fails(), name="a", log=log)
+    await supervise(ends(), name="b", log=log)
+    with pytest.raises(asyncio.CancelledError):
+        await supervise(cancelled(), name="c", log=log)
+    assert [(level, event) for level, event, _ in log.events] == [
+        ("error", "task.failed"),
+        ("warning", "task.ended"),
+        ("debug", "task.cancelled"),
+    ]
+
+
+def test_errors_are_described_by_type_and_text():
+    assert describe(ValueError("x")) == "ValueError: x"
+    assert describe(ValueError()) == "ValueError"

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker runs jobs in order on one named thread, and is bounded."""
+
+import threading
+
+import pytest
+
+from cometmq.remoting.errors import Overloaded
+from cometmq.runtime.worker import Worker
+
+
+async def test_jobs_run_in_order_on_one_named_thread():
+    worker = Worker("disk")
+    seen: list[int] = []
+    futures = [worker.submit(lambda i=i: seen.append(i)) for i in range(100)]
+    name = await worker.submit(lambda: threading.current_thread().name)
+    for future in futures:
+        await future
+    worker.close()
+    assert seen == list(range(100))
+    assert name == "disk"
+    assert worker.stats() == ("disk", 0, 101, 0)
+
+
+async def test_an_error_of_a_job_reaches_the_caller_and_the_worker_goes_on():
+    worker = Worker("disk")
+    with pytest.raises(ZeroDivisionError):
+        await worker.submit(lambda: 1 // 0)
+    assert await worker.submit(lambda: 7) == 7
+    worker.close()
+    assert worker.stats().failed_count == 1
+
+
+async def test_a_full_queue_refuses():
+    worker = Worker("disk", pending_count_max=2)
+    gate = threading.Event()
+    waiting = [worker.submit(gate.wait), worker.submit(gate.wait)]
+    with pytest.raises(Overloaded, match="worker disk: 2 jobs wait"):
+        worker.submit(gate.wait)
+    gate.set()
+    for future in waiting:
+        await future
+    assert await worker.submit(lambda: 1) == 1
+    worker.close()
