@@ -153,12 +153,16 @@ static bool json_number(const struct reply *reply, const char *mark, int64_t *va
     }
     const uint8_t *at = found + strlen(mark);
     const uint8_t *end = reply->header + reply->header_bytes;
+    while (at < end && *at == ' ') {
+        at++;
+    }
+    const uint8_t *first = at;
     int64_t result = 0;
     for (; at < end && *at >= '0' && *at <= '9'; at++) {
         result = result * 10 + (*at - '0');
     }
     *value = result;
-    return true;
+    return at > first;
 }
 
 static bool parse_json(struct reply *reply) {

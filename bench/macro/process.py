@@ -9,10 +9,15 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 512
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process since its start."""
+def cpu_split(pid: int) -> tuple[float, float]:
+    """User and system time, in seconds, of all threads of a process since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process since its start."""
+    return sum(cpu_split(pid))
 
 
 def anonymous_bytes(pid: int) -> int:

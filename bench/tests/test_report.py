@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdicts that the benchmark prints."""
+
+import pytest
+import report
+from macro.workloads import Aim
+
+FAST = {"messages_per_s": 100_000.0, "p99_us": 2_000.0}
+SLOW = {"messages_per_s": 50_000.0, "p99_us": 8_000.0}
+
+
+def result_of(comet: dict[str, float], java: dict[str, float]) -> report.Result:
+    samples = {"send-64x1": {"comet": [comet], "java": [java]}}
+    return report.make_result(samples, {"1x1": 1.0}, options={}, measured_at="2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("aim", "comet", "java", "is_met"),
+    [
+        (Aim("messages_per_s", 1.5), 150, 100, True),
+        (Aim("messages_per_s", 1.5), 149, 100, False),
+        (Aim("p99_us", 0.5), 50, 100, True),
+        (Aim("p99_us", 0.5), 51, 100, False),
+        (Aim("p99_us", 0.5), 50, None, None),
+        (Aim("start_s", 1.0, of_java=False), 0.9, None, True),
+        (Aim("start_s", 1.0, of_java=False), 1.1, 9, False),
+    ],
+)
+def test_an_aim_is_a_bound_on_the_better_side(aim, comet, java, is_met):
+    assert aim.is_met(comet=comet, java=java) is is_met
+
+
+def test_medians_of_the_rounds_make_the_ratio():
+    rounds = [{"messages_per_s": rate} for rate in (1.0, 200.0, 300.0)]
+    samples = {"send-1k": {"comet": rounds, "java": [{"messages_per_s": 100.0}]}}
+    assert [row.ratio for row in report.rows(samples)] == [2.0]
+
+
+def test_the_table_says_which_aims_are_met_and_which_are_missed():
+    met = report.table(result_of(FAST, SLOW))
+    assert met.count(" met") == 2
+    assert "MISSED" not in met
+    missed = report.table(result_of(SLOW, FAST))
+    assert missed.count("MISSED") == 2
+    assert len(report.missed(result_of(SLOW, FAST))) == 2
+
+
+def test_one_server_alone_is_shown_without_a_verdict():
+    samples = {"send-64x1": {"comet": [FAST]}}
+    result = report.make_result(samples, {}, options={}, measured_at="2026-01-01")
+    assert "not measured" in report.table(result)
+    assert report.missed(result) == []
+
+
+def test_only_a_ratio_worse_by_a_tenth_is_a_regression():
+    baseline = result_of(FAST, SLOW)
+    slightly = {name: value * 0.95 for name, value in FAST.items()}
+    assert report.regressions(result_of(slightly, SLOW), baseline) == []
+    much = {"messages_per_s": 80_000.0, "p99_us": 2_500.0}
+    assert len(report.regressions(result_of(much, SLOW), baseline)) == 2
+
+
+def test_a_stored_result_is_read_back(tmp_path):
+    result = result_of(FAST, SLOW)
+    report.write(result, tmp_path)
+    assert report.load(tmp_path / "result.json") == result
+    assert (tmp_path / "result.png").stat().st_size > 1000
