@@ -82,7 +82,7 @@ def send(options: argparse.Namespace) -> None:
 def consume(options: argparse.Namespace) -> None:
     """Consume until a number of messages came."""
     finished = threading.Event()
-    counted = []
+    keys: set[bytes] = set()
 
     def on_message(message: RecvMessage) -> None:
         body = message.body
@@ -102,8 +102,8 @@ def consume(options: argparse.Namespace) -> None:
         )
         if not accepted:
             raise ValueError("refused on purpose")
-        counted.append(message.id)
-        if len(counted) >= options.count:
+        keys.add(message.keys)
+        if len(keys) >= options.count:
             finished.set()
 
     consumer = PushConsumer(options.group, orderly=options.orderly == "true")

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -59,8 +60,8 @@ def _sources_mark() -> str:
     return digest.hexdigest()[:12]
 
 
-def _java_command(version: str) -> list[str]:
-    """Our program in a JVM that starts fast."""
+def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
+    """Our program in a JVM that starts fast, with system properties of the client."""
     home = java_home(CACHE)
     return [
         program("java"),
@@ -71,6 +72,7 @@ def _java_command(version: str) -> list[str]:
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
         "-Dfile.encoding=UTF-8",
+        *(f"-D{name}={value}" for name, value in properties.items()),
         "-cp",
         client_class_path(version),
         MAIN_CLASS,
@@ -80,10 +82,16 @@ def _java_command(version: str) -> list[str]:
 class JavaClient(ClientProgram):
     """Subcommands: send, consume, lite-pull, pull, view, query, queues."""
 
-    def __init__(self, log_dir: Path, version: str = ROCKETMQ_VERSION) -> None:
+    def __init__(
+        self,
+        log_dir: Path,
+        version: str = ROCKETMQ_VERSION,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(log_dir)
         self.name = f"java-{version}"
-        self._command = _java_command(version)
+        self._command = _java_command(version, properties or {})
 
     def command(self) -> list[str]:
         """The JVM and our main class."""
@@ -108,7 +116,7 @@ class MqAdmin:
 
     def __init__(self, namesrv_addr: str, version: str = ROCKETMQ_VERSION) -> None:
         self._process = subprocess.Popen(
-            [*_java_command(version), "mqadmin", "--namesrv", namesrv_addr],
+            [*_java_command(version, {}), "mqadmin", "--namesrv", namesrv_addr],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

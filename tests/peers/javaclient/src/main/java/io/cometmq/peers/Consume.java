@@ -2,6 +2,8 @@
 package io.cometmq.peers;
 
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -13,11 +15,12 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Push consumer that ends after a number of successful deliveries or at a deadline. */
+/** Push consumer that ends after a number of different messages or at a deadline. */
 final class Consume {
     private final Options options;
     private final int failFirst;
     private final CountDownLatch wanted;
+    private final Set<String> seen = ConcurrentHashMap.newKeySet();
 
     Consume(Options options) {
         this.options = options;
@@ -67,7 +70,7 @@ final class Consume {
         boolean accepted = messages.get(0).getReconsumeTimes() >= failFirst;
         for (MessageExt message : messages) {
             new Event(accepted ? "received" : "refused").with(message).print();
-            if (accepted) {
+            if (accepted && seen.add(message.getKeys())) {
                 wanted.countDown();
             }
         }

@@ -131,7 +131,10 @@ final class Send {
         return messages;
     }
 
-    /** Half text, half noise: compression has work to do and cannot win everything. */
+    /**
+     * Half text, half noise: compression has work to do and cannot win everything. No NUL, where
+     * the C++ client's Python face cuts a body.
+     */
     private static byte[] body(String key, int size) {
         StringBuilder text = new StringBuilder(key).append(": \u00e4\u00f6\u00fc \u4e2d\u6587 ");
         while (text.length() < size / 2) {
@@ -140,6 +143,9 @@ final class Send {
         byte[] head = text.toString().getBytes(StandardCharsets.UTF_8);
         byte[] body = new byte[Math.max(size, head.length)];
         new Random(key.hashCode()).nextBytes(body);
+        for (int i = 0; i < body.length; i++) {
+            body[i] = body[i] == 0 ? 1 : body[i];
+        }
         System.arraycopy(head, 0, body, 0, head.length);
         return body;
     }

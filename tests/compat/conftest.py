@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of both makers and clients of all makers, for every test in this folder.
+
+A test that takes `cluster` runs against CometMQ, and in the long form against Java too: that
+proves that the test itself asks for what RocketMQ does.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import create_topic
+from cometmq.peers.cppclient import CppClient
+from cometmq.peers.java import JavaCluster
+from cometmq.peers.javaclient import VERSION_5, JavaClient, MqAdmin
+from cometmq.peers.nodeclient import NodeClient
+from cometmq.peers.programs import ClientProgram
+
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+STATISTICS_TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="session", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One broker and its name server, kept for all tests: use a fresh topic and group."""
+    directory = tmp_path_factory.mktemp(request.param)
+    with MAKERS[request.param](directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def maker() -> Callable[[str], type[Cluster]]:
+    """The class of clusters of a maker, for tests that restart servers."""
+    return MAKERS.__getitem__
+
+
+@pytest.fixture(scope="session")
+def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
+    """RocketMQ's admin tool, connected to `cluster`."""
+    with MqAdmin(cluster.namesrv_addr) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where client programs log."""
+    return tmp_path_factory.mktemp("clients")
+
+
+@pytest.fixture(scope="session")
+def clients(log_dir: Path) -> dict[str, ClientProgram]:
+    """Every client program by name."""
+    return {
+        "java-4": JavaClient(log_dir),
+        "java-5": JavaClient(log_dir, VERSION_5),
+        "cpp": CppClient(log_dir),
+        "node": NodeClient(log_dir),
+    }
+
+
+@pytest.fixture(scope="session")
+def java(clients: dict[str, ClientProgram]) -> ClientProgram:
+    """The Java client 4.9.4."""
+    return clients["java-4"]
+
+
+@pytest.fixture(scope="session")
+def fresh_name() -> Callable[[str], str]:
+    """Names of topics and groups that no other test uses."""
+    numbers = itertools.count(1)
+    return lambda stem: f"{stem}{next(numbers)}"
+
+
+@pytest.fixture
+def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
+    """A topic of four queues that no other test uses."""
+    name = fresh_name("CompatTopic")
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, name)
+    return name
+
+
+@pytest.fixture
+def group(fresh_name: Callable[[str], str]) -> str:
+    """A consumer group that no other test uses."""
+    return fresh_name("CompatGroup")

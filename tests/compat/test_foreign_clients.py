@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unmodified clients of other makers send and consume: what arrives is what was sent."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import Event, by_queue, create_topic, named, received, sent
+from cometmq.peers.javaclient import VERSION_5, JavaClient
+from cometmq.peers.programs import ClientProgram
+
+pytestmark = pytest.mark.compat
+
+CLIENTS = ("java-4", "java-5", "cpp", "node")
+COUNT = 40
+BODY_BYTES = 5000  # above 4096: the Java client compresses
+MIXED_TOPIC = "CompatMixed"
+
+
+@pytest.fixture(scope="session")
+def mixed(cluster: Cluster, clients: dict[str, ClientProgram]) -> dict[str, Event]:
+    """One topic into which every client has sent; the events by key."""
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, MIXED_TOPIC)
+    events: dict[str, Event] = {}
+    for name, client in clients.items():
+        printed = client.run(
+            "send",
+            namesrv=cluster.namesrv_addr,
+            topic=MIXED_TOPIC,
+            count=COUNT,
+            size=BODY_BYTES,
+            key=name,
+            tags="TagA,TagB",
+        )
+        assert len(sent(printed)) == COUNT
+        events.update({event["key"]: event for event in named(printed, "sent")})
+    return events
+
+
+@pytest.mark.parametrize("receiver", CLIENTS)
+def test_every_client_receives_what_every_client_sent(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    mixed: dict[str, Event],
+    receiver: str,
+) -> None:
+    """Sixteen pairs of makers, bodies compared by SHA-256, tags and properties too."""
+    printed = clients[receiver].run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=MIXED_TOPIC,
+        group=f"CompatMixed-{receiver}",
+        count=len(mixed),
+    )
+
+    arrived = {event["key"]: event for event in named(printed, "received")}
+    assert received(printed) == {key: event["sha256"] for key, event in mixed.items()}
+    assert {key: event["tag"] for key, event in arrived.items()} == {
+        key: event["tag"] for key, event in mixed.items()
+    }
+    assert {event["colour"] for event in arrived.values()} == {"grün 绿"}
+
+
+@pytest.mark.parametrize("receiver", CLIENTS)
+def test_a_tag_selects_messages(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    mixed: dict[str, Event],
+    receiver: str,
+) -> None:
+    """Every second message has the tag asked for, whoever sent it."""
+    wanted = {key: event["sha256"] for key, event in mixed.items() if event["tag"] == "TagB"}
+
+    printed = clients[receiver].run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=MIXED_TOPIC,
+        group=f"CompatTag-{receiver}",
+        count=len(wanted),
+        tags="TagB",
+    )
+
+    assert received(printed) == wanted
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "batch", "ordered", "oneway"])
+@pytest.mark.parametrize("sender", ["java-4", "java-5"])
+def test_every_way_to_send_from_java(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    topic: str,
+    group: str,
+    sender: str,
+    mode: str,
+) -> None:
+    """The answers name the places where the messages are found."""
+    printed = clients[sender].run(
+        "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode=mode, key=mode
+    )
+    consumed = clients[sender].run(
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=COUNT
+    )
+
+    assert received(consumed) == sent(printed)
+    if mode != "oneway":
+        assert _places(named(printed, "sent")) == _places(named(consumed, "received"))
+
+
+@pytest.mark.parametrize("mode", ["oneway", "ordered"])
+def test_every_way_to_send_from_cpp(
+    cluster: Cluster, clients: dict[str, ClientProgram], topic: str, group: str, mode: str
+) -> None:
+    """The plain way is in the mixed topic."""
+    printed = clients["cpp"].run(
+        "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode=mode
+    )
+    consumed = clients["cpp"].run(
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=COUNT
+    )
+
+    assert received(consumed) == sent(printed)
+
+
+@pytest.mark.parametrize("consumer", ["java-4", "java-5", "cpp"])
+def test_orderly_consumers_keep_the_order_of_each_queue(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    java: ClientProgram,
+    topic: str,
+    group: str,
+    consumer: str,
+) -> None:
+    """Queue locks (codes 41, 42) are part of this."""
+    printed = java.run(
+        "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode="ordered"
+    )
+    consumed = clients[consumer].run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=topic,
+        group=group,
+        count=COUNT,
+        orderly="true",
+    )
+
+    assert received(consumed) == sent(printed)
+    for deliveries in by_queue(consumed).values():
+        offsets = [int(event["queue_offset"]) for event in deliveries]
+        assert offsets == list(range(len(offsets)))
+
+
+@pytest.mark.parametrize("codec", ["ZLIB", "LZ4", "ZSTD"])
+def test_every_compression_of_the_5x_client_passes_through(
+    cluster: Cluster, log_dir: Path, topic: str, group: str, codec: str
+) -> None:
+    """The broker stores compressed bodies as they come."""
+    client = JavaClient(log_dir, VERSION_5, properties={"rocketmq.message.compressType": codec})
+    printed = client.run(
+        "send", namesrv=cluster.namesrv_addr, topic=topic, count=5, size=50_000, key=codec
+    )
+    consumed = client.run(
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=5
+    )
+
+    assert received(consumed) == sent(printed)
+
+
+def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
+    """Queue and offset of each message."""
+    return {event["key"]: (int(event["queue_id"]), int(event["queue_offset"])) for event in events}

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What consumers rely on beyond receiving: retries, dead letters, sharing, progress, pulls."""
+
+import pytest
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import contents, create_topic, named, received, sent
+from cometmq.peers.programs import ClientProgram
+
+pytestmark = pytest.mark.compat
+
+COUNT = 40
+FIRST_RETRY_S = 10  # delay level 3, the first that a broker chooses
+
+
+def _send(java: ClientProgram, cluster: Cluster, topic: str, **options: object) -> dict[str, str]:
+    """Send some messages; their contents."""
+    options = {"count": COUNT, **options}
+    return sent(java.run("send", namesrv=cluster.namesrv_addr, topic=topic, **options))
+
+
+@pytest.mark.parametrize(
+    "consumer",
+    [
+        "java-4",
+        pytest.param("java-5", marks=pytest.mark.slow),
+        pytest.param("cpp", marks=pytest.mark.slow),
+        pytest.param("node", marks=pytest.mark.slow),
+    ],
+)
+def test_a_refused_message_comes_back(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    java: ClientProgram,
+    topic: str,
+    group: str,
+    consumer: str,
+) -> None:
+    """Once refused, sent back (36), delayed for 10 s, delivered from the retry topic."""
+    wanted = _send(java, cluster, topic, count=3)
+
+    printed = clients[consumer].run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=topic,
+        group=group,
+        count=len(wanted),
+        fail_first=1,
+        timeout_s=60,
+    )
+
+    accepted, refused = named(printed, "received"), named(printed, "refused")
+    assert received(printed) == wanted
+    assert contents(refused) == wanted
+    assert {event["topic"] for event in accepted} == {topic}
+    assert {int(event["reconsume_times"]) for event in accepted} == {1}
+
+
+@pytest.mark.slow
+def test_a_message_refused_too_often_becomes_a_dead_letter(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """With one retry allowed, the second refusal ends in %DLQ%."""
+    wanted = _send(java, cluster, topic, count=2)
+    with java.start(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=topic,
+        group=group,
+        fail_first=99,
+        max_reconsume_times=1,
+        timeout_s=100,
+    ) as consumer:
+        consumer.wait_for("refused", 2 * len(wanted), timeout_s=60)
+        consumer.stop()
+    # The letter box itself is write-only for its group: open it for reading.
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"%DLQ%{group}", queue_count=1)
+
+    printed = java.run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=f"%DLQ%{group}",
+        group=f"{group}Dead",
+        count=len(wanted),
+    )
+
+    assert received(printed) == wanted
+
+
+@pytest.mark.parametrize("command", ["lite-pull", "pull"])
+@pytest.mark.parametrize("version", ["java-4", "java-5"])
+def test_pull_consumers(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    java: ClientProgram,
+    topic: str,
+    group: str,
+    version: str,
+    command: str,
+) -> None:
+    """The 5.x client pulls with code 361, which Java 4.9.4 does not know."""
+    if (version, command) == ("java-5", "lite-pull") and type(cluster).__name__ == "JavaCluster":
+        version = "java-4"
+    wanted = _send(java, cluster, topic)
+
+    printed = clients[version].run(
+        command, namesrv=cluster.namesrv_addr, topic=topic, group=group, count=COUNT
+    )
+
+    assert received(printed) == wanted
+
+
+def test_progress_survives_a_consumer(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """A second consumer of the group begins where the first ended."""
+    options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
+    first = _send(java, cluster, topic, key="first")
+    assert received(java.run("consume", **options)) == first
+    second = _send(java, cluster, topic, key="second")
+
+    assert received(java.run("consume", **options)) == second
+
+
+def test_two_consumers_share_a_topic(
+    cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
+) -> None:
+    """Both are told of each other (40) and take half of the queues; one takes over all."""
+    options = {
+        "namesrv": cluster.namesrv_addr,
+        "topic": topic,
+        "group": group,
+        "count": 10_000,
+        "timeout_s": 100,
+    }
+    with (
+        java.start("consume", **options) as first,
+        clients["java-5"].start("consume", **options) as second,
+    ):
+        first.wait_for("started")
+        second.wait_for("started")
+        wanted: dict[str, str] = {}
+        for attempt in range(20):
+            wanted |= _send(java, cluster, topic, key=f"shared{attempt}")
+            first.wait_for("received")
+            if second.events("received"):
+                break
+        assert second.events("received")
+
+        second.kill()
+        wanted |= _send(java, cluster, topic, key="after")
+        both = [*first.events("received"), *second.events("received")]
+        missing = len(wanted) - len(contents(both))
+        first.wait_for("received", len(first.events("received")) + missing, timeout_s=60)
+
+        both = [*first.events("received"), *second.events("received")]
+    assert contents(both) == wanted
+
+
+def test_delayed_messages_arrive_later(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """Level 2 is five seconds."""
+    wanted = _send(java, cluster, topic, count=3, delay_level=2)
+
+    printed = java.run(
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=len(wanted)
+    )
+
+    assert received(printed) == wanted
+    for event in named(printed, "received"):
+        waited_ms = event["stored_ms"] - event["born_ms"]
+        assert 4900 <= waited_ms < 10_000
+
+
+def test_lookups(cluster: Cluster, java: ClientProgram, topic: str) -> None:
+    """By offset message id (33), by key and by unique key (12), by time (29)."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    printed = named(java.run("send", count=5, key="lookup", **server), "sent")
+    wanted = sent(printed)
+
+    by_id = java.run("view", ids=",".join(e["offset_msg_id"] for e in printed), **server)
+    by_key = java.run("query", keys=",".join(wanted), **server)
+    queues = named(java.run("queues", at=1, **server), "queue")
+
+    assert received(by_id) == wanted
+    assert received(by_key) == wanted
+    assert sum(queue["max_offset"] - queue["min_offset"] for queue in queues) == len(wanted)
+    assert {queue["offset_at"] for queue in queues} == {0}
