@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cometmq.broker.consumers import Consumers
     from cometmq.broker.delay import DelayService
     from cometmq.broker.groups import Groups
+    from cometmq.broker.history import History
     from cometmq.broker.hold import HoldTable
     from cometmq.broker.locks import QueueLocks
     from cometmq.broker.offsets import Offsets
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cometmq.broker.producers import Producers
     from cometmq.broker.registration import Registration
     from cometmq.broker.settings import BrokerSettings
+    from cometmq.broker.settings_file import SettingsFile
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.store_driver import StoreDriver
     from cometmq.broker.topics import Topics
@@ -53,7 +55,9 @@ class Broker:
     hold: HoldTable
     registration: Registration
     stats: BrokerStats
+    history: History
     address: str  # "ip:port" that clients and name servers know
     store_host: bytes  # the same packed: what goes into each record
+    settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     started_ms: int = 0
     is_stopping: bool = False

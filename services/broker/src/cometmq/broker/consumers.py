@@ -17,7 +17,9 @@ import msgspec
 
 from cometmq.broker.producers import Client
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
+from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.log import NO_LOG, Log
 
 
@@ -40,23 +42,18 @@ class ConsumerGroup(msgspec.Struct):
         """Return the ids of all members, one for each connection."""
         return [client.client_id for client in self.clients.values()]
 
-    def find(self, client_id: str) -> Client | None:
-        """Return a member by its id."""
-        return next((c for c in self.clients.values() if c.client_id == client_id), None)
-
 
 Changed: TypeAlias = Callable[[ConsumerGroup], None]
-Gone: TypeAlias = Callable[[str], None]
 
 
 class Consumers:
     """The table of connected groups."""
 
-    def __init__(self, *, changed: Changed, gone: Gone | None = None, log: Log = NO_LOG) -> None:
-        """Take who is told about changed members and about groups that lost their last one."""
+    def __init__(self, *, changed: Changed, log: Log = NO_LOG) -> None:
+        """Take who is told about a group whose members or topics changed."""
         self._groups: dict[str, ConsumerGroup] = {}
+        self._joined: dict[Peer, set[str]] = {}
         self._changed = changed
-        self._gone = gone
         self._log = log
 
     def register(self, data: ConsumerData, client: Client, *, notify: bool = True) -> bool:
@@ -74,6 +71,7 @@ class Consumers:
         has_new_member = _add_member(group, client)
         has_new_topics = _merge_subscriptions(group, data.subscription_data_set)
         if has_new_member:
+            self._joined.setdefault(client.peer, set()).add(group.name)
             self._log.info(
                 "consumer.joined",
                 group=group.name,
@@ -91,20 +89,18 @@ class Consumers:
         if group is None:
             return
         client = group.clients.pop(peer, None)
-        if client is not None:
-            self._log.info(
-                "consumer.left", group=name, client_id=client.client_id, peer=peer.address
-            )
+        if client is None:
+            return
+        self._forget(name, peer)
+        self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
             del self._groups[name]
-            if self._gone is not None:
-                self._gone(name)
-        elif client is not None and notify:
+        elif notify:
             self._changed(group)
 
     def drop(self, peer: Peer) -> None:
         """Forget a closed connection in all groups and tell the members that stay."""
-        for name in [name for name, group in self._groups.items() if peer in group.clients]:
+        for name in list(self._joined.get(peer, ())):
             self.unregister(name, peer)
 
     def silent(self, now_ms: int) -> set[Peer]:
@@ -124,10 +120,6 @@ class Consumers:
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
-    def groups_of(self, topic: str) -> set[str]:
-        """Return the connected groups that subscribe to a topic."""
-        return {group.name for group in self._groups.values() if topic in group.subscriptions}
-
     @property
     def group_count(self) -> int:
         """Return the number of connected groups."""
@@ -138,9 +130,22 @@ class Consumers:
         """Return the number of registrations."""
         return sum(len(group.clients) for group in self._groups.values())
 
+    def _forget(self, name: str, peer: Peer) -> None:
+        joined = self._joined[peer]
+        joined.discard(name)
+        if not joined:
+            del self._joined[peer]
+
     def _members(self) -> Iterator[Client]:
         for group in self._groups.values():
             yield from group.clients.values()
+
+
+def tell_members(group: ConsumerGroup) -> None:
+    """Ask all members to share the queues anew (code 40); who cannot read now does so later."""
+    header = NotifyConsumerIdsChanged(consumer_group=group.name)
+    for peer in group.peers():
+        peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
 
 
 def _add_member(group: ConsumerGroup, client: Client) -> bool:

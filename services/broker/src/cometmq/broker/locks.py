@@ -55,11 +55,6 @@ class QueueLocks:
         if not table:
             del self._groups[group]
 
-    def holder(self, group: str, queue: MessageQueue, *, now_ms: int) -> str | None:
-        """Return the client that holds the queue."""
-        held = self._groups.get(group, {}).get(queue)
-        return None if held is None or held.is_expired(now_ms) else held.client_id
-
     def expire(self, *, now_ms: int) -> int:
         """Forget expired locks, so that dead groups take no memory; return how many."""
         dropped = 0

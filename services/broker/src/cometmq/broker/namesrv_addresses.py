@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of name servers: what `namesrvAddr` names, resolved anew each time.
+
+A DNS name stands for all its addresses: behind a headless service each name server must hear
+from the broker. When a lookup fails the addresses of the last one stay in use.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import NO_LOG, Log
+
+DEFAULT_PORT: Final = 9876
+LOOKUP_TIMEOUT_MS: Final = 5_000
+
+Lookup: TypeAlias = Callable[[str], Awaitable[list[str]]]
+
+
+class HostPort(NamedTuple):
+    """One entry of the list."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return `host:port`, the host in brackets where it holds colons."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[HostPort]:
+    """Split `host:port;host:port`; raise SettingsError naming the part that is none."""
+    return [_parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+class NamesrvAddresses:
+    """The resolved list."""
+
+    def __init__(self, text: str, *, lookup: Lookup | None = None, log: Log = NO_LOG) -> None:
+        """Take the setting's text; `lookup` returns the ip addresses of a host name."""
+        self._entries = parse_addresses(text)
+        self._lookup = lookup or system_lookup
+        self._log = log
+        self._known: dict[str, list[str]] = {}
+
+    def replace(self, text: str) -> None:
+        """Use another list from the next `resolve` on."""
+        self._entries = parse_addresses(text)
+
+    async def resolve(self) -> list[str]:
+        """Return `ip:port` of each name server, each once, in the order of the setting."""
+        found: dict[str, None] = {}
+        for entry in self._entries:
+            for ip in await self._addresses(entry.host):
+                found[str(HostPort(ip, entry.port))] = None
+        return list(found)
+
+    async def _addresses(self, host: str) -> list[str]:
+        if _is_ip(host):
+            return [host]
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_MS / 1000):
+                addresses = await self._lookup(host)
+        except OSError as error:  # TimeoutError and socket.gaierror are of this kind
+            self._log.warning("namesrv.lookup_failed", host=host, error=str(error) or "timed out")
+            return self._known.get(host, [])
+        if addresses != self._known.get(host):
+            self._log.info("namesrv.resolved", host=host, addresses=addresses)
+        self._known[host] = addresses
+        return addresses
+
+
+async def system_lookup(host: str) -> list[str]:
+    """Ask the system's resolver; IPv6 addresses only where there are no others."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    v4 = sorted({str(info[4][0]) for info in infos if info[0] == socket.AF_INET})
+    return v4 or sorted({str(info[4][0]) for info in infos if info[0] == socket.AF_INET6})
+
+
+def _parse(part: str) -> HostPort:
+    text = part.strip()
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port_text = rest.removeprefix(":")
+    elif text.count(":") > 1:  # a bare IPv6 address
+        host, port_text = text, ""
+    else:
+        host, _, port_text = text.partition(":")
+    port = int(port_text) if port_text.isdecimal() else DEFAULT_PORT
+    if not host or (port_text and not port_text.isdecimal()) or not 0 < port < 65536:
+        raise SettingsError(f"namesrvAddr={part}: must be host:port")
+    return HostPort(host, port)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration with all name servers: at once, at each change, and periodically.
+
+One link per name server, so that a dead one does not delay the others. A link remembers which
+version of the topic table its name server has acknowledged and sends only what changed since;
+after a lost connection it sends everything, for the name server may have been restarted or have
+dropped the broker together with the connection.
+
+Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104),
+QUERY_DATA_VERSION (322) when forceRegister is off. A broker whose own permission lacks reading
+or writing gives it to all its topics in what it registers, as RocketMQ does.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.topics import READ_WRITE, Topics
+from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+)
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG, Log
+
+PERIOD_MIN_MS: Final = 10_000
+PERIOD_MAX_MS: Final = 60_000
+RETRY_FIRST_MS: Final = 1_000
+UNREGISTER_TIMEOUT_MS: Final = 3_000
+CRC_MASK: Final = 0x7FFF_FFFF
+
+
+class Invoker(Protocol):
+    """The part of a remoting client that registration needs."""
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        """Send a request and wait for success; raise a CometError otherwise."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """How the name servers know this broker."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int
+    ha_server_addr: str
+
+
+class Link:
+    """What the broker knows about one name server."""
+
+    __slots__ = ("acknowledged", "address", "failed_count", "is_up", "waiters", "wake")
+
+    def __init__(self, address: str) -> None:
+        """Start as unknown: the first registration carries everything."""
+        self.address = address
+        self.acknowledged: DataVersion | None = None
+        self.is_up = False
+        self.failed_count = 0
+        self.wake = asyncio.Event()
+        self.waiters: list[asyncio.Future[bool]] = []
+
+
+class Registration:
+    """Keeps every name server informed; `run` is the background task that does it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        topics: Topics,
+        client: Invoker,
+        addresses: NamesrvAddresses,
+        *,
+        settings: Callable[[], BrokerSettings],
+        log: Log = NO_LOG,
+    ) -> None:
+        """Take the parts; `settings` returns the current ones, which may change."""
+        self.identity = identity
+        self.master_address = ""  # of this broker's master, as the name servers know it
+        self.master_ha_address = ""
+        self.links: dict[str, Link] = {}
+        self._topics = topics
+        self._client = client
+        self._addresses = addresses
+        self._settings = settings
+        self._log = log
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_leaving = False
+        self._resolve_now = asyncio.Event()
+
+    @property
+    def period_ms(self) -> int:
+        """Return the milliseconds between registrations: the setting within RocketMQ's bounds."""
+        asked = self._settings().register_name_server_period
+        return max(PERIOD_MIN_MS, min(asked, PERIOD_MAX_MS))
+
+    async def run(self) -> None:
+        """Resolve the name servers again and again and keep a task for each."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                addresses = await self._addresses.resolve()
+                self._follow(addresses, group)
+                self._resolve_now.clear()
+                await _wait(self._resolve_now, self.period_ms)
+
+    def notify(self) -> None:
+        """Let all links register now; returns at once. Call it after each change of topics."""
+        for link in self.links.values():
+            link.wake.set()
+
+    async def announce(self) -> int:
+        """Register now, wait until each live name server has answered or failed; count successes.
+
+        A name server that was not reachable before is tried too, but not waited for.
+        """
+        loop = asyncio.get_running_loop()
+        waiters = []
+        for link in self.links.values():
+            link.wake.set()
+            if link.is_up:
+                waiter = loop.create_future()
+                link.waiters.append(waiter)
+                waiters.append(waiter)
+        return sum([await waiter for waiter in waiters])
+
+    def use_addresses(self, text: str) -> None:
+        """Follow another list of name servers from now on."""
+        self._addresses.replace(text)
+        self._resolve_now.set()
+
+    def connection_lost(self, address: str) -> None:
+        """Forget what a name server knew: it drops brokers whose connection ends."""
+        link = self.links.get(address)
+        if link is not None and link.is_up and not self._is_leaving:
+            link.acknowledged = None
+            link.wake.set()
+
+    async def unregister(self) -> None:
+        """Tell all name servers that this broker leaves; no registration follows."""
+        self._is_leaving = True
+        for address, task in self._tasks.items():
+            task.cancel()
+            _release(self.links[address])
+        async with asyncio.TaskGroup() as group:
+            for link in self.links.values():
+                group.create_task(self._leave(link))
+
+    async def register(self, link: Link) -> bool:
+        """Bring one name server up to date; return whether it is."""
+        try:
+            if not self._settings().force_register and not await self._is_stale(link):
+                self._mark_up(link)
+                return True
+            await self._send_registration(link)
+        except CometError as error:
+            link.failed_count += 1
+            link.acknowledged = None
+            if link.is_up or link.failed_count == 1:
+                self._log.warning("namesrv.lost", namesrv=link.address, error=str(error))
+            link.is_up = False
+            return False
+        self._mark_up(link)
+        return True
+
+    def _follow(self, addresses: list[str], group: asyncio.TaskGroup) -> None:
+        """Start tasks for new name servers and end those of vanished ones."""
+        if self._is_leaving:
+            return
+        for address in self.links.keys() - set(addresses):
+            self._tasks.pop(address).cancel()
+            _release(self.links.pop(address))
+        for address in addresses:
+            if address not in self.links:
+                link = self.links[address] = Link(address)
+                self._tasks[address] = group.create_task(self._keep(link))
+
+    async def _keep(self, link: Link) -> None:
+        """Register with one name server for as long as it is in the list."""
+        while True:
+            link.wake.clear()
+            waiting, link.waiters = link.waiters, []
+            is_done = False
+            try:
+                is_done = await self.register(link)
+            finally:
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(is_done)
+            await _wait(link.wake, self._pause_ms(link))
+
+    def _pause_ms(self, link: Link) -> int:
+        """Return how long to wait for a change: shorter, but growing, while attempts fail."""
+        if link.is_up:
+            return self.period_ms
+        return min(self.period_ms, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
+
+    async def _send_registration(self, link: Link) -> None:
+        version = self._topics.version
+        is_periodic = link.acknowledged == version
+        topics = self._topics.changes(None if is_periodic else link.acknowledged)
+        table = TopicConfigTable(data_version=version, topic_config_table=self._permitted(topics))
+        settings = self._settings()
+        registration = RegisterBrokerBody(topic_config_serialize_wrapper=table)
+        body = registration.encode(compressed=settings.compressed_register)
+        me = self.identity
+        header = RegisterBroker(
+            broker_name=me.broker_name,
+            broker_addr=me.broker_addr,
+            cluster_name=me.cluster_name,
+            ha_server_addr=me.ha_server_addr,
+            broker_id=me.broker_id,
+            compressed=settings.compressed_register,
+            body_crc32=zlib.crc32(body) & CRC_MASK,
+        )
+        response = await self._client.invoke(
+            link.address,
+            RequestCode.REGISTER_BROKER,
+            header,
+            body,
+            timeout_ms=settings.register_broker_timeout_mills,
+        )
+        link.acknowledged = version
+        self._take_answer(response)
+
+    async def _is_stale(self, link: Link) -> bool:
+        """Ask whether the name server knows another version than the current one."""
+        version = self._topics.version
+        response = await self._client.invoke(
+            link.address,
+            RequestCode.QUERY_DATA_VERSION,
+            QueryDataVersion(
+                broker_name=self.identity.broker_name,
+                broker_addr=self.identity.broker_addr,
+                cluster_name=self.identity.cluster_name,
+                broker_id=self.identity.broker_id,
+            ),
+            encode_json(version),
+            timeout_ms=self._settings().register_broker_timeout_mills,
+        )
+        if response.ext.get("changed") != "false":
+            return True
+        link.acknowledged = version
+        return False
+
+    def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+        """Give the broker's permission to each topic if it lacks reading or writing."""
+        perm = self._settings().broker_permission
+        if perm & READ_WRITE == READ_WRITE:
+            return dict(topics)
+        replace = msgspec.structs.replace
+        return {topic: replace(config, perm=perm) for topic, config in topics.items()}
+
+    def _take_answer(self, response: Response) -> None:
+        """Take over who the master is and which topics are ordered."""
+        self.master_address = response.ext.get("masterAddr", self.master_address)
+        self.master_ha_address = response.ext.get("haServerAddr", self.master_ha_address)
+        if response.body:
+            self._topics.set_ordered(decode_json(KVTable, response.body).table.keys())
+
+    def _mark_up(self, link: Link) -> None:
+        if not link.is_up:
+            self._log.info("namesrv.registered", namesrv=link.address)
+        link.is_up = True
+        link.failed_count = 0
+
+    async def _leave(self, link: Link) -> None:
+        me = self.identity
+        header = UnregisterBroker(
+            broker_name=me.broker_name,
+            broker_addr=me.broker_addr,
+            cluster_name=me.cluster_name,
+            broker_id=me.broker_id,
+        )
+        try:
+            await self._client.invoke(
+                link.address,
+                RequestCode.UNREGISTER_BROKER,
+                header,
+                timeout_ms=UNREGISTER_TIMEOUT_MS,
+            )
+        except CometError as error:
+            self._log.warning("namesrv.unregister_failed", namesrv=link.address, error=str(error))
+
+
+def _release(link: Link) -> None:
+    """Tell those who wait for the link that nothing comes."""
+    for waiter in link.waiters:
+        if not waiter.done():
+            waiter.set_result(False)
+    link.waiters.clear()
+
+
+async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
+    """Return when the event is set or the time is over."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await event.wait()
+    except TimeoutError:
+        return
