@@ -18,6 +18,7 @@ from cometmq.peers.cppclient import CppClient
 from cometmq.peers.java import JavaCluster
 from cometmq.peers.javaclient import VERSION_5, JavaClient, MqAdmin
 from cometmq.peers.nodeclient import NodeClient
+from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
@@ -44,6 +45,12 @@ def maker() -> Callable[[str], type[Cluster]]:
 def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
     """RocketMQ's admin tool, connected to `cluster`."""
     with MqAdmin(cluster.namesrv_addr) as session:
+        # A Java broker has no statistics to show in its first seconds.
+        wait_until(
+            lambda: "V4_9_4" in session.run("clusterList").output,
+            STATISTICS_TIMEOUT_S,
+            "statistics",
+        )
         yield session
 
 

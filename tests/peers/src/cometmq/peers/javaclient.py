@@ -120,6 +120,7 @@ class MqAdmin:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            cwd=CACHE,  # some commands write files where they run
         )
         self._buffer = bytearray()
 

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ's mqadmin on messages, consumers and statistics: every answer is checked."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import Event, create_topic, named, received, sent
+from cometmq.peers.javaclient import MqAdmin
+from cometmq.peers.programs import ClientProgram
+
+pytestmark = pytest.mark.compat
+
+COUNT = 10
+TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Messages that were sent and consumed; one of them."""
+
+    messages: list[Event]
+
+    @property
+    def one(self) -> Event:
+        """Any message but the first."""
+        return self.messages[3]
+
+    @property
+    def place(self) -> list[str]:
+        """Options that name where the message is."""
+        return ["-i", str(self.one["queue_id"]), "-o", str(self.one["queue_offset"])]
+
+
+@pytest.fixture(scope="session")
+def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
+    """Ten messages, consumed by a group of which one consumer stays on line."""
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
+    server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
+    messages = named(java.run("send", count=COUNT, key="admin", **server), "sent")
+    consumed = java.run("consume", group=GROUP, count=COUNT, **server)
+    assert received(consumed) == sent(messages)
+    with java.start("consume", group=GROUP, count=COUNT, **server) as consumer:
+        consumer.wait_for("started")
+        yield Scene(messages)
+
+
+def test_topic_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 202: minimum, maximum and the last time of each queue."""
+    rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
+
+    assert [row[:3] for row in rows] == [[cluster.broker_names[0], str(n), "0"] for n in range(4)]
+    assert sum(int(row[3]) for row in rows) == len(scene.messages)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", row[4]) for row in rows if row[3] != "0")
+
+
+def test_broker_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 28: the keys that dashboards read."""
+    output = mqadmin.run("brokerStatus", "-b", cluster.broker_addrs[0]).output
+    pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
+    status = {key.strip(): value.strip() for key, value in pairs}
+
+    assert status["brokerVersionDesc"] == "V4_9_4"
+    assert status["brokerVersion"] == "401"
+    assert int(status["commitLogMaxOffset"]) > 0
+    assert int(status["putMessageTimesTotal"]) >= len(scene.messages)
+    assert int(status["msgPutTotalTodayNow"]) >= len(scene.messages)
+    assert status["dispatchBehindBytes"] == "0"
+    assert {
+        "bootTimestamp",
+        "runtime",
+        "putTps",
+        "getTotalTps",
+        "getTransferedTps",
+        "commitLogDiskRatio",
+        "commitLogDirCapacity",
+        "remainHowManyDataToFlush",
+        "sendThreadPoolQueueSize",
+        "pullThreadPoolQueueHeadWaitTimeMills",
+        "earliestMessageTimeStamp",
+    } <= status.keys()
+
+
+def test_consumer_progress(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 208: every queue consumed to its end."""
+    output = mqadmin.run("consumerProgress", "-g", GROUP)
+    rows = [row for row in output.rows() if row[0] == TOPIC]
+    groups = {row[0]: row for row in mqadmin.run("consumerProgress").rows()}
+
+    assert sum(int(row[3]) for row in rows) == len(scene.messages)
+    assert [row[3] for row in rows] == [row[4] for row in rows]
+    assert "Diff Total: 0" in output.output
+    assert groups[GROUP][1:5] == ["1", "V4_9_4", "PUSH", "CLUSTERING"]
+
+
+@pytest.mark.usefixtures("scene")
+def test_consumer_connection(mqadmin: MqAdmin) -> None:
+    """Code 203: client, language, version and subscription."""
+    output = mqadmin.run("consumerConnection", "-g", GROUP).output
+
+    assert re.search(r"127\.0\.0\.1:\d+ +JAVA +V4_9_4", output)
+    assert re.search(rf"^%RETRY%{GROUP} +\*", output, re.MULTILINE)
+    assert re.search(rf"^{TOPIC} +\*", output, re.MULTILINE)
+    assert "ConsumeType: CONSUME_PASSIVELY" in output
+    assert "MessageModel: CLUSTERING" in output
+    assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in output
+
+
+@pytest.mark.usefixtures("scene")
+def test_producer_connection(mqadmin: MqAdmin) -> None:
+    """Code 204: every Java client has this producer within."""
+    output = mqadmin.run("producerConnection", "-g", "CLIENT_INNER_PRODUCER", "-t", TOPIC).output
+
+    assert re.search(r"127\.0\.0\.1:\d+ +JAVA +V4_9_4", output)
+
+
+def _fields(output: str) -> dict[str, str]:
+    """Lines of the form `Name:   value`."""
+    pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _assert_is_the_one(output: str, scene: Scene) -> None:
+    """Everything that mqadmin prints of the message."""
+    fields, one = _fields(output), scene.one
+    assert fields["Topic"] == TOPIC
+    assert fields["Tags"] == f"[{one['tag']}]"
+    assert fields["Keys"] == f"[{one['key']}]"
+    assert fields["Queue ID"] == str(one["queue_id"])
+    assert fields["Queue Offset"] == str(one["queue_offset"])
+    assert fields["Reconsume Times"] == "0"
+    assert f"UNIQ_KEY={one['msg_id']}" in fields["Properties"]
+    assert "colour=grün 绿" in fields["Properties"]
+
+
+def test_message_by_offset_id(mqadmin: MqAdmin, scene: Scene, tmp_path: Path) -> None:
+    """Code 33."""
+    answer = mqadmin.run("queryMsgById", "-i", scene.one["offset_msg_id"], "-d", str(tmp_path))
+
+    _assert_is_the_one(answer.output, scene)
+    assert _fields(answer.output)["OffsetID"] == scene.one["offset_msg_id"]
+
+
+def test_message_by_key(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 12."""
+    rows = mqadmin.run("queryMsgByKey", "-t", TOPIC, "-k", scene.one["key"]).rows()
+
+    one = scene.one
+    assert rows == [[one["msg_id"], str(one["queue_id"]), str(one["queue_offset"])]]
+
+
+def test_message_by_unique_key(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 12 with the unique-key flag."""
+    answer = mqadmin.run("queryMsgByUniqueKey", "-t", TOPIC, "-i", scene.one["msg_id"])
+
+    _assert_is_the_one(answer.output, scene)
+
+
+def test_message_by_queue_offset(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 11 for one message."""
+    answer = mqadmin.run(
+        "queryMsgByOffset", "-t", TOPIC, "-b", cluster.broker_names[0], *scene.place
+    )
+
+    _assert_is_the_one(answer.output, scene)
+
+
+def test_all_messages_are_printed(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
+    """Pulls of every queue, from the minimum to the maximum."""
+    printed = mqadmin.run("printMsg", "-t", TOPIC).output
+    queue_zero = mqadmin.run(
+        "printMsgByQueue", "-t", TOPIC, "-a", cluster.broker_names[0], "-i", "0", "-p", "true"
+    ).output
+    consumed = mqadmin.run(
+        "consumeMessage", "-t", TOPIC, "-b", cluster.broker_names[0], "-i", "0", "-c", "1"
+    ).output
+
+    in_queue_zero = {event["msg_id"] for event in scene.messages if event["queue_id"] == 0}
+    assert set(re.findall(r"MSGID: (\w+)", printed)) == {e["msg_id"] for e in scene.messages}
+    assert set(re.findall(r"MSGID: (\w+)", queue_zero)) == in_queue_zero
+    assert set(re.findall(r"MSGID: (\w+)", consumed)) <= in_queue_zero
+    assert "Consume ok" in consumed
+
+
+def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: str) -> None:
+    """Code 310, then found by its key."""
+    ((broker, queue, status, unique_id),) = mqadmin.run(
+        "sendMessage", "-t", topic, "-p", "by hand", "-k", "hand", "-c", "TagX"
+    ).rows()
+
+    assert (broker, status) == (cluster.broker_names[0], "SEND_OK")
+    assert mqadmin.run("queryMsgByKey", "-t", topic, "-k", "hand").rows() == [
+        [unique_id, queue, "0"]
+    ]
