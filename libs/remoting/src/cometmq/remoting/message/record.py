@@ -284,7 +284,8 @@ def decode_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -
         raise CorruptRecord("a record's body does not match its CRC")
     topic = str(view[topic_start:topic_end], "utf-8", "replace")
     properties = str(view[topic_end + 2 : end], "utf-8", "replace")
-    return MessageRecord(*fields[:-1], *(body, topic, properties))
+    values = (*fields[:-1], body, topic, properties)
+    return MessageRecord(*values)
 
 
 def decode_records(buffer: Buffer) -> list[MessageRecord]:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a body is: how its bytes become a value and the reverse."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import (
+    RegisterBrokerBody,
+    decode_register_body,
+    encode_register_body,
+)
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.message.batch import BatchItem, join_batch, split_batch
+from cometmq.remoting.message.record import MessageRecord, decode_records
+from cometmq.remoting.types import Buffer
+
+T = TypeVar("T")
+
+
+class BodyCodec(Generic[T]):
+    """Reads and writes one kind of body.
+
+    `decode` raises RemoteProtocolError for JSON and text, CorruptRecord for messages;
+    `encode` is None where the value cannot be written back (records of a store).
+    """
+
+    __slots__ = ("decode", "encode", "name", "type")
+
+    def __init__(
+        self,
+        name: str,
+        type_: Any,
+        *,
+        decode: Callable[[Buffer], T],
+        encode: Callable[[T], bytes] | None,
+    ) -> None:
+        """Name the kind for the generated documentation."""
+        self.name = name
+        self.type = type_
+        self.decode = decode
+        self.encode = encode
+
+    def __repr__(self) -> str:
+        """Show the name."""
+        return f"BodyCodec({self.name})"
+
+
+def json_body(type_: type[T]) -> BodyCodec[T]:
+    """Return the codec of a JSON body."""
+
+    def decode(data: Buffer) -> T:
+        return decode_json(type_, data)
+
+    return BodyCodec(f"JSON `{type_.__name__}`", type_, decode=decode, encode=encode_json)
+
+
+def _decode_text(data: Buffer) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as exc:
+        raise RemoteProtocolError(f"a text body is not UTF-8: {exc}") from exc
+
+
+def _encode_text(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+PROPERTIES_TEXT: BodyCodec[str] = BodyCodec(
+    "lines `key=value`", str, decode=_decode_text, encode=_encode_text
+)
+BYTES: BodyCodec[bytes] = BodyCodec("message body", bytes, decode=bytes, encode=bytes)
+BATCH: BodyCodec[list[BatchItem]] = BodyCodec(
+    "batch items", list, decode=split_batch, encode=join_batch
+)
+RECORDS: BodyCodec[list[MessageRecord]] = BodyCodec(
+    "message records", list, decode=decode_records, encode=None
+)
+
+
+def _decode_register(data: Buffer) -> RegisterBrokerBody:
+    """Tell the forms apart by the first byte: JSON begins with a brace, zlib with 0x78."""
+    is_compressed = bytes(data[:1]) == b"x"
+    return decode_register_body(data, compressed=is_compressed)
+
+
+def _encode_register(body: RegisterBrokerBody) -> bytes:
+    return encode_register_body(body, compressed=False)
+
+
+REGISTER: BodyCodec[RegisterBrokerBody] = BodyCodec(
+    "JSON `RegisterBrokerBody`, or its compressed form",
+    RegisterBrokerBody,
+    decode=_decode_register,
+    encode=_encode_register,
+)

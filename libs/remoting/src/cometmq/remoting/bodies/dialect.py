@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON bodies: Java's dialect in, strict JSON out.
+
+Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
+(`{{"queueId":0}:1}`), which is not JSON; it reads strict JSON everywhere, with a key object as
+a string that holds its JSON. So strict JSON is all we write, and reading tries strict JSON
+first (fast), then the dialect. Null members count as missing, as Java leaves nulls out.
+"""
+
+import json
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.types import Buffer
+
+T = TypeVar("T")
+
+DEPTH_MAX: Final = 64
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode_json(type_: type[T], data: Buffer) -> T:
+    """Return the typed value of a body; RemoteProtocolError if it has another shape.
+
+    Unknown members are ignored, missing ones take their defaults, numbers and booleans may
+    be strings: as lenient as Java.
+    """
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.json.Decoder(type_, strict=False)
+    try:
+        return decoder.decode(data)  # type: ignore[no-any-return]  # the decoder is cached as Any
+    except (msgspec.DecodeError, ValueError):
+        pass  # not strict JSON of that shape: the dialect reader has the last word
+    except RecursionError as exc:
+        raise RemoteProtocolError("a JSON body is nested too deeply") from exc
+    tree = parse_dialect(data)
+    try:
+        return msgspec.convert(tree, type_, strict=False, str_keys=True)
+    except msgspec.ValidationError:
+        pass  # maps by objects may have their keys as strings
+    try:
+        return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
+    except (msgspec.ValidationError, ValueError, RecursionError) as exc:
+        raise RemoteProtocolError(f"a JSON body has an unexpected shape: {exc}") from exc
+
+
+def encode_json(value: object) -> bytes:
+    """Return strict JSON that Java reads; members that are None are left out."""
+    data = _ENCODER.encode(value)
+    return _NULL_MEMBER.sub(_without_null, data) if b":null" in data else data
+
+
+def _encode_key(key: object) -> str:
+    """Return a key object as the string that Java takes for it."""
+    return _ENCODER.encode(key).decode()
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_encode_key)
+
+# Quotes inside strings are escaped, so a bare quote before a name begins a member.
+_NULL_MEMBER: Final = re.compile(rb'([{,])(?:"[A-Za-z][A-Za-z0-9]*":null(,|(?=})))+')
+
+
+def _without_null(match: re.Match[bytes]) -> bytes:
+    """Keep the one separator that is still needed around removed members."""
+    opened_with, closed_with = match.group(1), match.group(2)
+    if opened_with == b"{":
+        return b"{"
+    return b"," if closed_with == b"," else b""
+
+
+class _KeyObject(dict[Any, Any]):
+    """An object in the place of a key; hashable by identity, converted to a struct later."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _expand_keys(tree: Any) -> Any:
+    """Return the tree with string keys that hold objects replaced by these objects."""
+    if isinstance(tree, list):
+        return [_expand_keys(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return {_expand_key(key): _expand_keys(value) for key, value in tree.items()}
+
+
+def _expand_key(key: Any) -> Any:
+    if not (isinstance(key, str) and key.startswith("{")):
+        return key
+    try:
+        value = parse_dialect(key.encode())
+    except RemoteProtocolError:
+        return key
+    return _KeyObject(value) if isinstance(value, dict) else key
+
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_SCALAR: Final = re.compile(
+    r"(?P<number>-?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,9})?)"
+    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+)
+_STRINGS: Final = json.JSONDecoder(strict=False)  # the C scanner of the standard library
+_NAMES: Final = {"true": True, "false": False, "null": None}
+
+_KEY_FIRST, _KEY, _COLON, _VALUE, _DICT_NEXT, _ITEM_FIRST, _ITEM, _LIST_NEXT = range(8)
+_AFTER: Final = {_VALUE: _DICT_NEXT, _ITEM_FIRST: _LIST_NEXT, _ITEM: _LIST_NEXT}
+_TAKES_VALUE: Final = frozenset(_AFTER)
+_TAKES_KEY: Final = frozenset({_KEY_FIRST, _KEY})
+
+
+class _Frame:
+    """One open object or array, and what it expects next."""
+
+    __slots__ = ("container", "expects", "key")
+
+    def __init__(self, container: Any, expects: int) -> None:
+        self.container = container
+        self.expects = expects
+        self.key: Any = None
+
+
+def parse_dialect(data: Buffer) -> Any:
+    """Return a body in Java's dialect as dicts, lists and scalars.
+
+    Iterative and bounded in depth: hostile nesting is an error, not a stack overflow.
+    """
+    text = str(data, "utf-8", "replace")
+    root: list[Any] = []
+    stack = [_Frame(root, _ITEM)]
+    position = _SPACE.match(text).end()  # type: ignore[union-attr]  # matches always
+    while position < len(text):
+        character = text[position]
+        if character in "{[":
+            _open(stack, character)
+            position += 1
+        elif character in "}]":
+            _close(stack, character)
+            position += 1
+        elif character in ",:":
+            _separate(stack[-1], character, is_root=len(stack) == 1)
+            position += 1
+        else:
+            position = _take_scalar(stack[-1], text, position)
+        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+    if len(stack) != 1 or len(root) != 1:
+        raise RemoteProtocolError("a JSON body ends early")
+    return root[0]
+
+
+def _open(stack: list[_Frame], character: str) -> None:
+    frame = stack[-1]
+    if len(stack) > DEPTH_MAX:
+        raise RemoteProtocolError(f"a JSON body is nested more than {DEPTH_MAX} deep")
+    if frame.expects in _TAKES_KEY and character == "{":
+        stack.append(_Frame(_KeyObject(), _KEY_FIRST))
+    elif frame.expects not in _TAKES_VALUE:
+        raise _unexpected(character)
+    elif character == "{":
+        stack.append(_Frame({}, _KEY_FIRST))
+    else:
+        stack.append(_Frame([], _ITEM_FIRST))
+
+
+def _close(stack: list[_Frame], character: str) -> None:
+    closing = (_KEY_FIRST, _DICT_NEXT) if character == "}" else (_ITEM_FIRST, _LIST_NEXT)
+    if len(stack) == 1 or stack[-1].expects not in closing:
+        raise _unexpected(character)
+    container = stack.pop().container
+    _take(stack[-1], container)
+
+
+def _separate(frame: _Frame, character: str, *, is_root: bool) -> None:
+    if character == ":" and frame.expects == _COLON:
+        frame.expects = _VALUE
+    elif character == "," and frame.expects == _DICT_NEXT:
+        frame.expects = _KEY
+    elif character == "," and frame.expects == _LIST_NEXT and not is_root:
+        frame.expects = _ITEM
+    else:
+        raise _unexpected(character)
+
+
+def _take(frame: _Frame, value: Any) -> None:
+    """Put a key, a member's value or an item where it belongs."""
+    if frame.expects in _TAKES_KEY:
+        frame.key = value
+        frame.expects = _COLON
+        return
+    if frame.expects == _VALUE:
+        if value is not None:
+            frame.container[frame.key] = value
+    elif frame.expects in _TAKES_VALUE:
+        frame.container.append(value)
+    else:
+        raise RemoteProtocolError("a JSON body has two values without a separator")
+    frame.expects = _AFTER[frame.expects]
+
+
+def _take_scalar(frame: _Frame, text: str, position: int) -> int:
+    if text[position] == '"':
+        try:
+            value, end = _STRINGS.raw_decode(text, position)
+        except ValueError as exc:
+            raise RemoteProtocolError(f"a JSON body has a broken string: {exc}") from exc
+        _take(frame, value if value.isascii() else _without_surrogates(value))
+        return int(end)
+    match = _SCALAR.match(text, position)
+    if match is None:
+        raise _unexpected(text[position])
+    token = match.group()
+    if frame.expects in _TAKES_KEY:
+        _take(frame, token)
+    elif match.lastgroup == "number":
+        _take(frame, int(token) if token.lstrip("-").isdigit() else float(token))
+    elif token in _NAMES:
+        _take(frame, _NAMES[token])
+    else:
+        raise _unexpected(token)
+    return match.end()
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which no UTF-8 text may hold, by what Java writes for them."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _unexpected(token: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a JSON body has an unexpected {token[:20]!r}")

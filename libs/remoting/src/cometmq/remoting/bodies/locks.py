@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks of queues for orderly consumption."""
+
+import msgspec
+
+from cometmq.remoting.bodies.queues import MessageQueue
+
+
+class LockBatch(msgspec.Struct, gc=False, rename="camel"):
+    """Queues that a client wants to lock or to unlock; the last member is of 5.x."""
+
+    client_id: str = ""
+    consumer_group: str = ""
+    mq_set: list[MessageQueue] = []
+    only_this_broker: bool | None = None
+
+
+class LockBatchReply(msgspec.Struct, gc=False, rename="camel"):
+    """Queues that the client holds now."""
+
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)

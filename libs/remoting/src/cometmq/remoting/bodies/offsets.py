@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets of groups and queues."""
+
+import msgspec
+
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.integers import Int32, Int64
+
+
+class ConsumerOffsetTable(msgspec.Struct, gc=False, rename="camel"):
+    """Committed offsets by `topic@group` and queue id: code 43 and consumerOffset.json."""
+
+    offset_table: dict[str, dict[Int32, Int64]] = {}
+    data_version: DataVersion | None = None
+
+
+class DelayOffsetTable(msgspec.Struct, gc=False, rename="camel"):
+    """Next queue offset by delay level: code 45 and delayOffset.json."""
+
+    offset_table: dict[Int32, Int64] = {}
+    data_version: DataVersion | None = None
+
+
+class QueueOffsetTable(msgspec.Struct, gc=False, rename="camel"):
+    """Offsets by queue: the body of codes 220 and 222."""
+
+    offset_table: dict[MessageQueue, Int64] = {}
+
+
+class QueueOffset(msgspec.Struct, gc=False, rename="camel"):
+    """One offset of the list that C++ clients get instead of a table."""
+
+    broker_name: str = ""
+    offset: Int64 = 0
+    queue_id: Int32 = 0
+    topic: str = ""
+
+
+class QueueOffsetList(msgspec.Struct, gc=False, rename="camel"):
+    """Body of code 220 when a C++ client asked for the reset."""
+
+    offset_table: list[QueueOffset] = []
+
+
+class ConsumerStatus(msgspec.Struct, gc=False, rename="camel"):
+    """Offsets of one client (code 221) or of several by client id (code 223)."""
+
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
+    message_queue_table: dict[MessageQueue, Int64] = {}
+
+
+class CorrectionOffsets(msgspec.Struct, gc=False, rename="camel"):
+    """Least offsets of other groups by queue id."""
+
+    correction_offsets: dict[Int32, Int64] = {}

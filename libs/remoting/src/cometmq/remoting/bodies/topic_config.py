@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics and consumer groups as brokers keep, register and exchange them."""
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.types import Buffer
+
+REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024
+_LENGTH: Final = struct.Struct(">i")
+_ZLIB_LEVEL: Final = 9  # what brokers use
+
+
+class DataVersion(msgspec.Struct, gc=False, rename="camel"):
+    """Version of a table: equal only if both members are; 5.x adds `state_version`."""
+
+    counter: Int64 = 0
+    timestamp: Int64 = 0
+    state_version: Int64 | None = None
+
+    def next_version(self, now_ms: int) -> "DataVersion":
+        """Return the version after a change."""
+        return DataVersion(self.counter + 1, now_ms, self.state_version)
+
+
+class TopicConfig(msgspec.Struct, gc=False, rename="camel"):
+    """One topic of a broker; `attributes` is of 5.x."""
+
+    order: bool = False
+    perm: Int32 = 6
+    read_queue_nums: Int32 = 16
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str = ""
+    topic_sys_flag: Int32 = 0
+    write_queue_nums: Int32 = 16
+    attributes: dict[str, str] | None = None
+
+
+class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
+    """All topics of a broker: body of GET_ALL_TOPIC_CONFIG and the file topics.json."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel"):
+    """One consumer group of a broker."""
+
+    broker_id: Int64 = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    group_name: str = ""
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: Int32 = 16
+    retry_queue_nums: Int32 = 1
+    which_broker_when_consume_slowly: Int64 = 1
+
+
+class SubscriptionGroupTable(msgspec.Struct, gc=False, rename="camel"):
+    """All consumer groups of a broker, and the file subscriptionGroup.json."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class RegisterBrokerBody(msgspec.Struct, gc=False, rename="camel"):
+    """Body of REGISTER_BROKER."""
+
+    filter_server_list: list[str] = []
+    topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(
+        default_factory=TopicConfigTable
+    )
+
+
+def encode_register_body(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
+    """Return the body as JSON or in the compressed form.
+
+    The compressed form loses `order` and `topicSysFlag` of the topics, as in Java.
+    """
+    if not compressed:
+        return encode_json(body)
+    table = body.topic_config_serialize_wrapper
+    parts = [encode_json(table.data_version)]
+    lines = [
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} "
+        f"{topic.perm} {topic.topic_filter_type}".encode()
+        for topic in table.topic_config_table.values()
+    ]
+    data = b"".join(
+        [
+            *_with_lengths(parts),
+            _LENGTH.pack(len(lines)),
+            *_with_lengths(lines),
+            *_with_lengths([encode_json(body.filter_server_list)]),
+        ]
+    )
+    return zlib.compress(data, _ZLIB_LEVEL)
+
+
+def _with_lengths(parts: list[bytes]) -> list[bytes]:
+    return [_LENGTH.pack(len(part)) + part for part in parts]
+
+
+def decode_register_body(data: Buffer, *, compressed: bool) -> RegisterBrokerBody:
+    """Return the body of either form; RemoteProtocolError if it is broken."""
+    if not compressed:
+        return decode_json(RegisterBrokerBody, data)
+    reader = _Reader(_inflate(data))
+    version = decode_json(DataVersion, reader.part())
+    topics = [_topic_of_line(reader.part()) for _ in range(reader.count())]
+    filter_servers = decode_json(list[str], reader.part())
+    table = TopicConfigTable(version, {topic.topic_name: topic for topic in topics})
+    return RegisterBrokerBody(filter_servers, table)
+
+
+def _inflate(data: Buffer) -> bytes:
+    reader = zlib.decompressobj()
+    try:
+        plain = reader.decompress(data, REGISTER_BYTES_MAX)
+    except zlib.error as exc:
+        raise RemoteProtocolError(f"a registration is no zlib stream: {exc}") from exc
+    if not reader.eof:
+        raise RemoteProtocolError("a registration ends early or is too large")
+    return plain
+
+
+class _Reader:
+    """Parts with a length before each."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def part(self) -> bytes:
+        length = self.count()
+        start = self._position
+        if length > len(self._data) - start:
+            raise RemoteProtocolError(f"a registration claims a part of {length} bytes")
+        self._position = start + length
+        return self._data[start : self._position]
+
+    def count(self) -> int:
+        if len(self._data) - self._position < _LENGTH.size:
+            raise RemoteProtocolError("a registration ends early")
+        value: int = _LENGTH.unpack_from(self._data, self._position)[0]
+        if value < 0:
+            raise RemoteProtocolError(f"a registration claims {value} parts")
+        self._position += _LENGTH.size
+        return value
+
+
+def _topic_of_line(line: bytes) -> TopicConfig:
+    words = str(line, "utf-8", "replace").split(" ")
+    if len(words) != 5:
+        raise RemoteProtocolError(f"a registered topic has {len(words)} fields, not 5")
+    name, read_queues, write_queues, perm, filter_type = words
+    try:
+        return msgspec.convert(
+            {
+                "topicName": name,
+                "readQueueNums": read_queues,
+                "writeQueueNums": write_queues,
+                "perm": perm,
+                "topicFilterType": filter_type,
+            },
+            TopicConfig,
+            strict=False,
+        )
+    except msgspec.ValidationError as exc:
+        raise RemoteProtocolError(f"a registered topic is broken: {exc}") from exc

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of access control administration.
+
+All fields are optional on the wire: a missing one is answered with the code of the failed
+change, not as a broken request.
+"""
+
+import msgspec
+
+
+class UpdateAndCreateAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Create or change an account; permissions are comma-separated `NAME=PUB|SUB`."""
+
+    access_key: str | None = None
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete an account."""
+
+    access_key: str | None = None
+
+
+class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Versions of a broker's access control files, each a JSON text."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    version: str
+    all_acl_file_version: str | None = None
+
+
+class UpdateGlobalWhiteAddrsConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Replace the addresses that need no account."""
+
+    global_white_addrs: str | None = None
+    acl_file_full_path: str | None = None

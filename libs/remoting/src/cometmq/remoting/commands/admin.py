@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of broker administration and monitoring."""
+
+import msgspec
+
+from cometmq.remoting.integers import Int32, Int64
+
+
+class GetBrokerConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Version of the settings, a JSON text."""
+
+    version: str
+
+
+class GetConsumerConnectionList(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the connected clients of a consumer group."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionList(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the connected clients of a producer group."""
+
+    producer_group: str
+
+
+class GetConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask how far a consumer group is, in one topic or in all."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class InvokeBrokerToResetOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Move a consumer group to a moment (-1 is the end), or one queue to an offset (5.x)."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+
+
+class InvokeBrokerToGetConsumerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask the broker to ask a group's clients for their offsets."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class QueryTopicConsumeByWho(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask which groups consume a topic."""
+
+    topic: str
+
+
+class RegisterFilterServer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Announce a filter server: a dead feature whose request is still answered."""
+
+    filter_server_addr: str | None = None
+
+
+class RegisterFilterServerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Who the broker is."""
+
+    broker_name: str
+    broker_id: Int64
+
+
+class QueryConsumeTimeSpan(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask how old the messages are that a group has and consumes."""
+
+    topic: str
+    group: str
+
+
+class QueryCorrectionOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the least offsets of other groups, to correct those of one."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Copy the offsets of one group to another."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class ViewBrokerStatsData(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for one statistic of the last minute, hour and day."""
+
+    stats_name: str
+    stats_key: str
+
+
+class GetBrokerConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask how far all groups are."""
+
+    is_order: bool = False

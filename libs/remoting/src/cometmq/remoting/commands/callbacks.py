@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of the requests that a broker sends to its clients."""
+
+import msgspec
+
+from cometmq.remoting.integers import Int64
+
+
+class NotifyConsumerIdsChanged(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Tell a consumer that its group has gained or lost a member."""
+
+    consumer_group: str
+
+
+class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have a consumer continue at the offsets of the body."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool
+
+
+class GetConsumerStatusFromClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask a consumer for its offsets of a topic."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerRunningInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask a consumer what it does; brokers pass the request on to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectly(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have one consumer process one message now; brokers pass the request on."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None

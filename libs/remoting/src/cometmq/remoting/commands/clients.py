@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of the requests by which clients register at a broker and find each other."""
+
+import msgspec
+
+
+class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Take a client out of its producer or consumer group."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GetConsumerListByGroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask which clients consume for a group, to share the queues among them."""
+
+    consumer_group: str

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of consumer group administration at a broker."""
+
+import msgspec
+
+
+class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete a consumer group, with its offsets if asked to."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class GetSubscriptiongroupConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the settings of one consumer group (5.x)."""
+
+    group: str

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of the name server's requests."""
+
+import msgspec
+
+from cometmq.remoting.integers import Int32, Int64
+
+
+class PutKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Set one value in a namespace."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Read one value of a namespace."""
+
+    namespace: str
+    key: str
+
+
+class GetKvConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The value found."""
+
+    value: str | None = None
+
+
+class DeleteKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete one value of a namespace."""
+
+    namespace: str
+    key: str
+
+
+class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Announce a broker and its topics; `body_crc32` 0 means unchecked."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool = False
+    body_crc32: Int32 = msgspec.field(name="bodyCrc32", default=0)
+
+
+class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Where a slave finds its master."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnregisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Take a broker out of the routes."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class GetRouteinfoByTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask which brokers hold a topic."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+class WipeWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Take the write permission of all topics of a broker."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How many topics lost the permission."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Give the write permission of all topics of a broker back."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """How many topics got the permission."""
+
+    add_topic_count: Int32
+
+
+class DeleteTopicInNamesrv(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Take a topic out of the routes, of one cluster or of all."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetKvlistByNamespace(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Read all values of a namespace."""
+
+    namespace: str
+
+
+class GetTopicsByCluster(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the topics of a cluster."""
+
+    cluster: str
+
+
+class QueryDataVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask whether the name server knows the broker's topics in their present version."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Whether the broker must register again."""
+
+    changed: bool

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of pulling messages."""
+
+import msgspec
+
+from cometmq.remoting.integers import Int32, Int64
+
+
+class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Read messages of one queue from an offset on, waiting for the first if asked to."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+class PullMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Where to read next, and from which broker of the group."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of replies to messages: from the replier to the broker, and on to the requester."""
+
+import msgspec
+
+from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
+from cometmq.remoting.integers import Int32, Int64
+
+
+class SendReplyMessage(SendMessage, frozen=True, gc=False, rename="camel"):
+    """Hand the reply to a message to the broker."""
+
+
+class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
+    """SendReplyMessage with one-letter names."""
+
+
+class SendReplyMessageReply(SendMessageReply, frozen=True, gc=False, rename="camel"):
+    """Id "0" and offset 0 unless the reply was stored as well."""
+
+
+class PushReplyMessageToClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Hand a reply to the client that waits for it; hosts are `ip:port` texts."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False

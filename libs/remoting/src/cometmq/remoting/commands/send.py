@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of sending a message, a batch, and a message back to the broker."""
+
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.integers import Int32, Int64
+
+_SHORT_NAMES: Final = {
+    "producer_group": "a",
+    "topic": "b",
+    "default_topic": "c",
+    "default_topic_queue_nums": "d",
+    "queue_id": "e",
+    "sys_flag": "f",
+    "born_timestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsume_times": "j",
+    "unit_mode": "k",
+    "max_reconsume_times": "l",
+    "batch": "m",
+}
+
+
+class SendMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Store one message; a negative queue id lets the broker choose the queue."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+
+class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
+    """SendMessage with one-letter names on the wire; what clients send by default."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+
+class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Where the message lies; a batch has comma-separated ids and its first queue offset."""
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+
+
+class ConsumerSendMsgBack(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have a message that could not be consumed delivered again, later, to its group.
+
+    A delay level of 0 lets the broker choose, a negative one means the dead-letter queue.
+    """
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers of topic administration at a broker."""
+
+import msgspec
+
+from cometmq.remoting.integers import Int32
+
+
+class UpdateAndCreateTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Create a topic or change it."""
+
+    topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    default_topic: str | None = None
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+class GetTopicStatsInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the offsets and last store times of a topic's queues."""
+
+    topic: str
+
+
+class DeleteTopicInBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Delete a topic of a broker."""
+
+    topic: str
+
+
+class GetTopicConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Ask for the settings of one topic (5.x)."""
+
+    topic: str

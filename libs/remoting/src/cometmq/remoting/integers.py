@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers of headers and bodies with the bounds of Java's int and long.
+
+Without bounds a hostile number would pass the decoder and fail where bytes are packed.
+"""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
