@@ -5,32 +5,31 @@ One event loop owns everything in here: no locks. `app.py` builds it; handlers r
 their first argument; the domain objects inside never see it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cometmq.broker.consumers import Consumers
-    from cometmq.broker.delay import DelayService
-    from cometmq.broker.groups import Groups
-    from cometmq.broker.history import History
-    from cometmq.broker.hold import HoldTable
-    from cometmq.broker.locks import QueueLocks
-    from cometmq.broker.offsets import Offsets
-    from cometmq.broker.persistence import ConfigSaver
-    from cometmq.broker.producers import Producers
-    from cometmq.broker.registration import Registration
-    from cometmq.broker.settings import BrokerSettings
-    from cometmq.broker.settings_file import SettingsFile
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.store_driver import StoreDriver
-    from cometmq.broker.topics import Topics
-    from cometmq.remoting.bodies.topic_config import DataVersion
-    from cometmq.remoting.log import Log
-    from cometmq.runtime.clock import Clock
-    from cometmq.runtime.settings import Loaded
-    from cometmq.store.message_store import MessageStore
+from cometmq.broker.consumers import Consumers
+from cometmq.broker.delay import DelayService
+from cometmq.broker.groups import Groups
+from cometmq.broker.history import History
+from cometmq.broker.hold import HoldTable
+from cometmq.broker.locks import QueueLocks
+from cometmq.broker.messages import cluster_pair
+from cometmq.broker.offsets import Offsets
+from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.producers import Producers
+from cometmq.broker.registration import Registration
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.store_driver import StoreDriver
+from cometmq.broker.topics import Topics
+from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
+from cometmq.remoting.command import ConstantExt
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+from cometmq.store.message_store import MessageStore
+from cometmq.store.settings import BrokerRole
 
 
 @dataclass(slots=True)
@@ -57,7 +56,32 @@ class Broker:
     stats: BrokerStats
     history: History
     address: str  # "ip:port" that clients and name servers know
-    store_host: bytes  # the same packed: what goes into each record
+    host: str  # its ip, as remarks name the broker
+    store_host: bytes  # ip and port packed: what goes into each record
+    cluster_pair: str = ""  # the property that every message gets
+    send_ext: ConstantExt = ConstantExt({})  # noqa: RUF009  # replaced by `apply`, never changed
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     started_ms: int = 0
     is_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        """Derive what the hot path needs of the settings."""
+        self.apply(self.loaded)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker only follows a master."""
+        return self.settings.broker_role is BrokerRole.SLAVE
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a subscription group, created if that is allowed."""
+        return self.groups.find(name, auto_create=self.settings.auto_create_subscription_group)
+
+    def apply(self, loaded: Loaded[BrokerSettings]) -> None:
+        """Use these settings from now on."""
+        settings = loaded.value
+        self.loaded = loaded
+        self.settings = settings
+        self.cluster_pair = cluster_pair(settings.broker_cluster_name)
+        trace = "true" if settings.trace_on else "false"
+        self.send_ext = ConstantExt({"MSG_REGION": settings.region_id, "TRACE_ON": trace})

@@ -12,16 +12,18 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.names import SCHEDULE_TOPIC
+from cometmq.broker.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
+from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import (
     PAIR_SEPARATOR,
     VALUE_SEPARATOR,
     PropertyKey,
     append_property,
     index_keys,
+    render_properties,
     without_property,
 )
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.record import MessageRecord, NewMessage
 
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
@@ -119,3 +121,89 @@ def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
 def without_delay(text: str) -> str:
     """Return the text of a message that must not wait (again)."""
     return without_property(text, _DELAY)
+
+
+def batch_text(common: SentProperties) -> str:
+    """Return what each item of a batch gets behind its own properties: WAIT stays in it."""
+    if common.wait is None:
+        return common.text
+    return f"{_WAIT}{VALUE_SEPARATOR}{common.wait}{PAIR_SEPARATOR}{common.text}"
+
+
+def sent_back(
+    record: MessageRecord, *, topic: str, queue_id: int, delay_level: int, host: bytes
+) -> NewMessage:
+    """Return a message that could not be consumed as one for its group's retry topic.
+
+    The topic and the id of the first failed delivery stay in its properties; level 0 removes
+    the delay, as for the dead-letter topic.
+    """
+    properties = dict(record.properties)
+    properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
+    properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, record.offset_message_id)
+    properties[_WAIT] = "false"
+    properties[_DELAY] = str(delay_level)
+    message = record.to_new_message()
+    message.topic = topic
+    message.queue_id = queue_id
+    message.store_host = host
+    message.reconsume_times = record.reconsume_times + 1
+    message.prepared_offset = 0
+    message.properties = render_properties(properties)
+    message.wait = False
+    return message
+
+
+def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
+    """Return a delayed message as one for its real queue; None if that is not known.
+
+    Compatibility: the text is not changed: REAL_TOPIC, REAL_QID and DELAY stay in it.
+    """
+    topic = record.properties.get(_REAL_TOPIC)
+    queue_id = _level(record.properties.get(_REAL_QUEUE_ID, ""))
+    if not topic or topic == HALF_TOPIC:
+        return None
+    message = record.to_new_message()
+    message.topic = topic
+    message.queue_id = queue_id
+    message.store_host = host
+    message.prepared_offset = 0
+    message.wait = False
+    return message
+
+
+class MovedQueue(msgspec.Struct, rename="camel"):
+    """The queue of an OffsetMoved event."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class OffsetMoved(msgspec.Struct, rename="camel"):
+    """A consumer asked for an offset that its queue does not have (any more)."""
+
+    consumer_group: str
+    message_queue: MovedQueue
+    offset_new: int
+    offset_request: int
+
+
+def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
+    """Return the message that tells operators of such a consumer."""
+    group = event.consumer_group
+    properties = {_KEYS: group, _DELAY: "0", _TAGS: group}
+    return NewMessage(
+        OFFSET_MOVED_TOPIC,
+        queue_id=0,
+        flag=0,
+        sys_flag=0,
+        born_timestamp=now_ms,
+        born_host=host,
+        store_host=host,
+        body=msgspec.json.encode(event),
+        properties=render_properties(properties),
+        tag_code=tag_code(group),
+        keys=(group,),
+        wait=False,
+    )

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.store.json_config import JsonTable
 
 KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets (14, 15) and the ends of queues (29 to 32)."""
+
+from cometmq.broker.broker import Broker
+from cometmq.remoting import remarks
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.offsets import (
+    GetEarliestMsgStoretime,
+    GetEarliestMsgStoretimeReply,
+    GetMaxOffset,
+    GetMaxOffsetReply,
+    GetMinOffset,
+    GetMinOffsetReply,
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
+    SearchOffsetByTimestamp,
+    SearchOffsetByTimestampReply,
+    UpdateConsumerOffset,
+)
+from cometmq.remoting.errors import QueryNotFound
+from cometmq.store.results import BoundaryType
+
+
+def query_consumer_offset(
+    broker: Broker, call: Call[QueryConsumerOffset]
+) -> QueryConsumerOffsetReply:
+    """Return the committed offset; without one, 0 or "not found".
+
+    Compatibility: after "not found" the client obeys its consumeFromWhere. RocketMQ answers 0
+    instead while a queue's first message is in memory, so that a new group with
+    CONSUME_FROM_LAST_OFFSET reads a young topic from its start. Here 0 is answered only if the
+    whole queue is new to the group; youngQueueStartsAtZero brings the old rule back.
+    """
+    header = call.header
+    committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
+    if committed is not None:
+        return QueryConsumerOffsetReply(committed)
+    if _starts_at_zero(broker, header):
+        return QueryConsumerOffsetReply(0)
+    raise QueryNotFound(remarks.CONSUMER_OFFSET_NOT_FOUND)
+
+
+def _starts_at_zero(broker: Broker, header: QueryConsumerOffset) -> bool:
+    """Tell whether a group without an offset must begin with the queue's first message."""
+    topic, queue_id = header.topic, header.queue_id
+    store = broker.store
+    if store.max_offset(topic, queue_id) <= 0:
+        return True
+    if store.min_offset(topic, queue_id) > 0:
+        return False
+    if broker.settings.young_queue_starts_at_zero:
+        return store.is_in_memory(topic, queue_id, 0)
+    if broker.offsets.queues(header.consumer_group, topic):
+        return True  # the topic got another queue while the group consumed the others
+    group = broker.consumers.group(header.consumer_group)
+    subscribed_ms = None if group is None else group.subscribed_ms.get(topic)
+    return subscribed_ms is not None and subscribed_ms <= store.earliest_store_time(topic, queue_id)
+
+
+def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:
+    """Remember how far a group is."""
+    header = call.header
+    broker.offsets.commit(
+        header.consumer_group, header.topic, header.queue_id, header.commit_offset
+    )
+    return OK
+
+
+def search_offset_by_timestamp(
+    broker: Broker, call: Call[SearchOffsetByTimestamp]
+) -> SearchOffsetByTimestampReply:
+    """Return the offset of the message stored nearest to a time."""
+    header = call.header
+    boundary = BoundaryType.__members__.get((header.boundary_type or "").upper())
+    offset = broker.store.offset_by_time(
+        header.topic, header.queue_id, header.timestamp, boundary=boundary
+    )
+    return SearchOffsetByTimestampReply(offset)
+
+
+def get_max_offset(broker: Broker, call: Call[GetMaxOffset]) -> GetMaxOffsetReply:
+    """Return the offset that the queue's next message will have."""
+    return GetMaxOffsetReply(broker.store.max_offset(call.header.topic, call.header.queue_id))
+
+
+def get_min_offset(broker: Broker, call: Call[GetMinOffset]) -> GetMinOffsetReply:
+    """Return the offset of the queue's oldest message."""
+    return GetMinOffsetReply(broker.store.min_offset(call.header.topic, call.header.queue_id))
+
+
+def get_earliest_msg_storetime(
+    broker: Broker, call: Call[GetEarliestMsgStoretime]
+) -> GetEarliestMsgStoretimeReply:
+    """Return when the queue's oldest message was stored, -1 without one."""
+    header = call.header
+    return GetEarliestMsgStoretimeReply(
+        broker.store.earliest_store_time(header.topic, header.queue_id)
+    )

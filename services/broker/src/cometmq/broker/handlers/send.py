@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+Hot path: `send_message` runs once per message (budget 2 us beside the store's put). The checks
+are in RocketMQ's order; what only matters for odd requests is behind one test.
+
+Compatibility: as in RocketMQ, the write permission of a topic is not checked on a send (routes
+hide such queues), and every answer carries MSG_REGION and TRACE_ON.
+"""
+
+from typing import Final
+
+from cometmq.broker import refusals, retries
+from cometmq.broker.broker import Broker
+from cometmq.broker.messages import batch_text, delay, read_sent, sent_keys, without_delay
+from cometmq.broker.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    check_topic,
+)
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
+from cometmq.remoting.errors import (
+    CommandError,
+    CorruptRecord,
+    MessageIllegal,
+    NoPermission,
+    ServerError,
+    SubscriptionGroupNotExist,
+    SystemBusy,
+    TopicNotExist,
+)
+from cometmq.remoting.message.batch import BatchItem, split_batch
+from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag, tag_code
+from cometmq.remoting.message.properties import join_properties
+from cometmq.remoting.message.record import NewMessage
+from cometmq.store.results import PutResult, PutStatus
+
+SendHeader = SendMessage | SendMessageV2
+
+MULTI_TAG: Final = "MULTI_TAG"
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+_WRITE: Final = int(Perm.WRITE)
+
+
+def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
+    """Store one message, or a batch if the header says so; answered after the commit."""
+    try:
+        if call.header.batch:
+            _send_batch(broker, call)
+        else:
+            _send_one(broker, call)
+    except CommandError as error:
+        broker.stats.put_failed_count += 1
+        return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
+    return None
+
+
+def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
+    """Store all messages of a batch side by side, or none."""
+    try:
+        _send_batch(broker, call)
+    except CommandError as error:
+        broker.stats.put_failed_count += 1
+        return Reply(code=error.code, remark=error.remark, ext=broker.send_ext)
+    return None
+
+
+def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
+    header = call.header
+    topic = header.topic
+    config = _admit(broker, call)
+    queue_id = _queue_id(broker, config, header.queue_id, call)
+    sent = read_sent(header.properties, broker.cluster_pair)
+    if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
+        topic, queue_id = _redirect(broker, call, topic, queue_id)
+        if topic.startswith(DLQ_PREFIX):
+            sent.delay_level = 0
+            sent.text = without_delay(sent.text)
+    if sent.is_half:
+        raise NoPermission(refusals.transaction_forbidden(broker.host))
+    message = NewMessage(
+        topic,
+        queue_id,
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        call.peer.host,
+        broker.store_host,
+        call.body,
+        sent.text,
+        header.reconsume_times,
+        0,
+        tag_code(sent.tags),
+        sent_keys(sent),
+        sent.waits_for_disk,
+    )
+    if config.topic_filter_type == MULTI_TAG:
+        message.sys_flag |= SysFlag.MULTI_TAGS
+    if sent.delay_level > 0:
+        delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
+    broker.driver.put(
+        message, lambda result: _answer(broker, call, topic, header.queue_id, result, 1)
+    )
+
+
+def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
+    header = call.header
+    topic = header.topic
+    config = _admit(broker, call)
+    queue_id = _queue_id(broker, config, header.queue_id, call)
+    if topic.startswith(RETRY_PREFIX):
+        raise MessageIllegal(remarks.BATCH_RETRY_TOPIC + RETRY_PREFIX)
+    common = read_sent(header.properties, broker.cluster_pair)
+    if header.sys_flag & TRANSACTION_MASK or common.delay_level > 0:
+        raise MessageIllegal(remarks.MESSAGE_ILLEGAL)
+    if len(call.body) > broker.settings.max_message_size:
+        raise MessageIllegal(remarks.MESSAGE_ILLEGAL)
+    try:
+        items = split_batch(call.body)
+    except CorruptRecord as error:
+        raise ServerError(f"the batch cannot be read, {error}") from error
+    if not items:
+        raise ServerError("the batch is empty")
+    common_text = batch_text(common)
+    sys_flag = header.sys_flag
+    if config.topic_filter_type == MULTI_TAG:
+        sys_flag |= SysFlag.MULTI_TAGS
+    messages = [
+        _batch_message(broker, call, queue_id, sys_flag, item, common_text) for item in items
+    ]
+    count = len(messages)
+    broker.driver.put_batch(
+        messages, lambda result: _answer(broker, call, topic, queue_id, result, count)
+    )
+
+
+def _batch_message(
+    broker: Broker,
+    call: Call[SendHeader],
+    queue_id: int,
+    sys_flag: int,
+    item: BatchItem,
+    common_text: str,
+) -> NewMessage:
+    """Return one message of a batch: its own properties, then those of the request."""
+    header = call.header
+    text = join_properties(item.properties, common_text)
+    sent = read_sent(text, "")
+    return NewMessage(
+        header.topic,
+        queue_id,
+        item.flag,
+        sys_flag,
+        header.born_timestamp,
+        call.peer.host,
+        broker.store_host,
+        item.body,
+        text,
+        header.reconsume_times,
+        0,
+        tag_code(sent.tags),
+        sent_keys(sent),
+        sent.waits_for_disk,
+    )
+
+
+def _admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
+    """Return the topic's configuration, or raise why the broker takes no message for it."""
+    settings = broker.settings
+    topic = call.header.topic
+    config = broker.topics.get(topic)
+    if settings.start_accept_send_request_time_stamp:
+        _check_start(broker)
+    if not settings.broker_permission & _WRITE and config is not None and config.order:
+        raise NoPermission(remarks.broker_send_forbidden(broker.host))
+    if config is None or topic in SEND_FORBIDDEN_TOPICS:
+        config = _unknown_topic(broker, call.header)
+    if broker.driver.waiting_count >= settings.send_thread_pool_queue_capacity:
+        broker.stats.busy_count += 1
+        waited_ms = max(0, broker.clock.monotonic_ms() - call.received_ms)
+        raise SystemBusy(
+            remarks.rejected(in_flight=broker.driver.waiting_count, waited_ms=waited_ms)
+        )
+    return config
+
+
+def _check_start(broker: Broker) -> None:
+    start_ms = broker.settings.start_accept_send_request_time_stamp
+    if broker.clock.now_ms() < start_ms:
+        raise ServerError(refusals.before_start(start_ms))
+
+
+def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
+    """Create the topic from its default topic if that is allowed, or raise the refusal."""
+    topic = header.topic
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise NoPermission(remarks.send_topic_forbidden(topic))
+    is_retry = topic.startswith(RETRY_PREFIX)
+    unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
+    sys_flag = int(unit_flag) if header.unit_mode else 0
+    config = broker.topics.create_for_send(
+        topic,
+        default_topic=header.default_topic,
+        queue_nums=header.default_topic_queue_nums,
+        sys_flag=sys_flag,
+        auto_create=broker.settings.auto_create_topic_enable,
+    )
+    if config is None and is_retry:
+        config = broker.topics.create(topic, queue_nums=1, sys_flag=sys_flag)
+    if config is None:
+        raise TopicNotExist(remarks.send_topic_not_exist(topic))
+    return config
+
+
+def _queue_id(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
+    """Return the queue to write to; a negative wish means any."""
+    if queue_id < 0:
+        return broker.stats.put_count % max(1, config.write_queue_nums)
+    if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+        raise ServerError(refusals.queue_illegal(queue_id, config, call.peer.address))
+    return queue_id
+
+
+def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int) -> tuple[str, int]:
+    """Return where a consumer's own retry goes: its retry topic, or its dead letters."""
+    header = call.header
+    group_name = topic.removeprefix(RETRY_PREFIX)
+    group = broker.group(group_name)
+    if group is None:
+        raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(group_name))
+    count_max = retries.consume_count_max(
+        group.retry_max_times, header.max_reconsume_times, version=call.version
+    )
+    if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
+        return topic, queue_id
+    dead = retries.dead_topic(group_name)
+    broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT)
+    return dead, 0
+
+
+def _answer(
+    broker: Broker,
+    call: Call[SendHeader],
+    topic: str,
+    queue_id: int,
+    result: PutResult,
+    count: int,
+) -> None:
+    """Answer a send when the store knows its fate."""
+    status = result.status
+    if status is PutStatus.PUT_OK:
+        code = _SUCCESS
+    elif status in STORED_CODES:
+        code = STORED_CODES[status]
+    else:
+        broker.stats.put_failed_count += count
+        code, remark = refusal(broker, status)
+        call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
+        return
+    broker.stats.count_put(topic, count, result.size)
+    call.answer(
+        Reply(
+            code,
+            SendMessageReply(result.message_id, queue_id, result.queue_offset),
+            ext=broker.send_ext,
+        )
+    )
+
+
+STORED_CODES: Final = {
+    PutStatus.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    PutStatus.SLAVE_NOT_AVAILABLE: int(ResponseCode.SLAVE_NOT_AVAILABLE),
+}
+
+_REFUSALS: Final = {
+    PutStatus.MESSAGE_ILLEGAL: (ResponseCode.MESSAGE_ILLEGAL, remarks.MESSAGE_ILLEGAL),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: (ResponseCode.MESSAGE_ILLEGAL, remarks.MESSAGE_ILLEGAL),
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR,
+        remarks.MAPPED_FILE_CREATE_FAILED,
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_ERROR, remarks.PAGE_CACHE_BUSY),
+}
+
+
+def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
+    """Return code and remark for a message that was not stored."""
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        usage = broker.store.stats().disk_used_ratio
+        return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
+    code, remark = _REFUSALS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"))
+    return int(code), remark

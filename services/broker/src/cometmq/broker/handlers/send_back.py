@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CONSUMER_SEND_MSG_BACK (36): try a message again later, or give it up."""
+
+from typing import Final
+
+from cometmq.broker import refusals, retries
+from cometmq.broker.broker import Broker
+from cometmq.broker.messages import delay, sent_back
+from cometmq.broker.names import retry_topic
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.send import ConsumerSendMsgBack
+from cometmq.remoting.errors import NoPermission, ServerError, SubscriptionGroupNotExist
+from cometmq.remoting.message.flags import Perm, TopicSysFlag
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.store.results import PutResult, PutStatus
+
+_WRITE: Final = int(Perm.WRITE)
+
+
+def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
+    """Store a copy for the group's retry topic or dead-letter topic; answered when stored."""
+    header = call.header
+    group = _check(broker, header)
+    if group.retry_queue_nums <= 0:
+        return OK
+    topic = retry_topic(header.group)
+    sys_flag = int(TopicSysFlag.UNIT_SUB) if header.unit_mode else 0
+    config = broker.topics.create(topic, queue_nums=group.retry_queue_nums, sys_flag=sys_flag)
+    if not config.perm & _WRITE:
+        raise NoPermission(refusals.topic_send_forbidden(topic))
+    record = broker.store.read_record(header.offset)
+    if record is None:
+        raise ServerError(remarks.send_back_not_found(header.offset))
+    _store_copy(broker, call, group, record)
+    return None
+
+
+def _check(broker: Broker, header: ConsumerSendMsgBack) -> SubscriptionGroupConfig:
+    group = broker.group(header.group)
+    if group is None:
+        raise SubscriptionGroupNotExist(remarks.send_back_group_not_exist(header.group))
+    if not broker.settings.broker_permission & _WRITE:
+        raise NoPermission(remarks.broker_send_forbidden(broker.host))
+    return group
+
+
+def _store_copy(
+    broker: Broker,
+    call: Call[ConsumerSendMsgBack],
+    group: SubscriptionGroupConfig,
+    record: MessageRecord,
+) -> None:
+    header = call.header
+    count_max = retries.consume_count_max(
+        group.retry_max_times, header.max_reconsume_times, version=call.version
+    )
+    level = 0
+    topic = retry_topic(header.group)
+    queue_id = broker.stats.send_back_count % group.retry_queue_nums
+    if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
+        topic, queue_id = retries.dead_topic(header.group), 0
+        broker.topics.create(topic, queue_nums=retries.DLQ_QUEUE_COUNT)
+    else:
+        level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))
+    message = sent_back(
+        record, topic=topic, queue_id=queue_id, delay_level=level, host=broker.store_host
+    )
+    if level > 0:
+        delay(message, level)
+    broker.driver.put(message, lambda result: _answer(broker, call, record.topic, result))
+
+
+def _answer(broker: Broker, call: Call[ConsumerSendMsgBack], topic: str, result: PutResult) -> None:
+    if result.status is not PutStatus.PUT_OK:
+        call.fail(ServerError(result.status.name))
+        return
+    broker.stats.send_back_count += 1
+    broker.stats.group(topic, call.header.group).send_back_count += 1
+    call.answer(OK)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Held pulls wake when they should, once, and never otherwise."""
+
+import pytest
+
+from cometmq.broker.filters.tags import TagFilter
+from cometmq.broker.hold import HeldPull, HoldTable
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.pull import PullMessage
+
+A, B = 65, 66
+
+
+def pull(
+    offset: int,
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    deadline_ms: int = 1000,
+    accept: TagFilter | None = None,
+    peer: object = None,
+) -> HeldPull:
+    header = PullMessage("g", topic, queue_id, offset, 32, 2, 0, 15_000, 0)
+    return HeldPull(Call(code=11, header=header, peer=peer), deadline_ms, accept)
+
+
+@pytest.fixture
+def table() -> HoldTable:
+    return HoldTable(count_max=10)
+
+
+def test_an_arrival_wakes_the_pulls_of_its_queue(table: HoldTable) -> None:
+    mine, other_queue, other_topic = pull(5), pull(5, queue_id=1), pull(5, topic="U")
+    for held in (mine, other_queue, other_topic):
+        assert table.hold(held)
+
+    table.arrived("T", 0, 6, A)
+
+    assert table.take_ready() == [mine]
+    assert table.take_ready() == []
+    assert table.count == 2
+
+
+def test_an_older_arrival_wakes_nobody(table: HoldTable) -> None:
+    table.hold(pull(5))
+    table.arrived("T", 0, 5, A)
+    assert table.take_ready() == []
+
+
+def test_a_filter_keeps_the_pull_until_its_tag_comes(table: HoldTable) -> None:
+    held = pull(5, accept=frozenset({B}).__contains__)
+    table.hold(held)
+
+    table.arrived("T", 0, 6, A)
+    assert table.take_ready() == []
+    table.arrived("T", 0, 7, B)
+    assert table.take_ready() == [held]
+
+
+def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable) -> None:
+    """Its consumer must get a newer offset, or it would scan the same messages again."""
+    held = pull(5, accept=frozenset({B}).__contains__)
+    idle = pull(7, queue_id=1)
+    table.hold(held)
+    table.hold(idle)
+
+    table.sweep(0, lambda _topic, queue_id: 6 + queue_id)
+
+    assert table.take_ready() == [held]
+    assert table.count == 1
+
+
+def test_time_wakes(table: HoldTable) -> None:
+    soon, late = pull(5, deadline_ms=100), pull(5, deadline_ms=101)
+    table.hold(soon)
+    table.hold(late)
+
+    table.expire(99)
+    assert table.take_ready() == []
+    table.expire(100)
+    assert table.take_ready() == [soon]
+    table.sweep(101, lambda *_: 0)
+    assert table.take_ready() == [late]
+
+
+def test_the_table_is_bounded() -> None:
+    table = HoldTable(count_max=1)
+    assert table.hold(pull(5))
+    assert not table.hold(pull(6))
+    table.wake_all()
+    assert table.hold(pull(6))
+
+
+def test_a_closed_connection_is_forgotten(table: HoldTable) -> None:
+    gone, stays = object(), object()
+    kept = pull(5, peer=stays)
+    table.hold(pull(5, peer=gone))
+    table.hold(kept)
+
+    table.drop(gone)
+
+    assert table.count == 1
+    table.wake_all()
+    assert table.take_ready() == [kept]
+    assert table.queue_count == 0

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the broker changes in a message before it is stored."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.messages import (
+    MovedQueue,
+    OffsetMoved,
+    batch_text,
+    cluster_pair,
+    delay,
+    delivered,
+    moved_event,
+    read_sent,
+    sent_back,
+    sent_keys,
+    without_delay,
+)
+from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.properties import parse_properties, render_properties
+from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
+
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+CLUSTER = cluster_pair("C")
+
+
+def stored(text: str, **fields: object) -> MessageRecord:
+    message = NewMessage("T", 1, 7, 0, 1000, HOST, HOST, b"body", text)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return decode_record(encode_record(message, 5, 4096, 2000))
+
+
+def test_a_plain_send_loses_wait_and_gets_the_cluster() -> None:
+    sent = read_sent("UNIQ_KEY\x01AB\x02WAIT\x01true\x02TAGS\x01A\x02KEYS\x01k1 k2\x02", CLUSTER)
+
+    assert sent.text == "UNIQ_KEY\x01AB\x02TAGS\x01A\x02KEYS\x01k1 k2\x02CLUSTER\x01C"
+    assert sent.tags == "A"
+    assert sent_keys(sent) == ("AB", "k1", "k2")
+    assert sent.waits_for_disk
+    assert sent.delay_level == 0
+    assert not sent.is_half
+
+
+def test_what_the_broker_acts_on_is_found() -> None:
+    sent = read_sent("WAIT\x01false\x02DELAY\x013\x02TRAN_MSG\x01true\x02CLUSTER\x01other", CLUSTER)
+
+    assert not sent.waits_for_disk
+    assert sent.delay_level == 3
+    assert sent.is_half
+    assert parse_properties(sent.text)["CLUSTER"] == "C"
+    assert sent_keys(sent) == ()
+
+
+def test_no_properties_and_odd_ones() -> None:
+    assert read_sent(None, CLUSTER).text == CLUSTER
+    assert read_sent("", CLUSTER).text == CLUSTER
+    odd = read_sent("\x02\x01\x02a\x01\x02DELAY\x01soon\x02\x01b", CLUSTER)
+    assert odd.delay_level == 0
+    assert parse_properties(odd.text) == {"DELAY": "soon", "CLUSTER": "C"}
+
+
+names = st.text("ABCdef_KEYSTAGWIUNQ", min_size=1, max_size=6)
+values = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=6)
+
+
+@given(st.lists(st.tuples(names, values), max_size=6))
+def test_reading_agrees_with_the_full_parser(pairs: list[tuple[str, str]]) -> None:
+    """The slow twin parses everything; the fast reader must keep the same meaning."""
+    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
+    expected = parse_properties(text)
+    sent = read_sent(text, CLUSTER)
+
+    assert sent.tags == expected.get("TAGS")
+    assert sent.keys == expected.get("KEYS")
+    assert sent.wait == expected.pop("WAIT", None)
+    assert parse_properties(sent.text) == {**expected, "CLUSTER": "C"}
+
+
+def test_a_batch_keeps_wait_behind_the_items_own_properties() -> None:
+    assert batch_text(read_sent("WAIT\x01true", CLUSTER)) == "WAIT\x01true\x02CLUSTER\x01C"
+    assert batch_text(read_sent("", CLUSTER)) == CLUSTER
+
+
+def test_a_delayed_message_remembers_where_it_goes() -> None:
+    message = NewMessage("T", 2, 0, 0, 0, HOST, HOST, b"", "DELAY\x013\x02REAL_TOPIC\x01old")
+    delay(message, 3, wait="true")
+
+    assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert parse_properties(message.properties) == {
+        "DELAY": "3",
+        "WAIT": "true",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+    }
+    assert message.properties.count("REAL_TOPIC") == 1
+    assert "DELAY" not in without_delay(message.properties)
+
+
+def test_a_delivered_message_keeps_its_text() -> None:
+    text = render_properties({"DELAY": "3", "TAGS": "A", "REAL_TOPIC": "R", "REAL_QID": "4"})
+    record = stored(text, topic="SCHEDULE_TOPIC_XXXX")
+    message = delivered(record, host=HOST)
+
+    assert message is not None
+    assert (message.topic, message.queue_id, message.properties) == ("R", 4, text)
+    assert (message.tag_code, message.flag, message.wait) == (tag_code("A"), 7, False)
+
+
+def test_what_has_no_real_topic_or_a_half_one_is_not_delivered() -> None:
+    assert delivered(stored("TAGS\x01A"), host=HOST) is None
+    half = render_properties({"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"})
+    assert delivered(stored(half), host=HOST) is None
+
+
+def test_a_message_sent_back_remembers_its_origin_once() -> None:
+    record = stored("TAGS\x01A\x02UNIQ_KEY\x01AB", reconsume_times=1)
+    first = sent_back(record, topic="%RETRY%g", queue_id=0, delay_level=4, host=HOST)
+    properties = parse_properties(first.properties)
+
+    assert properties["RETRY_TOPIC"] == "T"
+    assert properties["ORIGIN_MESSAGE_ID"] == "7F00000100002A9F0000000000001000"
+    assert (properties["WAIT"], properties["DELAY"]) == ("false", "4")
+    assert (first.reconsume_times, first.topic, first.wait) == (2, "%RETRY%g", False)
+
+    again = decode_record(encode_record(first, 0, 9999, 3000))
+    second = sent_back(again, topic="%RETRY%g", queue_id=0, delay_level=5, host=HOST)
+    assert parse_properties(second.properties)["RETRY_TOPIC"] == "T"
+    assert (
+        parse_properties(second.properties)["ORIGIN_MESSAGE_ID"] == properties["ORIGIN_MESSAGE_ID"]
+    )
+
+
+def test_the_event_of_a_moved_offset_is_what_java_writes() -> None:
+    event = OffsetMoved("g", MovedQueue("b", 3, "T"), offset_new=5, offset_request=1)
+    message = moved_event(event, host=HOST, now_ms=1)
+
+    assert message.topic == "OFFSET_MOVED_EVENT"
+    assert json.loads(bytes(message.body)) == {
+        "consumerGroup": "g",
+        "messageQueue": {"brokerName": "b", "queueId": 3, "topic": "T"},
+        "offsetNew": 5,
+        "offsetRequest": 1,
+    }
+    assert message.keys == ("g",)

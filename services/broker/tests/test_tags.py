@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tag expressions mean what RocketMQ's parser makes of them."""
+
+import pytest
+
+from cometmq.broker.filters.tags import is_tag_type, tag_codes, tag_filter
+from cometmq.remoting.message.flags import tag_code
+
+
+@pytest.mark.parametrize("expression", [None, "", "*"])
+def test_everything(expression: str | None) -> None:
+    assert tag_codes(expression) is None
+    assert tag_filter(None) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "tags"),
+    [
+        ("TagA", {"TagA"}),
+        ("TagA || TagB", {"TagA", "TagB"}),
+        ("TagA||TagB||", {"TagA", "TagB"}),
+        ("|| TagA", {"TagA"}),
+        ("标签", {"标签"}),
+    ],
+)
+def test_tags(expression: str, tags: set[str]) -> None:
+    codes = tag_codes(expression)
+
+    assert codes == {tag_code(tag) for tag in tags}
+    accept = tag_filter(codes)
+    assert accept is not None
+    assert accept(tag_code(next(iter(tags))))
+    assert not accept(tag_code("other"))
+    assert not accept(0)
+
+
+def test_an_expression_of_separators_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="split"):
+        tag_codes("||||")
+
+
+def test_the_type_defaults_to_tags() -> None:
+    assert is_tag_type(None)
+    assert is_tag_type("")
+    assert is_tag_type("TAG")
+    assert not is_tag_type("SQL92")
