@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker continues on the store that the other maker's broker wrote, both ways.
+
+The stores have small files, so the commit log, the consume queues and the index all roll over.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.cluster import Cluster, Layout
+from cometmq.peers.content import Event, create_topic, named, received, sent
+from cometmq.peers.processes import wait_until
+from cometmq.peers.programs import ClientProgram
+from cometmq.peers.wire import call
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 2000,
+    "flushConsumerOffsetInterval": 500,
+}
+PLAIN, ORDERED, BATCHED, LARGE = "StorePlain", "StoreOrdered", "StoreBatched", "StoreLarge"
+COUNTS = {PLAIN: 600, ORDERED: 300, BATCHED: 300, LARGE: 60}
+MODES = {PLAIN: "sync", ORDERED: "ordered", BATCHED: "batch", LARGE: "sync"}
+SIZES = {PLAIN: 700, ORDERED: 300, BATCHED: 300, LARGE: 30_000}
+GROUP = "StoreGroup"
+SUBSCRIPTION_GROUPS = 201
+PAIRS = pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        ("comet", "java"),
+        ("java", "comet"),
+        pytest.param("java", "java", marks=pytest.mark.slow),
+        pytest.param("comet", "comet", marks=pytest.mark.slow),
+    ],
+)
+ENDS = {"clean stop": Cluster.stop, "kill -9": Cluster.kill}
+
+
+@dataclass
+class Written:
+    """What is in a store, as the clients that filled it saw it."""
+
+    messages: dict[str, list[Event]] = field(default_factory=dict)
+
+    def add(self, topic: str, events: list[Event]) -> None:
+        """Remember messages of one topic."""
+        self.messages.setdefault(topic, []).extend(named(events, "sent"))
+
+
+class Exchange:
+    """Brokers of several makers, one after the other, on one store and under one address."""
+
+    def __init__(
+        self, directory: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
+    ) -> None:
+        self._directory = directory
+        self._maker = maker
+        self._java = java
+        self._layout = Layout.fresh(directory, broker_count=1)
+        self._clusters: list[Cluster] = []
+        self.written = Written()
+
+    def run(self, name: str) -> Cluster:
+        """A running cluster of one maker on the store."""
+        folder = self._directory / f"{len(self._clusters)}-{name}"
+        cluster = self._maker(name)(folder, SMALL_FILES, layout=self._layout)
+        self._clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    def close(self) -> None:
+        """Kill whatever runs."""
+        for cluster in self._clusters:
+            cluster.kill()
+
+    def fill(self, cluster: Cluster, label: str) -> None:
+        """Send to every topic; keys carry the label."""
+        for topic, count in COUNTS.items():
+            create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic)
+            events = self._java.run(
+                "send",
+                namesrv=cluster.namesrv_addr,
+                topic=topic,
+                count=count,
+                mode=MODES[topic],
+                size=SIZES[topic],
+                key=f"{label}-{topic}",
+                tags="TagA,TagB",
+            )
+            assert len(sent(events)) == count
+            self.written.add(topic, events)
+
+    def consume(self, cluster: Cluster, topic: str, count: int) -> dict[str, str]:
+        """Consume as the group whose progress the store keeps."""
+        return received(
+            self._java.run(
+                "consume", namesrv=cluster.namesrv_addr, topic=topic, group=GROUP, count=count
+            )
+        )
+
+    def assert_everything_is_served(self, cluster: Cluster) -> None:
+        """Every message at its place, by pull, by id and by key; offsets without gaps."""
+        for topic, events in self.written.messages.items():
+            server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+            pulled = named(self._java.run("pull", group="StorePull", **server), "received")
+            assert received(pulled) == sent(events)
+            assert _places(pulled) == _places(events)
+            assert len(pulled) == len(events)
+
+            chosen = events[:: max(1, len(events) // 20)]
+            ids = ",".join(event["offset_msg_id"] for event in chosen)
+            keys = ",".join(event["key"] for event in chosen)
+            assert received(self._java.run("view", ids=ids, **server)) == sent(chosen)
+            assert received(self._java.run("query", keys=keys, **server)) == sent(chosen)
+
+
+def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
+    """Queue and offset of each message."""
+    return {event["key"]: (int(event["queue_id"]), int(event["queue_offset"])) for event in events}
+
+
+@pytest.fixture
+def exchange(
+    tmp_path: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
+) -> Iterator[Exchange]:
+    """An empty store."""
+    running = Exchange(tmp_path, maker, java)
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@PAIRS
+def test_the_reader_serves_all_that_the_writer_stored(
+    exchange: Exchange, writer: str, reader: str, end: str
+) -> None:
+    """Nothing acknowledged is missing, whichever way the writer ended; writing goes on."""
+    first = exchange.run(writer)
+    exchange.fill(first, "first")
+    ENDS[end](first)
+
+    second = exchange.run(reader)
+    exchange.assert_everything_is_served(second)
+    exchange.fill(second, "second")
+    exchange.assert_everything_is_served(second)
+
+
+@PAIRS
+def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, reader: str) -> None:
+    """The group continues where it was; its configuration and the topics are there."""
+    first = exchange.run(writer)
+    exchange.fill(first, "first")
+    count = COUNTS[ORDERED]
+    assert len(exchange.consume(first, ORDERED, count)) == count
+    wait_until(lambda: _saved_progress(first) == count, 20, "progress saved")
+    first.stop()
+
+    second = exchange.run(reader)
+    exchange.fill(second, "second")
+    assert exchange.consume(second, ORDERED, count) == sent(
+        exchange.written.messages[ORDERED][count:]
+    )
+    groups = call(second.broker_addrs[0], SUBSCRIPTION_GROUPS).body.decode()
+    assert f'"groupName":"{GROUP}"' in groups
+
+
+def _saved_progress(cluster: Cluster) -> int:
+    """Messages that the group has consumed, as the file of offsets says."""
+    path = cluster.store_dir / "config" / "consumerOffset.json"
+    text = path.read_text() if path.exists() else ""
+    _, found, rest = text.partition(f'"{ORDERED}@{GROUP}":')
+    table = rest.partition("{")[2].partition("}")[0]
+    return sum(int(pair.partition(":")[2]) for pair in table.split(",")) if found else -1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS)
+def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None:
+    """Five owners in turn; each finds what all before it stored and adds its own."""
+    for turn, name in enumerate(["comet", "java", "comet", "java", "comet"]):
+        cluster = exchange.run(name)
+        exchange.assert_everything_is_served(cluster)
+        exchange.fill(cluster, f"turn{turn}")
+        ENDS[end](cluster)
+
+
+@pytest.mark.slow
+@PAIRS
+def test_a_delayed_message_is_delivered_by_the_next_owner(
+    exchange: Exchange, java: ClientProgram, writer: str, reader: str
+) -> None:
+    """Level 4 is thirty seconds: the writer is gone when it is due."""
+    first = exchange.run(writer)
+    create_topic(first.namesrv_addr, first.broker_addrs, PLAIN)
+    server = {"namesrv": first.namesrv_addr, "topic": PLAIN}
+    wanted = sent(java.run("send", count=3, key="late", delay_level=4, **server))
+    first.stop()
+
+    exchange.run(reader)
+    printed = java.run("consume", group=GROUP, count=len(wanted), timeout_s=90, **server)
+
+    assert received(printed) == wanted
