@@ -2,7 +2,16 @@
 """RocketMQ remoting protocol: sans-io core and asyncio transport."""
 
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import OK, Call, ConstantExt, Peer, RawCommand, Reply, Response
+from cometmq.remoting.command import (
+    OK,
+    Call,
+    ConstantExt,
+    Peer,
+    RawCommand,
+    Reply,
+    Request,
+    Response,
+)
 from cometmq.remoting.errors import (
     CometError,
     CommandError,
@@ -34,6 +43,7 @@ __all__ = [
     "RawCommand",
     "RemoteProtocolError",
     "Reply",
+    "Request",
     "RequestCode",
     "RequestTimeout",
     "Response",

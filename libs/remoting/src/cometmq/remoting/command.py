@@ -11,63 +11,36 @@ Hot path
     is the header itself, so that the decoder fills it in one step (see ``header.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
-from cometmq.remoting.types import Buffer, Language, Serialization, language_of
-from cometmq.remoting.versions import CURRENT_VERSION
-
-FLAG_REPLY: Final = 1
-FLAG_ONEWAY: Final = 2
+from cometmq.remoting.header import decode_header
+from cometmq.remoting.raw import FLAG_ONEWAY, Body
+from cometmq.remoting.raw import RawCommand as RawCommand  # noqa: PLC0414  # re-exported
+from cometmq.remoting.types import Language, language_of
 
 HeaderT = TypeVar("HeaderT")
-Body = Buffer | Sequence[Buffer]
-
-
-class RawCommand(msgspec.Struct, kw_only=True):
-    """One command with its fields as text: what both header encodings can say."""
-
-    code: int
-    flag: int = 0
-    opaque: int = 0
-    language: int = Language.PYTHON
-    version: int = CURRENT_VERSION
-    remark: str | None = None
-    ext: dict[str, str] = {}
-    body: Buffer = b""
-    serialization: Serialization = Serialization.JSON
-
-    @property
-    def is_reply(self) -> bool:
-        """Whether this answers a request."""
-        return bool(self.flag & FLAG_REPLY)
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
-        return bool(self.flag & FLAG_ONEWAY)
 
 
 class ConstantExt(dict[str, str]):
     """Ext fields that many replies share; encoders keep their encoded form beside them."""
 
-    __slots__ = ("encoded_binary", "encoded_json")
+    __slots__ = ("encoded",)
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         """Take the fields; they must not change afterwards."""
         super().__init__(fields)
-        self.encoded_json: bytes | None = None
-        self.encoded_binary: bytes | None = None
+        self.encoded: dict[object, Any] = {}
 
 
 class Reply(msgspec.Struct):
     """An answer as a handler gives it; ``ext`` adds fields beside those of the header."""
 
-    code: int = ResponseCode.SUCCESS
+    code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
     body: Body = b""
     remark: str | None = None
@@ -76,6 +49,16 @@ class Reply(msgspec.Struct):
 
 OK: Final = Reply()
 """Success without a header: for commands whose reply has none."""
+
+
+class Request(msgspec.Struct):
+    """A request as the asking end gives it; ``ext`` adds fields beside those of the header."""
+
+    code: int
+    header: msgspec.Struct | None = None
+    body: Body = b""
+    ext: Mapping[str, str] | None = None
+    is_oneway: bool = False
 
 
 class Response(msgspec.Struct):
@@ -169,6 +152,11 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
     def is_oneway(self) -> bool:
         """Whether nobody waits for an answer."""
         return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """All ext fields as text, decoded again at each use: for hooks and odd clients."""
+        return decode_header(self.serialization, self.head).ext
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:
         """Answer now; a plain header struct means success."""

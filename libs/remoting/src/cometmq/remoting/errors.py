@@ -82,7 +82,7 @@ class CommandError(CometError):
     def __init__(self, code: int, remark: str = "") -> None:
         """Keep the code and the remark as they travel on the wire."""
         super().__init__(code, remark)
-        self.code = code
+        self.code = int(code)
         self.remark = remark
 
     def __str__(self) -> str:

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection without its socket: bytes to calls, answers and requests to bytes.
+
+The transport gives ``receive`` what came from the peer, serves the calls that it returns, and
+sends what gathers in ``out``. Requests to the peer wait in a table by opaque until their
+answer, their deadline (``expire``) or the end of the connection (``lost``).
+
+Invariants
+    ``done`` of a request is called exactly once, with a ``Response`` or an error.
+    After RemoteProtocolError nothing more is read.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Peer, Reply, Request, Response
+from cometmq.remoting.commands.table import Command
+from cometmq.remoting.errors import (
+    CometError,
+    CommandError,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from cometmq.remoting.frame import FRAME_BYTES_MAX, FrameReader
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
+from cometmq.remoting.typed_encode import FrameEncoder
+from cometmq.remoting.types import Buffer, Serialization
+
+Done = Callable[[Response | CometError], None]
+
+_OPAQUE_MAX: Final = 0x7FFF_FFFF
+
+
+class Codec:
+    """What the connections of one server or client share: the catalogue and its coders."""
+
+    __slots__ = ("decoder", "encoder", "frame_bytes_max", "reply_types", "serialization")
+
+    def __init__(
+        self,
+        commands: Mapping[int, Command],
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        serialization: Serialization = Serialization.JSON,
+    ) -> None:
+        """Prepare the coders; ``serialization`` is that of our own requests."""
+        self.decoder = RequestDecoder(commands)
+        self.encoder = FrameEncoder()
+        self.frame_bytes_max = frame_bytes_max
+        self.reply_types = {code: command.reply_type for code, command in commands.items()}
+        self.serialization = int(serialization)
+
+
+class _Pending(msgspec.Struct, gc=False):
+    """A request of ours that has no answer yet."""
+
+    code: int
+    deadline_ms: int
+    done: Done
+
+
+class Connection:
+    """Protocol state of one connection, for either end."""
+
+    __slots__ = ("_codec", "_next_opaque", "_peer", "_pending", "_reader", "faults", "out")
+
+    def __init__(self, codec: Codec, peer: Peer) -> None:
+        """Start with nothing received; ``peer`` is put into the calls."""
+        self._codec = codec
+        self._peer = peer
+        self._reader = FrameReader(codec.frame_bytes_max)
+        self._pending: dict[int, _Pending] = {}
+        self._next_opaque = 0
+        self.out: list[Buffer] = []
+        self.faults: list[HeaderFault] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received that make no whole frame yet."""
+        return self._reader.buffered_bytes
+
+    @property
+    def pending_count(self) -> int:
+        """Requests of ours that wait for their answer."""
+        return len(self._pending)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next request of ours runs out of time."""
+        return min((pending.deadline_ms for pending in self._pending.values()), default=None)
+
+    def receive(self, data: bytes, now_ms: int) -> list[Call[Any]]:
+        """Return the calls that ``data`` completes; answers go to their requests at once.
+
+        Calls whose fields do not fit their command are put into ``faults``.
+        """
+        calls: list[Call[Any]] = []
+        decode, append, peer = self._codec.decoder.decode, calls.append, self._peer
+        for serialization, head, body in self._reader.feed(data):
+            try:
+                call = decode(serialization, head)
+                if isinstance(call, RawCommand):
+                    self._settle(call, body)
+                    continue
+                append(call)
+            except HeaderFault as fault:
+                call = fault.call
+                self.faults.append(fault)
+            # Every field is set, because a JSON header may have named any of them.
+            call.body, call.head, call.peer = body, head, peer
+            call.serialization, call.received_ms, call.is_answered = serialization, now_ms, False
+        return calls
+
+    def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
+        """Put the answer to a call into ``out``, in the serialization of the call."""
+        self._codec.encoder.encode_reply(self.out, call.serialization, call.opaque, reply)
+
+    def send(self, request: Request) -> None:
+        """Put a request into ``out`` without waiting for an answer."""
+        self._codec.encoder.encode_request(
+            self.out, self._codec.serialization, self._opaque(), request
+        )
+
+    def invoke(self, request: Request, *, deadline_ms: int, done: Done) -> int:
+        """Put a request into ``out`` and remember it; return its opaque."""
+        opaque = self._opaque()
+        self._codec.encoder.encode_request(self.out, self._codec.serialization, opaque, request)
+        self._pending[opaque] = _Pending(request.code, deadline_ms, done)
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Stop waiting for an answer; ``done`` is not called."""
+        self._pending.pop(opaque, None)
+
+    def expire(self, now_ms: int) -> None:
+        """End the requests whose deadline has come."""
+        late = [opaque for opaque, p in self._pending.items() if p.deadline_ms <= now_ms]
+        for opaque in late:
+            pending = self._pending.pop(opaque)
+            pending.done(RequestTimeout(f"no answer to request {pending.code} in time"))
+
+    def lost(self, error: CometError) -> None:
+        """End all requests: no answer can come any more."""
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            request.done(error)
+
+    def _opaque(self) -> int:
+        """Return the next number that no waiting request has."""
+        opaque = self._next_opaque
+        while opaque in self._pending:
+            opaque = (opaque + 1) & _OPAQUE_MAX
+        self._next_opaque = (opaque + 1) & _OPAQUE_MAX
+        return opaque
+
+    def _settle(self, raw: RawCommand, body: bytes) -> None:
+        """Hand an answer to its request; one that nobody waits for any more is dropped."""
+        pending = self._pending.pop(raw.opaque, None)
+        if pending is not None:
+            pending.done(self._response(raw, body, self._codec.reply_types.get(pending.code)))
+
+    def _response(
+        self, raw: RawCommand, body: bytes, reply_type: type[msgspec.Struct] | None
+    ) -> Response | CometError:
+        header = None
+        if reply_type is not None:
+            try:
+                header = convert_ext(raw.ext, reply_type)
+            except CommandError as error:
+                # Refusals come without the fields of a success.
+                if raw.code == ResponseCode.SUCCESS:
+                    return RemoteProtocolError(f"answer without its fields: {error.remark}")
+        return Response(raw.code, header, raw.ext, body, raw.remark, raw.version)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both header encodings, in and out, for any command: fields as text.
+
+This is the complete, lenient codec; ``typed.py`` is the fast way for known commands and falls
+back on this one.
+
+Compatibility
+    Reading accepts what Java accepts: a missing language or version, unknown names, JSON
+    numbers and booleans as ext values, null ext values (dropped); in binary headers an empty
+    text is null, and a field that occurs twice (signed requests) counts once, with its last
+    value. Writing follows Java: JSON fields sorted by name, nulls left out, no spaces. Codes
+    beyond a short do not fit the binary header and travel as JSON.
+
+Hot path
+    ``parse_ext`` runs for every binary request; budget 0.2 us a field:
+    bench/micro/bench_header.py.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from cometmq.remoting.frame import frame_prefix
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.types import Serialization, language_of
+
+BINARY_CODE_MAX: Final = 0x7FFF
+BINARY_FIXED_BYTES: Final = 21
+
+_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+_LENGTH: Final = struct.Struct(">i")
+_unpack_fixed: Final = _FIXED.unpack_from
+_unpack_length: Final = _LENGTH.unpack_from
+_unpack_entry: Final = struct.Struct(">HcI").unpack_from  # of a field with a name of one byte
+
+
+class _JsonHeader(msgspec.Struct, gc=False):
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str | int | None = None
+    remark: str | None = None
+    ext_fields: dict[str, Any] | None = msgspec.field(name="extFields", default=None)
+
+
+class _JsonHeaderOut(msgspec.Struct, gc=False, omit_defaults=True, kw_only=True):
+    code: int
+    ext_fields: Mapping[str, str] | None = msgspec.field(name="extFields", default=None)
+    flag: int
+    language: str
+    opaque: int
+    remark: str | None = None
+    serialization: str = msgspec.field(name="serializeTypeCurrentRPC")
+    version: int
+
+
+_decode_json: Final = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_encode_json: Final = msgspec.json.Encoder().encode
+
+
+def decode_header(serialization: int, head: bytes, body: bytes = b"") -> RawCommand:
+    """Return the command of a frame, or raise RemoteProtocolError."""
+    if serialization == Serialization.JSON:
+        return _decode_json_header(head, body)
+    if serialization == Serialization.ROCKETMQ:
+        return _decode_binary_header(head, body)
+    raise RemoteProtocolError(f"unknown serialization {serialization}")
+
+
+def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
+    try:
+        header = _decode_json(head)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"unreadable JSON header: {error}") from error
+    ext = header.ext_fields or {}
+    return RawCommand(
+        code=_int32(header.code),
+        flag=_int32(header.flag),
+        opaque=_int32(header.opaque),
+        language=language_of(header.language),
+        version=_int32(header.version),
+        remark=header.remark,
+        ext={name: ext_text(value) for name, value in ext.items() if value is not None},
+        body=body,
+        serialization=Serialization.JSON,
+    )
+
+
+def _int32(value: int) -> int:
+    """Return a value that an answer can carry in both encodings."""
+    if -0x8000_0000 <= value <= 0x7FFF_FFFF:
+        return value
+    raise RemoteProtocolError(f"header number {value} is longer than 32 bits")
+
+
+def ext_text(value: object) -> str:
+    """Return an ext value as text, whatever its JSON type was."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
+    code, language, version, opaque, flag, remark, position = parse_fixed(head)
+    return RawCommand(
+        code=code,
+        flag=flag,
+        opaque=opaque,
+        language=language_of(language),
+        version=version,
+        remark=remark,
+        ext=parse_ext(head, position),
+        body=body,
+        serialization=Serialization.ROCKETMQ,
+    )
+
+
+def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int]:
+    """Return the fixed fields of a binary header, the remark, and where the ext begins."""
+    if len(head) < BINARY_FIXED_BYTES:
+        raise RemoteProtocolError(f"binary header of {len(head)} bytes")
+    code, language, version, opaque, flag, remark_length = _unpack_fixed(head)
+    position = BINARY_FIXED_BYTES - 4
+    remark = None
+    if remark_length:
+        end = position + remark_length
+        if remark_length < 0 or end > len(head) - 4:
+            raise RemoteProtocolError(f"remark of {remark_length} bytes")
+        remark = _text(head[position:end])
+        position = end
+    (ext_length,) = _unpack_length(head, position)
+    position += 4
+    if not 0 <= ext_length <= len(head) - position:
+        raise RemoteProtocolError(f"ext fields of {ext_length} bytes")
+    return code, language, version, opaque, flag, remark, position
+
+
+def _text(data: bytes) -> str:
+    """Return UTF-8 as text; a broken character becomes a replacement one, as in Java."""
+    return data.decode("utf-8", "replace")
+
+
+def parse_ext(head: bytes, position: int) -> dict[str, str]:
+    """Return the ext fields of a binary header whose length word precedes ``position``."""
+    (ext_length,) = _unpack_length(head, position - 4)
+    end = position + ext_length
+    ext: dict[str, str] = {}
+    unpack_entry, names = _unpack_entry, _SHORT_NAMES
+    try:
+        while position < end:
+            name_length, short_name, length = unpack_entry(head, position)
+            if name_length == 1:
+                name = names[short_name]
+                position += 7
+            else:
+                name, length, position = _parse_name(head, position, end)
+            stop = position + length
+            if stop > end:
+                raise RemoteProtocolError(f"ext value of {length} bytes")
+            if length:
+                ext[name] = str(head[position:stop], "utf-8", "replace")
+            position = stop
+    except struct.error as error:
+        raise RemoteProtocolError("ext fields end early") from error
+    return ext
+
+
+_SHORT_NAMES: Final = {bytes((byte,)): _text(bytes((byte,))) for byte in range(256)}
+
+
+def _parse_name(head: bytes, position: int, end: int) -> tuple[str, int, int]:
+    """Return a field's name of any length, the length of its value, and where that begins."""
+    start = position + 2
+    stop = start + int.from_bytes(head[position:start], "big")
+    if stop > end - 4:
+        raise RemoteProtocolError(f"ext name of {stop - start} bytes")
+    length = int.from_bytes(head[stop : stop + 4], "big")
+    return _text(head[start:stop]), length, stop + 4
+
+
+def encode_frame(command: RawCommand) -> bytes:
+    """Return the whole frame of a command."""
+    serialization = Serialization.JSON
+    if command.serialization == Serialization.ROCKETMQ and fits_binary(command.code):
+        serialization = Serialization.ROCKETMQ
+        head = _encode_binary_header(command)
+    else:
+        head = _encode_json_header(command)
+    prefix = frame_prefix(serialization, len(head), len(command.body))
+    return b"".join((prefix, head, command.body))
+
+
+def fits_binary(code: int) -> bool:
+    """Whether a code fits the short of the binary header."""
+    return -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX
+
+
+def _encode_json_header(command: RawCommand) -> bytes:
+    return _encode_json(
+        _JsonHeaderOut(
+            code=command.code,
+            flag=command.flag,
+            language=language_of(command.language).name,
+            opaque=command.opaque,
+            version=command.version,
+            ext_fields=command.ext or None,
+            remark=command.remark,
+            serialization="JSON",
+        )
+    )
+
+
+def _encode_binary_header(command: RawCommand) -> bytes:
+    remark = (command.remark or "").encode()
+    ext = encode_binary_ext(command.ext)
+    try:
+        fixed = _FIXED.pack(
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            len(remark),
+        )
+    except struct.error as error:
+        raise LocalProtocolError(f"header does not fit the binary form: {command}") from error
+    return b"".join((fixed, remark, _LENGTH.pack(len(ext)), ext))
+
+
+def encode_binary_ext(ext: Mapping[str, str]) -> bytes:
+    """Return ext fields as binary entries, without the length word before them."""
+    parts: list[bytes] = []
+    for name, value in ext.items():
+        name_bytes, value_bytes = name.encode(), value.encode()
+        parts.append(
+            struct.pack(">H", len(name_bytes))
+            + name_bytes
+            + _LENGTH.pack(len(value_bytes))
+            + value_bytes
+        )
+    return b"".join(parts)
