@@ -46,7 +46,7 @@ class Heartbeat(msgspec.Struct, rename="camel"):
     consumer_data_set: list[ConsumerData] = []
     producer_data_set: list[ProducerData] = []
     heartbeat_fingerprint: Int32 | None = None
-    without_sub: bool | None = msgspec.field(name="isWithoutSub", default=None)
+    without_sub: bool | None = msgspec.field(name="withoutSub", default=None)
 
 
 class ClientConfigCheck(msgspec.Struct, rename="camel"):

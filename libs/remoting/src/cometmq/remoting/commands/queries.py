@@ -17,7 +17,7 @@ class QueryMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    unique_key_query: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
+    unique_key_query: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
 
 
 class QueryMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
