@@ -7,12 +7,13 @@ consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
 
 from cometmq.broker.names import TOOLS_GROUP, group_fault, is_system_group
-from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -46,7 +47,9 @@ class Groups:
         self.table: dict[str, SubscriptionGroupConfig] = (
             dict(loaded.subscription_group_table) if loaded is not None else {}
         )
-        self.version = loaded.data_version if loaded is not None else DataVersion(clock_ms(), 0)
+        self.version = (
+            loaded.data_version if loaded is not None else DataVersion(timestamp=clock_ms())
+        )
         self.is_dirty = False
         self._clock_ms = clock_ms
         self._changed = changed
@@ -104,12 +107,12 @@ class Groups:
         )
 
     def _bump(self) -> None:
-        self.version = DataVersion(self._clock_ms(), self.version.counter + 1)
+        self.version = self.version.next_version(self._clock_ms())
         self.is_dirty = True
         self._changed()
 
 
-def group_file(path: str) -> JsonTable[GroupTable]:
+def group_file(path: str | Path) -> JsonTable[GroupTable]:
     """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.bodies.route import MessageQueue
+from cometmq.remoting.bodies.queues import MessageQueue
 
 LOCK_LIFE_MS: Final = 60_000
 

@@ -21,13 +21,14 @@ import msgspec
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.topics import READ_WRITE, Topics
-from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
+    encode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
@@ -221,8 +222,10 @@ class Registration:
         topics = self._topics.changes(None if is_periodic else link.acknowledged)
         table = TopicConfigTable(data_version=version, topic_config_table=self._permitted(topics))
         settings = self._settings()
-        registration = RegisterBrokerBody(topic_config_serialize_wrapper=table)
-        body = registration.encode(compressed=settings.compressed_register)
+        body = encode_register_body(
+            RegisterBrokerBody(topic_config_serialize_wrapper=table),
+            compressed=settings.compressed_register,
+        )
         me = self.identity
         header = RegisterBroker(
             broker_name=me.broker_name,

@@ -9,13 +9,14 @@ flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request says.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cometmq.broker import names
 from cometmq.broker.settings import BrokerSettings
-from cometmq.remoting.bodies import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
@@ -46,7 +47,9 @@ class Topics:
         self.table: dict[str, TopicConfig] = (
             dict(loaded.topic_config_table) if loaded is not None else {}
         )
-        self.version = loaded.data_version if loaded is not None else DataVersion(clock_ms(), 0)
+        self.version = (
+            loaded.data_version if loaded is not None else DataVersion(timestamp=clock_ms())
+        )
         self.is_dirty = False
         self.reserved: set[str] = set()
         self._clock_ms = clock_ms
@@ -190,7 +193,7 @@ class Topics:
         self._changed_at[config.topic_name] = self.version.counter + 1
 
     def _bump(self) -> None:
-        self.version = DataVersion(self._clock_ms(), self.version.counter + 1)
+        self.version = self.version.next_version(self._clock_ms())
         self.is_dirty = True
         self._changed()
 
@@ -220,7 +223,7 @@ def reserved_names(settings: BrokerSettings) -> set[str]:
     return own | ({settings.msg_trace_topic_name} if settings.trace_topic_enable else set())
 
 
-def topic_file(path: str) -> JsonTable[TopicConfigTable]:
+def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
     """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection without a socket."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.errors import ConnectionLost
+from cometmq.remoting.raw import Body
+
+
+class Sent(NamedTuple):
+    """One oneway request that the peer received."""
+
+    code: int
+    header: msgspec.Struct | None
+
+
+class FakePeer:
+    """A peer that keeps what it is sent and how its calls are answered."""
+
+    def __init__(self, address: str = "127.0.0.1:40001") -> None:
+        """Connect from an address."""
+        self.address = address
+        self.host = bytes([127, 0, 0, 1]) + int(address.rpartition(":")[2]).to_bytes(4, "big")
+        self.is_open = True
+        self.is_writable = True
+        self.state: dict[str, object] = {}
+        self.sent: list[Sent] = []
+        self.replies: list[Reply] = []
+
+    def send(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        ext: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Keep a oneway request."""
+        if self.is_open and self.is_writable:
+            self.sent.append(Sent(int(code), header))
+        return self.is_open and self.is_writable
+
+    async def invoke(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        """Answer nothing: the connection is lost."""
+        raise ConnectionLost(f"{self.address} does not answer {code}")
+
+    def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
+        """Keep an answer that a handler gave later."""
+        self.replies.append(reply if isinstance(reply, Reply) else Reply(header=reply))
+
+    def close(self) -> None:
+        """End the connection."""
+        self.is_open = False

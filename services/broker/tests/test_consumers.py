@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected consumers: merging of heartbeats, and what members are told."""
+
+import pytest
+
+from cometmq.broker.consumers import ConsumerGroup, Consumers, tell_members
+from cometmq.broker.producers import CLIENT_SILENCE_MS, Client
+from cometmq.broker.testing import FakePeer, Sent
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
+
+
+class Told:
+    """Counts the changes that are reported."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+
+    def __call__(self, group: ConsumerGroup) -> None:
+        self.groups.append(group.name)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def consumers(told: Told) -> Consumers:
+    return Consumers(changed=told)
+
+
+def client(peer: FakePeer, client_id: str = "c1", *, seen_ms: int = 0) -> Client:
+    return Client(peer, client_id, language=0, version=401, seen_ms=seen_ms)
+
+
+def data(*topics: str, group: str = "G", sub_version: int = 1, tags: str = "*") -> ConsumerData:
+    return ConsumerData(
+        group_name=group,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[
+            SubscriptionData(topic=topic, sub_string=tags, sub_version=sub_version)
+            for topic in topics
+        ],
+    )
+
+
+def test_a_new_member_is_a_change_and_its_next_heartbeat_is_none(
+    consumers: Consumers, told: Told
+) -> None:
+    peer = FakePeer()
+
+    assert consumers.register(data("T"), client(peer))
+    assert not consumers.register(data("T"), client(peer, seen_ms=9))
+
+    assert told.groups == ["G"]
+    group = consumers.group("G")
+    assert group is not None
+    assert [member.seen_ms for member in group.clients.values()] == [9]
+
+
+@pytest.mark.parametrize("topics", [("T", "U"), (), ("U",)])
+def test_an_added_or_removed_topic_is_a_change(
+    consumers: Consumers, told: Told, topics: tuple[str, ...]
+) -> None:
+    peer = FakePeer()
+    consumers.register(data("T"), client(peer))
+
+    assert consumers.register(data(*topics), client(peer))
+
+    group = consumers.group("G")
+    assert group is not None
+    assert set(group.subscriptions) == set(topics)
+    assert len(told.groups) == 2
+
+
+def test_only_a_higher_version_replaces_a_subscription_and_silently(
+    consumers: Consumers, told: Told
+) -> None:
+    peer = FakePeer()
+    consumers.register(data("T", sub_version=5, tags="A"), client(peer))
+
+    consumers.register(data("T", sub_version=5, tags="B"), client(peer))
+    held = consumers.subscription("G", "T")
+    assert held is not None
+    assert held.sub_string == "A"
+
+    assert not consumers.register(data("T", sub_version=6, tags="B"), client(peer))
+    held = consumers.subscription("G", "T")
+    assert held is not None
+    assert held.sub_string == "B"
+    assert told.groups == ["G"]
+
+
+def test_the_same_connection_with_another_client_id_is_no_new_member(
+    consumers: Consumers, told: Told
+) -> None:
+    peer = FakePeer()
+    consumers.register(data("T"), client(peer, "old"))
+
+    assert not consumers.register(data("T"), client(peer, "new"))
+
+    group = consumers.group("G")
+    assert group is not None
+    assert group.client_ids() == ["new"]
+    assert told.groups == ["G"]
+
+
+def test_groups_may_forbid_notices(consumers: Consumers, told: Told) -> None:
+    peer = FakePeer()
+
+    assert consumers.register(data("T"), client(peer), notify=False)
+    consumers.register(data("T"), client(FakePeer(), "c2"), notify=False)
+    consumers.unregister("G", peer, notify=False)
+
+    assert told.groups == []
+
+
+def test_leaving_tells_those_who_stay_and_the_last_one_ends_the_group(
+    consumers: Consumers, told: Told
+) -> None:
+    one, two = FakePeer(), FakePeer()
+    consumers.register(data("T"), client(one))
+    consumers.register(data("T"), client(two, "c2"))
+    told.groups.clear()
+
+    consumers.unregister("G", one)
+    assert told.groups == ["G"]
+    consumers.unregister("G", two)
+
+    assert told.groups == ["G"]
+    assert consumers.group("G") is None
+    assert consumers.subscription("G", "T") is None
+
+
+def test_a_closed_connection_leaves_all_its_groups(consumers: Consumers, told: Told) -> None:
+    one, two = FakePeer(), FakePeer()
+    for name in ("G", "H"):
+        consumers.register(data("T", group=name), client(one))
+    consumers.register(data("T", group="H"), client(two, "c2"))
+    told.groups.clear()
+
+    consumers.drop(one)
+    consumers.drop(one)
+
+    assert told.groups == ["H"]
+    assert consumers.group("G") is None
+    assert (consumers.group_count, consumers.client_count) == (1, 1)
+
+
+def test_silence_longer_than_two_minutes_is_noticed(consumers: Consumers) -> None:
+    peer = FakePeer()
+    consumers.register(data("T"), client(peer, seen_ms=0))
+
+    assert consumers.silent(CLIENT_SILENCE_MS) == set()
+    assert consumers.silent(CLIENT_SILENCE_MS + 1) == {peer}
+
+
+def test_all_members_are_told_by_a_oneway_request() -> None:
+    consumers = Consumers(changed=tell_members)
+    one, two = FakePeer(), FakePeer()
+    consumers.register(data("T"), client(one))
+
+    consumers.register(data("T"), client(two, "c2"))
+
+    notice = Sent(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged("G"))
+    assert one.sent == [notice, notice]
+    assert two.sent == [notice]

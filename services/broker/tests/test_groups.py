@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscription groups: defaults, creation by a heartbeat, versions, the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.groups import BOOT_GROUPS, Groups, group_file
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+
+
+class Saves:
+    """Counts how often the table says that it changed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def saves() -> Saves:
+    return Saves()
+
+
+@pytest.fixture
+def groups(saves: Saves) -> Groups:
+    return Groups(clock_ms=lambda: 1_700_000_000_000, changed=saves)
+
+
+def test_the_groups_of_the_system_exist_from_the_start(groups: Groups) -> None:
+    assert set(groups.table) == set(BOOT_GROUPS)
+    assert groups.version.counter == 0
+
+
+def test_an_unknown_group_is_created_only_where_that_is_allowed(
+    groups: Groups, saves: Saves
+) -> None:
+    assert groups.find("G", auto_create=False) is None
+
+    created = groups.find("G", auto_create=True)
+
+    assert created is not None
+    assert (created.retry_queue_nums, created.retry_max_times) == (1, 16)
+    assert created.consume_enable
+    assert created.consume_broadcast_enable
+    assert groups.find("G", auto_create=False) is created
+    assert (saves.count, groups.version.counter) == (1, 1)
+
+
+def test_groups_of_the_system_are_created_even_if_others_are_not(groups: Groups) -> None:
+    assert groups.find("CID_RMQ_SYS_TRANS", auto_create=False) is not None
+
+
+def test_a_dangerous_name_is_never_created(groups: Groups) -> None:
+    assert groups.find("../G", auto_create=True) is None
+    assert "../G" not in groups.table
+
+
+def test_each_change_is_a_new_version(groups: Groups, saves: Saves) -> None:
+    groups.put(SubscriptionGroupConfig(group_name="G"))
+    groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
+    assert groups.remove("G")
+    assert not groups.remove("G")
+
+    assert (saves.count, groups.version.counter) == (3, 3)
+
+
+def test_a_group_can_be_disabled_once(groups: Groups) -> None:
+    groups.put(SubscriptionGroupConfig(group_name="G"))
+
+    assert groups.disable("G")
+    assert not groups.disable("G")
+    assert not groups.disable("unknown")
+
+    disabled = groups.get("G")
+    assert disabled is not None
+    assert not disabled.consume_enable
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    file = group_file(tmp_path / "subscriptionGroup.json")
+    groups = Groups(file, clock_ms=lambda: 7)
+    groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
+    file.write(file.encode(groups.snapshot()))
+    assert not groups.is_dirty
+
+    loaded = Groups(group_file(file.path), clock_ms=lambda: 8)
+
+    assert loaded.get("G") == SubscriptionGroupConfig(group_name="G", retry_max_times=3)
+    assert loaded.version == groups.version
+    stored = json.loads(file.path.read_bytes())
+    assert stored["dataVersion"] == {"counter": 1, "timestamp": 7}
+    assert stored["subscriptionGroupTable"]["G"]["whichBrokerWhenConsumeSlowly"] == 1
+
+
+def test_a_file_of_an_old_broker_gets_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "subscriptionGroup.json"
+    path.write_text('{"subscriptionGroupTable":{"G":{"groupName":"G","retryQueueNums":2}}}')
+
+    group = Groups(group_file(path), clock_ms=lambda: 8).get("G")
+
+    assert group is not None
+    assert group.retry_queue_nums == 2
+    assert group.notify_consumer_ids_changed_enable

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orderly locks: one client per queue, renewed or lost after 60 s."""
+
+from cometmq.broker.locks import LOCK_LIFE_MS, QueueLocks
+from cometmq.remoting.bodies.queues import MessageQueue
+
+Q0 = MessageQueue("T", "broker-a", 0)
+Q1 = MessageQueue("T", "broker-a", 1)
+
+
+def test_a_held_queue_is_refused_to_other_clients_of_the_group() -> None:
+    locks = QueueLocks()
+
+    assert locks.lock("G", "one", [Q0], now_ms=0) == [Q0]
+    assert locks.lock("G", "two", [Q0, Q1], now_ms=1) == [Q1]
+    assert locks.lock("G", "one", [Q0, Q1], now_ms=2) == [Q0]
+
+
+def test_groups_lock_independently() -> None:
+    locks = QueueLocks()
+
+    assert locks.lock("G", "one", [Q0], now_ms=0) == [Q0]
+    assert locks.lock("H", "two", [Q0], now_ms=0) == [Q0]
+
+
+def test_a_lock_is_taken_over_only_after_its_life() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", [Q0], now_ms=0)
+
+    assert locks.lock("G", "two", [Q0], now_ms=LOCK_LIFE_MS) == []
+    assert locks.lock("G", "two", [Q0], now_ms=LOCK_LIFE_MS + 1) == [Q0]
+    assert locks.lock("G", "one", [Q0], now_ms=LOCK_LIFE_MS + 2) == []
+
+
+def test_locking_again_renews() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", [Q0], now_ms=0)
+    locks.lock("G", "one", [Q0], now_ms=LOCK_LIFE_MS)
+
+    assert locks.lock("G", "two", [Q0], now_ms=LOCK_LIFE_MS + 1) == []
+
+
+def test_only_the_holder_unlocks() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", [Q0], now_ms=0)
+
+    locks.unlock("G", "two", [Q0])
+    assert locks.lock("G", "two", [Q0], now_ms=1) == []
+
+    locks.unlock("G", "one", [Q0])
+    assert locks.lock("G", "two", [Q0], now_ms=1) == [Q0]
+
+
+def test_expired_locks_take_no_memory() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "one", [Q0, Q1], now_ms=0)
+    locks.lock("H", "one", [Q0], now_ms=LOCK_LIFE_MS)
+
+    assert locks.expire(now_ms=LOCK_LIFE_MS + 1) == 2
+    assert locks.count == 1

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name server addresses: the setting's text, and names that are resolved anew."""
+
+import pytest
+
+from cometmq.broker.namesrv_addresses import HostPort, NamesrvAddresses, parse_addresses
+from cometmq.remoting.errors import SettingsError
+
+
+class Resolver:
+    """A name service whose answers tests change."""
+
+    def __init__(self, **known: list[str]) -> None:
+        self.known = known
+
+    async def __call__(self, host: str) -> list[str]:
+        if host not in self.known:
+            raise OSError(f"{host}: name or service not known")
+        return self.known[host]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("a:1", [HostPort("a", 1)]),
+        (" a:1 ;b ; ", [HostPort("a", 1), HostPort("b", 9876)]),
+        ("a:1,b:2", [HostPort("a", 1), HostPort("b", 2)]),
+        ("[::1]:77;::2", [HostPort("::1", 77), HostPort("::2", 9876)]),
+    ],
+)
+def test_the_setting_lists_hosts_and_ports(text: str, expected: list[HostPort]) -> None:
+    assert parse_addresses(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a:port", ":9876", "a:0", "a:70000", "a:1;b:-1"])
+def test_a_bad_entry_is_named(text: str) -> None:
+    with pytest.raises(SettingsError, match="namesrvAddr="):
+        parse_addresses(text)
+
+
+async def test_a_name_stands_for_all_its_addresses_and_is_asked_each_time() -> None:
+    resolver = Resolver(headless=["10.0.0.1", "10.0.0.2"])
+    addresses = NamesrvAddresses("headless:9876;10.0.0.1:9876;[::1]:5", lookup=resolver)
+
+    assert await addresses.resolve() == ["10.0.0.1:9876", "10.0.0.2:9876", "[::1]:5"]
+    resolver.known["headless"] = ["10.0.0.3"]
+    assert await addresses.resolve() == ["10.0.0.3:9876", "10.0.0.1:9876", "[::1]:5"]
+
+
+async def test_a_failed_lookup_keeps_the_last_addresses() -> None:
+    resolver = Resolver(ns=["10.0.0.1"])
+    addresses = NamesrvAddresses("ns:9876", lookup=resolver)
+    await addresses.resolve()
+    del resolver.known["ns"]
+
+    assert await addresses.resolve() == ["10.0.0.1:9876"]
+
+
+async def test_a_name_that_was_never_known_gives_nothing_yet() -> None:
+    addresses = NamesrvAddresses("ns:9876", lookup=Resolver())
+
+    assert await addresses.resolve() == []
+
+
+async def test_another_list_is_used_from_the_next_time_on() -> None:
+    addresses = NamesrvAddresses("10.0.0.1:1", lookup=Resolver())
+    addresses.replace("10.0.0.2:2")
+
+    assert await addresses.resolve() == ["10.0.0.2:2"]

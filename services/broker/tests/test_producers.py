@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected producers: who belongs to a group, and when somebody is given up."""
+
+from cometmq.broker.producers import CLIENT_SILENCE_MS, Client, Producers
+from cometmq.broker.testing import FakePeer
+
+
+def client(peer: FakePeer, client_id: str = "c1", *, seen_ms: int = 0) -> Client:
+    return Client(peer, client_id, language=0, version=401, seen_ms=seen_ms)
+
+
+def test_a_connection_is_one_client_of_a_group() -> None:
+    producers, peer = Producers(), FakePeer()
+
+    producers.register("G", client(peer))
+    producers.register("G", client(peer, seen_ms=5))
+
+    assert [known.seen_ms for known in producers.clients("G")] == [5]
+    assert (producers.group_count, producers.client_count) == (1, 1)
+
+
+def test_the_last_connection_removes_the_group() -> None:
+    producers, one, two = Producers(), FakePeer(), FakePeer()
+    producers.register("G", client(one))
+    producers.register("G", client(two, "c2"))
+
+    producers.unregister("G", one)
+    assert [known.client_id for known in producers.clients("G")] == ["c2"]
+    producers.unregister("G", two)
+
+    assert producers.clients("G") == []
+    assert producers.group_count == 0
+
+
+def test_a_closed_connection_leaves_all_its_groups() -> None:
+    producers, one, two = Producers(), FakePeer(), FakePeer()
+    for group in ("G", "H"):
+        producers.register(group, client(one))
+    producers.register("H", client(two, "c2"))
+
+    producers.drop(one)
+    producers.drop(one)
+
+    assert producers.clients("G") == []
+    assert [known.client_id for known in producers.clients("H")] == ["c2"]
+
+
+def test_leaving_a_group_one_is_not_in_does_nothing() -> None:
+    producers, peer = Producers(), FakePeer()
+    producers.register("G", client(peer))
+
+    producers.unregister("G", FakePeer())
+    producers.unregister("H", peer)
+
+    assert producers.client_count == 1
+
+
+def test_silence_longer_than_two_minutes_is_noticed() -> None:
+    producers, one, two = Producers(), FakePeer(), FakePeer()
+    producers.register("G", client(one, seen_ms=0))
+    producers.register("G", client(two, seen_ms=1))
+
+    assert producers.silent(CLIENT_SILENCE_MS) == set()
+    assert producers.silent(CLIENT_SILENCE_MS + 1) == {one}

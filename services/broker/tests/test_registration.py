@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration: what each name server is sent, when, and what an answer means."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration import CRC_MASK, Identity, Link, Registration
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.topics import Topics
+from cometmq.remoting.bodies.topic_config import (
+    RegisterBrokerBody,
+    TopicConfig,
+    decode_register_body,
+)
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
+from cometmq.remoting.errors import ConnectFailed
+
+ME = Identity(
+    cluster_name="C",
+    broker_name="broker-a",
+    broker_addr="10.0.0.9:10911",
+    broker_id=0,
+    ha_server_addr="10.0.0.9:10912",
+)
+NS1, NS2 = "10.0.0.1:9876", "10.0.0.2:9876"
+
+
+class Request(NamedTuple):
+    """What a name server got."""
+
+    address: str
+    code: int
+    header: msgspec.Struct | None
+    body: bytes
+
+
+class Namesrvs:
+    """Name servers that answer what a test tells them to."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answers: dict[int, Response] = {}
+        self.dead: set[str] = set()
+        self.arrived = asyncio.Event()
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        assert timeout_ms > 0
+        self.arrived.set()
+        if address in self.dead:
+            raise ConnectFailed(address)
+        self.requests.append(Request(address, int(code), header, body))
+        return self.answers.get(int(code), Response(0, None, {}, b""))
+
+    def topics_sent(self) -> list[set[str]]:
+        """Return the names in each registration."""
+        return [
+            set(sent.topic_config_serialize_wrapper.topic_config_table)
+            for sent in self.registrations()
+        ]
+
+    def registrations(self) -> list[RegisterBrokerBody]:
+        """Return the decoded bodies of all registrations."""
+        return [
+            decode_register_body(request.body, compressed=request.header.compressed)
+            for request in self.requests
+            if isinstance(request.header, RegisterBroker)
+        ]
+
+
+@pytest.fixture
+def namesrvs() -> Namesrvs:
+    return Namesrvs()
+
+
+@pytest.fixture
+def topics() -> Topics:
+    table = Topics(clock_ms=lambda: 5)
+    table.put(config("T"))
+    return table
+
+
+def config(topic: str, perm: int = 6) -> TopicConfig:
+    return TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4, perm=perm)
+
+
+def registration(
+    namesrvs: Namesrvs, topics: Topics, text: str = NS1, **changes: object
+) -> Registration:
+    settings = msgspec.structs.replace(BrokerSettings(), **changes)
+    return Registration(ME, topics, namesrvs, NamesrvAddresses(text), settings=lambda: settings)
+
+
+@asynccontextmanager
+async def running(subject: Registration) -> AsyncIterator[None]:
+    """Run the background task until the block ends."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(subject.run())
+        yield
+        task.cancel()
+
+
+async def until(namesrvs: Namesrvs, count: int) -> None:
+    """Wait until so many requests have arrived."""
+    async with asyncio.timeout(5):
+        while len(namesrvs.requests) < count:
+            namesrvs.arrived.clear()
+            await namesrvs.arrived.wait()
+            await asyncio.sleep(0)
+
+
+async def test_the_first_registration_carries_everything(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics)
+
+    assert await subject.register(Link(NS1))
+
+    request = namesrvs.requests[0]
+    assert request.code == RequestCode.REGISTER_BROKER
+    assert request.header == RegisterBroker(
+        broker_name="broker-a",
+        broker_addr="10.0.0.9:10911",
+        cluster_name="C",
+        ha_server_addr="10.0.0.9:10912",
+        broker_id=0,
+        compressed=False,
+        body_crc32=zlib.crc32(request.body) & CRC_MASK,
+    )
+    sent = namesrvs.registrations()[0].topic_config_serialize_wrapper
+    assert sent.topic_config_table == {"T": config("T")}
+    assert sent.data_version == topics.version
+
+
+async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject, link = registration(namesrvs, topics), Link(NS1)
+    await subject.register(link)
+    topics.put(config("U"))
+    await subject.register(link)
+    await subject.register(link)
+
+    assert namesrvs.topics_sent() == [{"T"}, {"U"}, {"T", "U"}]
+    assert link.acknowledged == topics.version
+
+
+async def test_after_a_lost_connection_everything_is_sent_at_once(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await until(namesrvs, 1)
+        await subject.announce()
+        topics.put(config("U"))
+        subject.connection_lost(NS1)
+        await until(namesrvs, 3)
+
+    assert namesrvs.topics_sent()[-1] == {"T", "U"}
+
+
+async def test_all_name_servers_hear_and_a_dead_one_delays_nobody(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    namesrvs.dead.add(NS2)
+    subject = registration(namesrvs, topics, f"{NS1};{NS2}")
+    async with running(subject):
+        await until(namesrvs, 1)
+        topics.put(config("U"))
+
+        assert await subject.announce() == 1
+
+        namesrvs.dead.clear()
+        subject.notify()
+        await until(namesrvs, 4)
+
+    assert {request.address for request in namesrvs.requests} == {NS1, NS2}
+    last = [request for request in namesrvs.requests if request.address == NS2][-1]
+    body = decode_register_body(last.body, compressed=False)
+    assert set(body.topic_config_serialize_wrapper.topic_config_table) == {"T", "U"}
+
+
+async def test_a_failure_is_tried_again_with_everything(namesrvs: Namesrvs, topics: Topics) -> None:
+    subject, link = registration(namesrvs, topics), Link(NS1)
+    await subject.register(link)
+    namesrvs.dead.add(NS1)
+    topics.put(config("U"))
+
+    assert not await subject.register(link)
+    assert (link.is_up, link.failed_count, link.acknowledged) == (False, 1, None)
+    namesrvs.dead.clear()
+    assert await subject.register(link)
+
+    assert namesrvs.topics_sent()[-1] == {"T", "U"}
+    assert (link.is_up, link.failed_count) == (True, 0)
+
+
+async def test_the_compressed_form_says_the_same(namesrvs: Namesrvs, topics: Topics) -> None:
+    subject = registration(namesrvs, topics, compressed_register=True)
+
+    await subject.register(Link(NS1))
+
+    header = namesrvs.requests[0].header
+    assert isinstance(header, RegisterBroker)
+    assert header.compressed
+    sent = namesrvs.registrations()[0].topic_config_serialize_wrapper
+    assert sent.topic_config_table == {"T": config("T")}
+    assert sent.data_version == topics.version
+
+
+@pytest.mark.parametrize("perm", [0, 2, 4])
+async def test_a_broker_without_a_permission_takes_it_from_its_topics(
+    namesrvs: Namesrvs, topics: Topics, perm: int
+) -> None:
+    subject = registration(namesrvs, topics, broker_permission=perm)
+
+    await subject.register(Link(NS1))
+
+    sent = namesrvs.registrations()[0].topic_config_serialize_wrapper
+    assert sent.topic_config_table["T"].perm == perm
+    assert topics.table["T"].perm == 6
+
+
+@pytest.mark.parametrize(("changed", "registered"), [("true", 1), ("false", 0)])
+async def test_without_force_the_version_is_asked_for_first(
+    namesrvs: Namesrvs, topics: Topics, changed: str, registered: int
+) -> None:
+    namesrvs.answers[RequestCode.QUERY_DATA_VERSION] = Response(0, None, {"changed": changed}, b"")
+    subject, link = registration(namesrvs, topics, force_register=False), Link(NS1)
+
+    assert await subject.register(link)
+
+    assert isinstance(namesrvs.requests[0].header, QueryDataVersion)
+    assert msgspec.json.decode(namesrvs.requests[0].body) == {"timestamp": 5, "counter": 1}
+    assert len(namesrvs.registrations()) == registered
+    assert link.acknowledged == topics.version
+
+
+async def test_an_answer_tells_master_and_ordered_topics(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(
+        0,
+        None,
+        {"haServerAddr": "10.0.0.8:10912", "masterAddr": "10.0.0.8:10911"},
+        b'{"table":{"T":"broker-a:4"}}',
+    )
+    subject = registration(namesrvs, topics)
+
+    await subject.register(Link(NS1))
+
+    assert subject.master_address == "10.0.0.8:10911"
+    assert subject.master_ha_address == "10.0.0.8:10912"
+    assert topics.table["T"].order
+
+
+async def test_an_unreadable_answer_is_a_failure_of_that_name_server(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(0, None, {}, b"{nonsense")
+    link = Link(NS1)
+
+    assert not await registration(namesrvs, topics).register(link)
+
+    assert link.failed_count == 1
+
+
+async def test_leaving_unregisters_everywhere_and_nothing_follows(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    namesrvs_text = f"{NS1};{NS2}"
+    subject = registration(namesrvs, topics, namesrvs_text)
+    async with running(subject):
+        await until(namesrvs, 2)
+        namesrvs.dead.add(NS1)
+        await subject.unregister()
+        topics.put(config("U"))
+        subject.notify()
+        subject.connection_lost(NS2)
+        await asyncio.sleep(0)
+
+    last = namesrvs.requests[-1]
+    assert (last.address, last.header) == (
+        NS2,
+        UnregisterBroker(
+            broker_name="broker-a", broker_addr="10.0.0.9:10911", cluster_name="C", broker_id=0
+        ),
+    )
+    assert len(namesrvs.requests) == 3
+
+
+async def test_another_list_of_name_servers_is_followed_at_once(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await until(namesrvs, 1)
+        subject.use_addresses(NS2)
+        await until(namesrvs, 2)
+
+        assert set(subject.links) == {NS2}
+    assert [request.address for request in namesrvs.requests] == [NS1, NS2]
+
+
+@pytest.mark.parametrize(("asked", "used"), [(1_000, 10_000), (30_000, 30_000), (90_000, 60_000)])
+def test_the_period_stays_within_rocketmqs_bounds(
+    namesrvs: Namesrvs, topics: Topics, asked: int, used: int
+) -> None:
+    subject = registration(namesrvs, topics, register_name_server_period=asked)
+
+    assert subject.period_ms == used
