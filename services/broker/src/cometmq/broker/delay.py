@@ -169,7 +169,7 @@ class DelayService:
         for entry in due:
             if entry.message is not None:
                 self._put(entry.message, partial(self._stored, level, entry.queue_offset + 1))
-            elif level.pending_count == 0:
+            elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
 
     def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> list[Due]:

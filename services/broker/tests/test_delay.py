@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delayed messages arrive when due, in order, once; positions pass only what is stored."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.messages import delay
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.message.properties import PropertyKey, render_properties
+from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
+from cometmq.store.consume_queue import CQ_ENTRY_BYTES, ENTRY, FILLER
+from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
+
+HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+LEVELS = DelayLevels.parse("1s 5s")
+LEVEL = 2
+DELAY_MS = 5_000
+
+
+class FakePlan:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, *, may_block: bool) -> bytes:
+        assert may_block
+        return self.data
+
+
+class FakeQueue:
+    def __init__(self) -> None:
+        self.entries = b""
+        self.min_offset = 0
+
+    @property
+    def max_offset(self) -> int:
+        return len(self.entries) // CQ_ENTRY_BYTES
+
+    def plan(self, offset: int, count: int) -> FakePlan:
+        return FakePlan(self.entries[offset * CQ_ENTRY_BYTES : (offset + count) * CQ_ENTRY_BYTES])
+
+
+class FakeStore:
+    """A store with one delay queue; what is put is kept, and found by its unique key."""
+
+    def __init__(self) -> None:
+        self.delayed = FakeQueue()
+        self.records: dict[int, MessageRecord] = {}
+        self.copies: list[MessageRecord] = []
+        self.status = PutStatus.PUT_OK
+        self.end = 0
+        self.flushed_offset = 0
+
+    def add(self, key: str, stored_ms: int) -> None:
+        text = render_properties({PropertyKey.UNIQUE_KEY: key, PropertyKey.DELAY: str(LEVEL)})
+        message = NewMessage("T", 3, 0, 0, 0, HOST, HOST, key.encode(), text)
+        delay(message, LEVEL)
+        record = encode_record(message, self.delayed.max_offset, self.end, stored_ms)
+        self.records[self.end] = decode_record(record)
+        self.delayed.entries += ENTRY.pack(self.end, len(record), stored_ms + DELAY_MS)
+        self.end += len(record)
+
+    def queue(self, topic: str, queue_id: int) -> FakeQueue | None:
+        is_level = (topic, queue_id) == ("SCHEDULE_TOPIC_XXXX", LEVEL - 1)
+        return self.delayed if is_level else None
+
+    def read_record(self, physical_offset: int) -> MessageRecord | None:
+        return self.records.get(physical_offset)
+
+    def query(self, topic: str, key: str, _count: int, begin: int, end: int) -> QueryResult:
+        found = [
+            copy
+            for copy in self.copies
+            if copy.unique_key == key and copy.topic == topic and begin <= copy.store_timestamp
+        ]
+        return QueryResult([copy for copy in found if copy.store_timestamp <= end], 0, 0)
+
+    def put(self, message: NewMessage, done: PutDone) -> None:
+        if not self.status.is_stored:
+            done(PutResult(self.status))
+            return
+        record = encode_record(message, len(self.copies), self.end, self.now_ms)
+        self.copies.append(decode_record(record))
+        result = PutResult(self.status, self.end, len(record))
+        self.end += len(record)
+        done(result)
+
+    now_ms = 0
+
+    @property
+    def delivered(self) -> list[str]:
+        return [copy.body.decode() for copy in self.copies]
+
+
+class ImmediateSaver:
+    def save(self, table, value) -> None:
+        table.save(value)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "delayOffset.json")
+
+
+def service(store: FakeStore, path: str) -> DelayService:
+    return DelayService(
+        store,
+        LEVELS,
+        delay_file(path),
+        put=store.put,
+        saver=ImmediateSaver(),
+        host=HOST,
+        log=NO_LOG,
+    )
+
+
+def step(delay_service: DelayService, store: FakeStore, now_ms: int) -> None:
+    store.now_ms = now_ms
+    delay_service.step(now_ms)
+
+
+def test_messages_move_when_they_are_due_and_not_before(store: FakeStore, path: str) -> None:
+    store.add("a", 1_000)
+    store.add("b", 2_000)
+    delays = service(store, path)
+
+    step(delays, store, 5_999)
+    assert store.delivered == []
+    step(delays, store, 6_000)
+    assert store.delivered == ["a"]
+    step(delays, store, 60_000)
+    assert store.delivered == ["a", "b"]
+    step(delays, store, 90_000)
+    assert store.delivered == ["a", "b"]
+
+    assert (store.copies[0].topic, store.copies[0].queue_id) == ("T", 3)
+    assert delays.offsets() == {LEVEL: 2}
+
+
+def test_a_clock_set_back_does_not_hold_messages_for_ever(store: FakeStore, path: str) -> None:
+    store.add("a", 1_000_000)
+    delays = service(store, path)
+    step(delays, store, 10)
+    assert store.delivered == ["a"]
+
+
+def test_a_refused_copy_is_tried_again_and_nothing_overtakes_it(
+    store: FakeStore, path: str
+) -> None:
+    store.add("a", 0)
+    store.add("b", 0)
+    delays = service(store, path)
+
+    store.status = PutStatus.SERVICE_NOT_AVAILABLE
+    step(delays, store, 10_000)
+    assert delays.offsets() == {}
+    store.status = PutStatus.PUT_OK
+    step(delays, store, 10_100)
+
+    assert store.delivered == ["a", "b"]
+    assert delays.offsets() == {LEVEL: 2}
+
+
+def test_fillers_and_lost_records_are_passed(store: FakeStore, path: str) -> None:
+    store.add("a", 0)
+    store.add("b", 0)
+    store.delayed.entries = FILLER + store.delayed.entries
+    store.records.pop(0)
+    delays = service(store, path)
+
+    step(delays, store, 10_000)
+
+    assert store.delivered == ["b"]
+    assert delays.offsets() == {LEVEL: 3}
+
+
+def test_trailing_lost_records_are_passed_too(store: FakeStore, path: str) -> None:
+    store.add("a", 0)
+    store.add("b", 0)
+    del store.records[max(store.records)]
+    delays = service(store, path)
+
+    step(delays, store, 10_000)
+
+    assert store.delivered == ["a"]
+    assert delays.offsets() == {LEVEL: 2}
+
+
+def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) -> None:
+    Path(path).write_bytes(b'{"offsetTable":{2:17}}')
+    store.add("a", 0)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+    store.add("b", 5_000)
+    step(delays, store, 10_000)
+    assert store.delivered == ["b"]
+
+
+def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
+    """Otherwise a power loss would take the copy and the position would have passed it."""
+    store.add("a", 0)
+    delays = service(store, path)
+
+    step(delays, store, 10_000)
+    assert not Path(path).exists()
+    store.flushed_offset = store.end
+    step(delays, store, 10_100)
+
+    assert Path(path).read_bytes() == b'{"offsetTable":{"2":1}}'
+
+
+def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
+    store: FakeStore, path: str
+) -> None:
+    store.add("a", 0)
+    store.add("b", 1_000)
+    step(service(store, path), store, 5_500)
+    assert store.delivered == ["a"]
+
+    recovered = service(store, path)
+    recovered.expect_copies(5_500)
+    step(recovered, store, 10_000)
+
+    assert store.delivered == ["a", "b"]
+    assert recovered.skipped_count == 1
+    assert recovered.offsets() == {LEVEL: 2}
+
+
+def test_a_clean_stop_saves_every_position(store: FakeStore, path: str) -> None:
+    store.add("a", 0)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+
+    delays.save_now()
+    step(service(store, path), store, 20_000)
+
+    assert store.delivered == ["a"]
+
+
+def test_levels_are_clamped(store: FakeStore, path: str) -> None:
+    delays = service(store, path)
+    assert [delays.clamp(level) for level in (1, 2, 3, 99)] == [1, 2, 2, 2]
