@@ -144,7 +144,8 @@ def test_batch_ids_name_both_records() -> None:
 def test_the_blank_tail_is_recognised() -> None:
     tail = octets("00000026 cbd43194") + bytes(30)
     assert encode_blank(38) == tail[:8]
-    assert scan_record(tail)[:2] == (ScanStatus.BLANK, 38)
+    scan = scan_record(tail)
+    assert (scan.status, scan.size) == (ScanStatus.BLANK, 38)
 
 
 def test_a_pull_answer_is_many_records() -> None:

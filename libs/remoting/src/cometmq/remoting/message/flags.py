@@ -87,9 +87,9 @@ _BASE: Final = 31
 _POLYNOMIAL_LENGTH_MAX: Final = 255  # int() is quadratic and refuses 4300 digits
 _FIRST: Final = ord("0")  # one conversion covers '0'..'N': decimal and upper-case hex text
 
-# A byte outside '0'..'N' becomes '!', which int() refuses.
+_NO_DIGIT: Final = ord("!")  # stands for a byte outside '0'..'N'
 _ONE_DIGIT: Final = bytes(
-    _DIGITS[byte - _FIRST] if _FIRST <= byte < _FIRST + _BASE else ord("!") for byte in range(256)
+    _DIGITS[byte - _FIRST] if _FIRST <= byte < _FIRST + _BASE else _NO_DIGIT for byte in range(256)
 )
 _LOW_DIGIT: Final = bytes(_DIGITS[byte % _BASE] for byte in range(256))
 _HIGH_DIGIT: Final = bytes(_DIGITS[byte // _BASE] for byte in range(256))
@@ -111,13 +111,11 @@ def _hash_unsigned(text: str) -> int:
     length = len(text)
     if length > _POLYNOMIAL_LENGTH_MAX or not text.isascii():
         return _hash_units(text)
-    data = text.encode("ascii")
-    try:
-        # 3x faster than two conversions: bench/micro/bench_record.py
-        return int(data.translate(_ONE_DIGIT), _BASE) + _FIRST_SUMS[length]
-    except ValueError:
-        if not length:
-            return 0
+    data = text.encode()
+    digits = data.translate(_ONE_DIGIT)
+    if _NO_DIGIT not in digits:  # a number as the needle: 4x faster than b"!"
+        # 2x faster than two conversions: bench/micro/bench_record.py
+        return int(digits or b"0", _BASE) + _FIRST_SUMS[length]
     # 8x faster than the loop: bench/micro/bench_record.py
     return int(data.translate(_LOW_DIGIT), _BASE) + _BASE * int(data.translate(_HIGH_DIGIT), _BASE)
 
