@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of topics, write permission, topic removal and settings: 205, 206, 216, 224, 304,
+311-313, 318, 319, 327.
+"""  # the codes are the summary
+
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.namesrv import (
+    AddWritePermOfBroker,
+    AddWritePermOfBrokerReply,
+    DeleteTopicInNamesrv,
+    GetTopicsByCluster,
+    WipeWritePermOfBroker,
+    WipeWritePermOfBrokerReply,
+)
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.remoting.message.flags import TopicSysFlag
+from cometmq.runtime import properties
+
+
+def wipe_write_perm_of_broker(
+    namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
+) -> WipeWritePermOfBrokerReply:
+    """Hide a broker's queues from producers until its topics change (in memory only)."""
+    count = namesrv.routes.wipe_write_perm(call.header.broker_name)
+    namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)
+    return WipeWritePermOfBrokerReply(count)
+
+
+def add_write_perm_of_broker(
+    namesrv: Namesrv, call: Call[AddWritePermOfBroker]
+) -> AddWritePermOfBrokerReply:
+    """Show a broker's queues to producers again."""
+    count = namesrv.routes.add_write_perm(call.header.broker_name)
+    namesrv.log.info("write_perm.added", broker_name=call.header.broker_name, topic_count=count)
+    return AddWritePermOfBrokerReply(count)
+
+
+def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return every topic."""
+    return _topics(namesrv.routes.topics())
+
+
+def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
+    """Forget a topic; brokers that still have it bring it back when their topics change."""
+    header = call.header
+    namesrv.routes.delete_topic(header.topic, header.cluster_name or None)
+    namesrv.log.info("topic.deleted", topic=header.topic, cluster=header.cluster_name)
+    return OK
+
+
+def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> Reply:
+    """Return the topics of a cluster; none for an unknown one."""
+    return _topics(namesrv.routes.topics_of_cluster(call.header.cluster))
+
+
+def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return the names of clusters and broker groups, and one broker to ask for its own."""
+    names, address = namesrv.routes.system_topics()
+    return _topics(names, address)
+
+
+def get_unit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return the topics of this unit."""
+    return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
+
+
+def get_has_unit_sub_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return the topics that other units subscribe to."""
+    return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB))
+
+
+def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return the topics that other units subscribe to and that are not of a unit."""
+    found = namesrv.routes.topics_with_flags(
+        wanted=TopicSysFlag.UNIT_SUB, unwanted=TopicSysFlag.UNIT
+    )
+    return _topics(found)
+
+
+async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
+    """Change settings that are marked as mutable, all or none, and keep them in the file.
+
+    Compatibility: RocketMQ lets anybody change any key here, paths of files included, which is a
+    known hole. Ours refuses the others by name.
+    """
+    try:
+        changes = properties.parse(str(call.body, "utf-8"))
+    except ValueError as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.PROPERTIES_UNREADABLE) from error
+    try:
+        namesrv.settings = namesrv.settings.updated(changes)
+    except SettingsError as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    namesrv.log.info("settings.changed", keys=sorted(changes))
+    await namesrv.save_settings()
+    return OK
+
+
+def get_namesrv_config(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return all settings as properties text."""
+    return Reply(body=namesrv.settings.as_properties().encode())
+
+
+def _topics(names: list[str], broker_address: str | None = None) -> Reply:
+    return Reply(body=encode_json(TopicList(topic_list=names, broker_addr=broker_address)))

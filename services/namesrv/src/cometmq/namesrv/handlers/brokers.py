@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What brokers say about themselves: 103, 104, 322."""
+
+from typing import Any
+from zlib import crc32
+
+from cometmq.namesrv.kv_config import NAMESPACE_ORDER_TOPIC
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigTable,
+    decode_register_body,
+)
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.namesrv import (
+    QueryDataVersion,
+    QueryDataVersionReply,
+    RegisterBroker,
+    RegisterBrokerReply,
+    UnregisterBroker,
+)
+from cometmq.remoting.errors import CommandError, RemoteProtocolError
+from cometmq.remoting.versions import REGISTER_WITH_FILTER_SERVERS_MIN
+
+_CRC_MASK = 0x7FFF_FFFF
+
+
+def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
+    """Take a broker and, from a master, its topics into the routes."""
+    header = call.header
+    if header.body_crc32 and header.body_crc32 != crc32(call.body) & _CRC_MASK:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
+    body = _registered(call)
+    topics = body.topic_config_serialize_wrapper
+    broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+    is_new = broker.address not in namesrv.routes.live_brokers()
+    master = namesrv.routes.register(
+        Registration(
+            broker,
+            header.ha_server_addr,
+            topics.data_version,
+            topics.topic_config_table.values(),
+            body.filter_server_list,
+        ),
+        connection=call.peer,
+        now_ms=namesrv.clock.monotonic_ms(),
+    )
+    if is_new:
+        namesrv.log.info("broker.registered", **broker._asdict())
+    reply = RegisterBrokerReply()
+    if master is not None:
+        reply = RegisterBrokerReply(master.ha_address, master.address)
+    return Reply(header=reply, body=_order_topics(namesrv))
+
+
+def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
+    """Take a broker out of the routes, as it asks before it stops."""
+    header = call.header
+    broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+    namesrv.routes.unregister(broker)
+    namesrv.log.info("broker.unregistered", **broker._asdict())
+    return OK
+
+
+def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
+    """Say whether a broker's topics changed since it registered; if not, it is alive at least."""
+    changed, known = namesrv.routes.query_data_version(
+        call.header.broker_addr,
+        _decoded(DataVersion, call),
+        now_ms=namesrv.clock.monotonic_ms(),
+    )
+    body = b"" if known is None else encode_json(known)
+    return Reply(header=QueryDataVersionReply(changed), body=body)
+
+
+def _registered(call: Call[RegisterBroker]) -> RegisterBrokerBody:
+    """Read a registration; brokers before 3.0.11 send their topics only."""
+    if not call.body:
+        return RegisterBrokerBody()
+    if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
+        return RegisterBrokerBody([], _decoded(TopicConfigTable, call))
+    try:
+        return decode_register_body(call.body, compressed=call.header.compressed)
+    except RemoteProtocolError as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _decoded(type_: Any, call: Call[Any]) -> Any:
+    """Read a JSON body; a broken one is an answer and not the end of the connection."""
+    try:
+        return decode_json(type_, call.body)
+    except RemoteProtocolError as error:
+        raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _order_topics(namesrv: Namesrv) -> bytes:
+    """Return the ordered topics' queue counts, which every registration is answered with."""
+    values = namesrv.kv_config.namespace(NAMESPACE_ORDER_TOPIC)
+    return encode_json(KVTable(dict(values))) if values else b""

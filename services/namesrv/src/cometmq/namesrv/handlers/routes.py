@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where topics and brokers are: 105, 106.
+
+Compatibility: Java writes the broker ids of routes without quotes (`{0:"ip:port"}`) for clients
+before 4.9.4, and always in the cluster info. That is no JSON, but there are clients that cut the
+text themselves and, given quotes, take every address for the master's (the Go client up to
+2.1.2). So they get what they know; clients of 4.9.4 and later, and those that ask for it, get
+standard JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cometmq.namesrv.kv_config import NAMESPACE_ORDER_TOPIC
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
+
+
+class _JavaBrokerData(msgspec.Struct, rename="camel"):
+    broker_addrs: msgspec.Raw
+    broker_name: str
+    cluster: str
+
+
+class _JavaRoute(msgspec.Struct, rename="camel"):
+    broker_datas: Sequence[_JavaBrokerData]
+    filter_server_table: Mapping[str, Sequence[str]]
+    order_topic_conf: str | None
+    queue_datas: Sequence[QueueData]
+
+
+class _JavaClusterInfo(msgspec.Struct, rename="camel"):
+    broker_addr_table: Mapping[str, _JavaBrokerData]
+    cluster_addr_table: Mapping[str, Sequence[str]]
+
+
+def get_routeinfo_by_topic(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Reply:
+    """Return where a topic can be read and written."""
+    topic = call.header.topic
+    route = namesrv.routes.route(topic)
+    if route is None:
+        raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remarks.no_route(topic))
+    if namesrv.settings.value.order_message_enable:
+        order = namesrv.kv_config.get(NAMESPACE_ORDER_TOPIC, topic)
+        route = msgspec.structs.replace(route, order_topic_conf=order)
+    is_standard = call.version >= STANDARD_JSON_ROUTE_MIN or call.header.accept_standard_json_only
+    return Reply(body=encode_json(route if is_standard else _java_route(route)))
+
+
+def get_broker_cluster_info(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
+    """Return every broker group and every cluster."""
+    info = namesrv.routes.cluster_info()
+    groups = {name: _java_group(group) for name, group in info.broker_addr_table.items()}
+    return Reply(body=encode_json(_JavaClusterInfo(groups, info.cluster_addr_table)))
+
+
+def _java_route(route: TopicRoute) -> _JavaRoute:
+    groups = [_java_group(group) for group in route.broker_datas]
+    return _JavaRoute(groups, route.filter_server_table, route.order_topic_conf, route.queue_datas)
+
+
+def _java_group(group: BrokerData) -> _JavaBrokerData:
+    encode = msgspec.json.encode
+    members = (b"%d:%s" % (i, encode(address)) for i, address in group.broker_addrs.items())
+    return _JavaBrokerData(
+        msgspec.Raw(b"{" + b",".join(members) + b"}"), group.broker_name, group.cluster
+    )

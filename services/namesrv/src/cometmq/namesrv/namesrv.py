@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The references that the name server's handlers may use."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cometmq.namesrv.kv_config import KvConfig
+from cometmq.namesrv.route_table import RouteTable
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+
+SaveFile = Callable[[Path, bytes], Awaitable[None]]
+"""Replaces a file away from the loop, in the order of the calls; raises OSError."""
+
+
+class Namesrv:
+    """Routes, key-value configuration and settings of one name server."""
+
+    def __init__(
+        self,
+        settings: Loaded[NamesrvSettings],
+        kv_config: KvConfig,
+        *,
+        clock: Clock,
+        save_file: SaveFile,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Start without brokers."""
+        self.settings = settings
+        self.kv_config = kv_config
+        self.routes = RouteTable()
+        self.clock = clock
+        self.log = log
+        self._save_file = save_file
+
+    async def save_kv_config(self) -> None:
+        """Write the KV table to its file; raise SYSTEM_ERROR when the disk refuses."""
+        await self._save(self.settings.value.kv_config_path, self.kv_config.encode())
+
+    async def save_settings(self) -> None:
+        """Write the settings to their file; raise SYSTEM_ERROR when the disk refuses."""
+        text = self.settings.as_properties()
+        await self._save(self.settings.value.config_store_path, text.encode())
+
+    async def _save(self, path: str, data: bytes) -> None:
+        try:
+            await self._save_file(Path(path), data)
+        except OSError as error:
+            self.log.error("namesrv_file.failed", path=path, error=str(error))  # noqa: TRY400  # expected
+            raise CommandError(
+                ResponseCode.SYSTEM_ERROR, f"cannot write {path}: {error.strerror}"
+            ) from error

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the name server, under RocketMQ's names."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+def _home(name: str) -> str:
+    return str(Path.home() / "namesrv" / name)
+
+
+class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything that can be set; what tools may change while it runs is marked `mutable`."""
+
+    bind_address: Annotated[
+        str, Meta(description="Local address to listen on; empty: all addresses.")
+    ] = ""
+    listen_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 takes a free one.")
+    ] = 9876
+    kv_config_path: Annotated[
+        str, Meta(min_length=1, description="File of the key-value configuration.")
+    ] = msgspec.field(default_factory=lambda: _home("kvConfig.json"))
+    config_store_path: Annotated[
+        str, Meta(min_length=1, description="File that keeps settings changed while running.")
+    ] = msgspec.field(default_factory=lambda: _home("namesrv.properties"))
+    order_message_enable: Annotated[
+        bool,
+        Meta(description="Add orderTopicConf of the KV table to routes.", extra={"mutable": True}),
+    ] = False
+    cluster_test: Annotated[
+        bool,
+        Meta(
+            description="Accepted for RocketMQ's tools; routes of a test centre are not looked up.",
+            extra={"mutable": True},
+        ),
+    ] = False
+    broker_expire_ms: Annotated[
+        int, Meta(ge=1000, description="Silence after which a broker is dropped, in ms.")
+    ] = 120_000
+    scan_interval_ms: Annotated[
+        int, Meta(ge=100, description="Interval of the search for silent brokers, in ms.")
+    ] = 10_000
+    server_channel_max_idle_time_seconds: Annotated[
+        int, Meta(ge=1, description="Silence after which a connection is closed, in s.")
+    ] = 120
+    connection_count_max: Annotated[
+        int, Meta(ge=1, description="Connections at a time; more are refused.")
+    ] = 20_000
+    tls_server_mode: Annotated[
+        str,
+        Meta(
+            pattern="^(disabled|permissive|enforcing)$",
+            description="disabled, permissive (both on one port) or enforcing.",
+        ),
+    ] = msgspec.field(default="permissive", name="tls.server.mode")
+    tls_server_key_path: Annotated[
+        str, Meta(description="Private key (PEM); empty: a self-signed certificate is made.")
+    ] = msgspec.field(default="", name="tls.server.keyPath")
+    tls_server_cert_path: Annotated[str, Meta(description="Certificate chain (PEM).")] = (
+        msgspec.field(default="", name="tls.server.certPath")
+    )
+    admin_http_port: Annotated[
+        int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
+    ] = -1

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the captured exchanges do not show: refusals, versions, side effects."""
+
+import inspect
+import json
+from typing import get_args, get_origin, get_type_hints
+from zlib import crc32
+
+import pytest
+
+from cometmq.namesrv.handlers import HANDLERS
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_register_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.header import encode_frame
+from cometmq.remoting.raw import RawCommand
+
+BROKER = {
+    "brokerName": "broker-a",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "C",
+    "haServerAddr": "127.0.0.1:2",
+    "brokerId": "0",
+}
+
+
+async def ask(link, code, ext=None, body=b"", **header):
+    frame = encode_frame(RawCommand(code=code, ext=ext or {}, body=body, opaque=7, **header))
+    answers = await link.exchange(frame)
+    assert len(answers) == 1
+    return answers[0]
+
+
+def topics(*names, version=1):
+    table = {name: TopicConfig(topic_name=name, topic_sys_flag=2) for name in names}
+    return RegisterBrokerBody([], TopicConfigTable(DataVersion(version, 0), table))
+
+
+async def register(link, *names, version=1, **changes):
+    body = encode_register_body(topics(*names, version=version), compressed=False)
+    return await ask(link, 103, BROKER | changes, body)
+
+
+@pytest.mark.parametrize("code", HANDLERS, ids=lambda code: code.name)
+def test_a_handler_takes_the_header_of_its_command_and_has_its_name(code):
+    handler = HANDLERS[code]
+    hint = get_type_hints(handler)[list(inspect.signature(handler).parameters)[1]]
+    assert get_origin(hint) is Call
+    assert get_args(hint) == (COMMANDS[code].header_type,)
+    assert handler.__name__ == RequestCode(code).name.lower()
+
+
+@pytest.mark.parametrize("serialization", [0, 1])
+async def test_unknown_codes_are_answered(link, serialization):
+    header, _ = await ask(link, 999, serialization=serialization)
+    assert (header.code, header.opaque) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 7)
+    assert header.remark == " request type 999 not supported"
+
+
+async def test_a_missing_field_is_named_and_the_connection_stays(link):
+    header, _ = await ask(link, 105)
+    assert header.code == ResponseCode.SYSTEM_ERROR
+    assert "topic" in header.remark
+    assert (await ask(link, 106))[0].code == 0
+
+
+async def test_a_registration_with_a_wrong_checksum_is_refused(link, namesrv):
+    body = encode_register_body(topics("T"), compressed=False)
+    wrong = str((crc32(body) & 0x7FFFFFFF) ^ 1)
+    header, _ = await ask(link, 103, BROKER | {"bodyCrc32": wrong}, body)
+    assert (header.code, header.remark) == (1, "crc32 not match")
+    assert namesrv.routes.topics() == []
+    right = str(crc32(body) & 0x7FFFFFFF)
+    assert (await ask(link, 103, BROKER | {"bodyCrc32": right}, body))[0].code == 0
+    assert namesrv.routes.topics() == ["T"]
+
+
+async def test_a_compressed_registration_is_read(link, namesrv):
+    body = encode_register_body(topics("T", "U"), compressed=True)
+    assert (await ask(link, 103, BROKER | {"compressed": "true"}, body))[0].code == 0
+    assert namesrv.routes.topics() == ["T", "U"]
+
+
+@pytest.mark.parametrize(
+    ("ext", "body"),
+    [
+        ({}, b"{"),
+        ({}, b"[1]"),
+        ({"compressed": "true"}, b"no zlib"),
+        ({}, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":7}}}'),
+        ({}, b"[" * 100_000),
+    ],
+)
+async def test_a_broken_registration_is_refused_and_changes_nothing(link, namesrv, ext, body):
+    header, _ = await ask(link, 103, BROKER | ext, body)
+    assert header.code == ResponseCode.SYSTEM_ERROR
+    assert not namesrv.routes.live_brokers()
+    assert (await ask(link, 106))[0].code == 0
+
+
+async def test_brokers_before_3_0_11_send_bare_topics(link, namesrv):
+    body = b'{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"T":{"topicName":"T"}}}'
+    assert (await ask(link, 103, BROKER, body, version=36))[0].code == 0
+    assert namesrv.routes.topics() == ["T"]
+
+
+async def test_a_registration_without_a_body_keeps_the_broker_alive(link, namesrv):
+    assert (await ask(link, 103, BROKER))[0].code == 0
+    assert list(namesrv.routes.live_brokers()) == ["127.0.0.1:1"]
+
+
+async def test_the_connection_that_registered_last_is_the_live_one(link, namesrv):
+    await register(link, "T")
+    assert namesrv.routes.live_brokers()["127.0.0.1:1"].connection is link
+
+
+async def test_a_broker_leaves_at_its_own_wish(link, namesrv):
+    await register(link, "T")
+    assert (await ask(link, 104, BROKER))[0].code == 0
+    assert namesrv.routes.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("version", "ext", "is_standard"),
+    [
+        (400, {}, False),
+        (401, {}, True),
+        (121, {"acceptStandardJsonOnly": "true"}, True),
+        (479, {}, True),
+    ],
+)
+async def test_broker_ids_are_quoted_for_clients_that_expect_json(link, version, ext, is_standard):
+    await register(link, "T")
+    _, body = await ask(link, 105, {"topic": "T"} | ext, version=version)
+    assert (b'"brokerAddrs":{"0":"127.0.0.1:1"}' in body) is is_standard
+    assert (b'"brokerAddrs":{0:"127.0.0.1:1"}' in body) is not is_standard
+
+
+async def test_ordered_topics_are_in_the_route_only_if_enabled(link, namesrv):
+    await register(link, "T")
+    ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
+    await ask(link, 100, ext)
+    assert "orderTopicConf" not in json.loads((await ask(link, 105, {"topic": "T"}))[1])
+    namesrv.settings = namesrv.settings.updated({"orderMessageEnable": "true"})
+    route = json.loads((await ask(link, 105, {"topic": "T"}))[1])
+    assert route["orderTopicConf"] == "broker-a:4"
+    _, body = await register(link, "T")
+    assert json.loads(body) == {"table": {"T": "broker-a:4"}}
+
+
+async def test_values_are_saved_before_the_answer(link, files):
+    await ask(link, 100, {"namespace": "N", "key": "k", "value": "v"})
+    assert json.loads(files.saved["kvConfig.json"]) == {"configTable": {"N": {"k": "v"}}}
+    await ask(link, 102, {"namespace": "N", "key": "k"})
+    assert json.loads(files.saved["kvConfig.json"]) == {"configTable": {"N": {}}}
+
+
+async def test_a_disk_that_refuses_is_an_answer(link, files):
+    files.error = OSError(28, "No space left on device")
+    header, _ = await ask(link, 100, {"namespace": "N", "key": "k", "value": "v"})
+    assert header.code == ResponseCode.SYSTEM_ERROR
+    assert header.remark.endswith("kvConfig.json: No space left on device")
+
+
+async def test_settings_change_by_name_and_are_saved(link, namesrv, files):
+    header, _ = await ask(link, 318, body=b"orderMessageEnable=true\nunknownKey=1\n")
+    assert header.code == 0
+    assert namesrv.settings.value.order_message_enable is True
+    assert b"orderMessageEnable=true\n" in files.saved["namesrv.properties"]
+    assert b"orderMessageEnable=true\n" in (await ask(link, 319))[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "remark"),
+    [
+        (b"a=\\u1", "string2Properties error"),
+        (b"a=\xff", "string2Properties error"),
+        (b"listenPort=1", "listenPort cannot be changed while the program runs"),
+        (b"kvConfigPath=/etc/passwd", "kvConfigPath cannot be changed while the program runs"),
+        (
+            b"orderMessageEnable=2",
+            "orderMessageEnable=2: must be true or false (from changed while running)",
+        ),
+    ],
+)
+async def test_bad_settings_change_nothing(link, namesrv, files, body, remark):
+    before = namesrv.settings
+    header, _ = await ask(link, 318, body=body)
+    assert (header.code, header.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert namesrv.settings is before
+    assert not files.saved
+
+
+async def test_write_permission_comes_back_with_the_next_changed_registration(link):
+    await register(link, "T")
+    header, _ = await ask(link, 205, {"brokerName": "broker-a"})
+    assert header.ext == {"wipeTopicCount": "1"}
+    assert json.loads((await ask(link, 105, {"topic": "T"}))[1])["queueDatas"][0]["perm"] == 4
+    await register(link, "T", version=2)
+    assert json.loads((await ask(link, 105, {"topic": "T"}))[1])["queueDatas"][0]["perm"] == 6
+
+
+async def test_a_version_query_keeps_an_unchanged_broker_alive(link, namesrv, clock):
+    await register(link, "T")
+    clock.advance(100_000)
+    header, body = await ask(link, 322, BROKER, b'{"counter":1,"timestamp":0}')
+    assert (header.ext, json.loads(body)) == ({"changed": "false"}, {"counter": 1, "timestamp": 0})
+    gone = namesrv.routes.expire(now_ms=clock.monotonic_ms() + 1, silence_ms_max=120_000)
+    assert gone == []
+    assert (await ask(link, 322, BROKER, b"{{"))[0].code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_topic_is_forgotten_in_one_cluster(link, namesrv):
+    await register(link, "T")
+    await ask(link, 216, {"topic": "T", "clusterName": "other"})
+    assert namesrv.routes.topics() == ["T"]
+    await ask(link, 216, {"topic": "T", "clusterName": "C"})
+    assert namesrv.routes.topics() == []
+    assert (await ask(link, 105, {"topic": "T"}))[0].code == ResponseCode.TOPIC_NOT_EXIST

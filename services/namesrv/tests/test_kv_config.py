@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key-value file is RocketMQ's, and damage is never overwritten silently."""
+
+import json
+
+import pytest
+
+from cometmq.namesrv.kv_config import KvConfig, load_kv_config
+from cometmq.remoting.errors import SettingsError
+
+
+def test_no_file_is_an_empty_table(tmp_path):
+    assert load_kv_config(tmp_path / "kvConfig.json").namespace("N") == {}
+
+
+def test_a_table_is_read_from_its_file(tmp_path):
+    path = tmp_path / "kvConfig.json"
+    path.write_text('{"configTable":{"N":{"k":"v\u00e4rde"}}}')
+    kv_config = load_kv_config(path)
+    assert kv_config.get("N", "k") == "v\u00e4rde"
+    assert kv_config.get("N", "other") is None
+    assert kv_config.get("M", "k") is None
+
+
+def test_what_is_encoded_is_read_again(tmp_path):
+    kv_config = KvConfig()
+    kv_config.put("N", "k", "v")
+    kv_config.put("N", "l", "w")
+    kv_config.delete("N", "l")
+    kv_config.delete("M", "l")
+    assert json.loads(kv_config.encode()) == {"configTable": {"N": {"k": "v"}}}
+    (tmp_path / "kvConfig.json").write_bytes(kv_config.encode())
+    assert load_kv_config(tmp_path / "kvConfig.json").namespace("N") == {"k": "v"}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b'{"configTable":7}'])
+def test_a_damaged_or_missing_file_gives_way_to_the_one_before(tmp_path, damaged):
+    path = tmp_path / "kvConfig.json"
+    (tmp_path / "kvConfig.json.bak").write_text('{"configTable":{"N":{"k":"old"}}}')
+    assert load_kv_config(path).get("N", "k") == "old"
+    path.write_bytes(damaged)
+    assert load_kv_config(path).get("N", "k") == "old"
+
+
+def test_damage_without_a_file_before_it_is_told(tmp_path):
+    path = tmp_path / "kvConfig.json"
+    path.write_bytes(b"{")
+    with pytest.raises(SettingsError, match=r"kvConfig\.json is damaged"):
+        load_kv_config(path)

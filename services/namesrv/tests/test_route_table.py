@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The route table keeps its invariants whatever brokers do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.namesrv.route_table import BrokerId, Master, Registration, RouteTable
+from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
+
+SILENCE_MS = 120_000
+
+
+def broker(name="broker-a", broker_id=0, address="127.0.0.1:1", cluster="C"):
+    return BrokerId(cluster, name, broker_id, address)
+
+
+def registration(who, topics=(), version=1, filter_servers=()):
+    configs = [TopicConfig(topic_name=t) if isinstance(t, str) else t for t in topics]
+    return Registration(who, f"ha-{who.address}", DataVersion(version, 0), configs, filter_servers)
+
+
+class Routes(RouteTable):
+    """A table with short words for tests."""
+
+    def add(self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=()):
+        return self.register(
+            registration(who, topics, version, filter_servers),
+            connection=connection,
+            now_ms=now_ms,
+        )
+
+
+@pytest.fixture
+def routes():
+    return Routes()
+
+
+def queue_facts(routes, topic):
+    route = routes.route(topic)
+    return {q.broker_name: (q.read_queue_nums, q.perm) for q in route.queue_datas}
+
+
+def test_a_master_brings_its_topics(routes):
+    assert routes.add(broker(), [TopicConfig(topic_name="T", perm=6, read_queue_nums=3)]) is None
+    route = routes.route("T")
+    assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+    assert route.broker_datas[0].cluster == "C"
+    assert queue_facts(routes, "T") == {"broker-a": (3, 6)}
+    assert routes.route("other") is None
+
+
+def test_a_slave_brings_no_topics_and_learns_its_master(routes):
+    slave = broker(broker_id=1, address="127.0.0.1:2")
+    assert routes.add(slave, ["S"]) is None
+    assert routes.route("S") is None
+    routes.add(broker(), ["T"])
+    assert routes.add(slave, ["S"]) == Master("127.0.0.1:1", "ha-127.0.0.1:1")
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+
+
+def test_topics_are_taken_only_with_a_new_data_version(routes):
+    routes.add(broker(), ["T"], version=1)
+    routes.add(broker(), ["U"], version=1)
+    assert routes.topics() == ["T"]
+    routes.add(broker(), ["U"], version=2)
+    assert routes.topics() == ["T", "U"]
+
+
+def test_a_route_given_out_does_not_change_any_more(routes):
+    routes.add(broker(), ["T"])
+    given_out = routes.route("T")
+    routes.add(broker(broker_id=1, address="127.0.0.1:2"))
+    assert given_out.broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+
+
+def test_one_address_has_one_id(routes):
+    """A slave that becomes master is not its own slave as well."""
+    routes.add(broker(broker_id=1))
+    routes.add(broker(broker_id=0), ["T"])
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+
+
+def test_an_address_that_changes_its_name_leaves_the_old_group(routes):
+    routes.add(broker("old"), ["T"])
+    routes.add(broker("new"), ["U"])
+    assert list(routes.cluster_info().broker_addr_table) == ["new"]
+    assert routes.topics() == ["U"]
+
+
+def test_another_address_replaces_the_old_one_under_its_id(routes):
+    routes.add(broker(), ["T"])
+    routes.add(broker(address="127.0.0.1:9"), ["T"])
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
+    routes.unregister(broker())
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
+
+
+def test_the_last_address_takes_group_cluster_and_queues_along(routes):
+    routes.add(broker(), ["T", "Shared"])
+    routes.add(broker("broker-b", address="127.0.0.1:2"), ["Shared"])
+    slave = broker(broker_id=1, address="127.0.0.1:3")
+    routes.add(slave)
+    routes.unregister(broker())
+    assert queue_facts(routes, "T") == {"broker-a": (16, 6)}  # consumers read from the slave
+    routes.unregister(slave)
+    assert routes.topics() == ["Shared"]
+    assert routes.cluster_info().cluster_addr_table == {"C": ["broker-b"]}
+    routes.unregister(broker("broker-b", address="127.0.0.1:2"))
+    assert routes.cluster_info().cluster_addr_table == {}
+    assert routes.stats()[:3] == (0, 0, 0)
+
+
+def test_unregistering_what_is_unknown_does_nothing(routes):
+    routes.add(broker(), ["T"])
+    routes.unregister(broker("nobody"))
+    routes.unregister(broker(broker_id=5))
+    assert routes.route("T") is not None
+
+
+def test_silent_brokers_expire_and_a_known_version_is_a_sign_of_life(routes):
+    routes.add(broker(), ["T"], connection="x")
+    routes.add(broker("broker-b", address="127.0.0.1:2"), connection="y")
+    known = DataVersion(1, 0)
+    assert routes.query_data_version("127.0.0.1:2", known, now_ms=50) == (False, known)
+    assert routes.expire(now_ms=SILENCE_MS, silence_ms_max=SILENCE_MS) == []
+    gone = routes.expire(now_ms=SILENCE_MS + 1, silence_ms_max=SILENCE_MS)
+    assert [live.connection for live in gone] == ["x"]
+    assert routes.route("T") is None
+    assert routes.stats().expired_count == 1
+    assert list(routes.live_brokers()) == ["127.0.0.1:2"]
+
+
+def test_a_changed_data_version_is_news_and_no_sign_of_life(routes):
+    routes.add(broker())
+    news = routes.query_data_version("127.0.0.1:1", DataVersion(2, 0), now_ms=SILENCE_MS)
+    assert news == (True, DataVersion(1, 0))
+    assert routes.query_data_version("unknown", DataVersion(), now_ms=0) == (True, None)
+    assert len(routes.expire(now_ms=SILENCE_MS + 1, silence_ms_max=SILENCE_MS)) == 1
+
+
+def test_a_closed_connection_drops_the_brokers_that_spoke_on_it_last(routes):
+    old, new = object(), object()
+    routes.add(broker(), ["T"], connection=old)
+    routes.add(broker(), ["T"], connection=new)
+    assert routes.disconnected(old) == []
+    assert routes.disconnected(new) == ["127.0.0.1:1"]
+    assert routes.route("T") is None
+    assert routes.stats().disconnected_count == 1
+
+
+def test_write_permission_is_wiped_and_given_back_until_topics_change(routes):
+    topics = [TopicConfig(topic_name="T", perm=6), TopicConfig(topic_name="U", perm=7)]
+    routes.add(broker(), topics)
+    routes.add(broker("broker-b", address="127.0.0.1:2"), ["T"])
+    assert routes.wipe_write_perm("broker-a") == 2
+    assert routes.wipe_write_perm("nobody") == 0
+    assert queue_facts(routes, "T") == {"broker-a": (16, 4), "broker-b": (16, 6)}
+    assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
+    routes.add(broker(), topics, version=1)
+    assert queue_facts(routes, "U") == {"broker-a": (16, 5)}
+    assert routes.add_write_perm("broker-a") == 2
+    assert queue_facts(routes, "U") == {"broker-a": (16, 6)}
+    routes.add(broker(), topics, version=2)
+    assert queue_facts(routes, "U") == {"broker-a": (16, 7)}
+
+
+def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes):
+    routes.add(broker(), ["T", "U"])
+    routes.add(broker("broker-b", address="127.0.0.1:2", cluster="D"), ["T", "U"])
+    routes.delete_topic("T", "C")
+    routes.delete_topic("T", "NoCluster")
+    assert queue_facts(routes, "T") == {"broker-b": (16, 6)}
+    routes.delete_topic("T", "D")
+    routes.delete_topic("T")
+    assert routes.topics() == ["U"]
+    routes.delete_topic("U")
+    assert routes.topics() == []
+
+
+def test_topics_are_listed_by_cluster_and_by_flag(routes):
+    flagged = [TopicConfig(topic_name=f"F{flag}", topic_sys_flag=flag) for flag in range(4)]
+    routes.add(broker(), flagged)
+    routes.add(broker("broker-b", address="127.0.0.1:2", cluster="D"), ["F0"])
+    assert routes.topics_of_cluster("D") == ["F0"]
+    assert routes.topics_of_cluster("C") == ["F0", "F1", "F2", "F3"]
+    assert routes.topics_of_cluster("E") == []
+    assert routes.topics_with_flags(wanted=1) == ["F1", "F3"]
+    assert routes.topics_with_flags(wanted=2) == ["F2", "F3"]
+    assert routes.topics_with_flags(wanted=2, unwanted=1) == ["F2"]
+
+
+def test_system_topics_are_clusters_and_groups(routes):
+    assert routes.system_topics() == ([], None)
+    routes.add(broker())
+    routes.add(broker("C", address="127.0.0.1:2"))
+    assert routes.system_topics() == (["C", "broker-a"], "127.0.0.1:1")
+
+
+def test_filter_servers_are_part_of_the_route(routes):
+    routes.add(broker(), ["T"], filter_servers=["f:1"])
+    assert routes.route("T").filter_server_table == {"127.0.0.1:1": ["f:1"]}
+    routes.add(broker(), ["T"])
+    assert routes.route("T").filter_server_table == {}
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+BROKERS = st.builds(
+    BrokerId,
+    st.sampled_from(["C", "D"]),
+    NAMES,
+    st.integers(0, 2),
+    st.sampled_from(["1:1", "2:2", "3:3", "4:4"]),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("register"), BROKERS, st.lists(NAMES, max_size=3), st.integers(0, 3)),
+    st.tuples(st.just("unregister"), BROKERS),
+    st.tuples(st.just("disconnect"), st.integers(0, 3)),
+    st.tuples(st.just("expire"), st.integers(0, 50)),
+    st.tuples(st.just("delete"), NAMES, st.sampled_from(["C", "D", None])),
+    st.tuples(st.just("wipe"), NAMES),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_the_invariants_hold_after_any_history(steps):
+    routes = Routes()
+    for now_ms, step in enumerate(steps):
+        match step:
+            case ("register", who, topics, number):
+                routes.add(who, topics, number, connection=number, now_ms=now_ms)
+            case ("unregister", who):
+                routes.unregister(who)
+            case ("disconnect", number):
+                routes.disconnected(number)
+            case ("expire", silence_ms):
+                routes.expire(now_ms=now_ms, silence_ms_max=silence_ms)
+            case ("delete", topic, cluster):
+                routes.delete_topic(topic, cluster)
+            case ("wipe", name):
+                routes.wipe_write_perm(name)
+        check_invariants(routes)
+
+
+def check_invariants(routes):
+    info = routes.cluster_info()
+    addresses = [
+        a for group in info.broker_addr_table.values() for a in group.broker_addrs.values()
+    ]
+    assert len(set(addresses)) == len(addresses)
+    assert set(addresses) == set(routes.live_brokers())
+    assert all(group.broker_addrs for group in info.broker_addr_table.values())
+    named = {name for names in info.cluster_addr_table.values() for name in names}
+    assert named == set(info.broker_addr_table)
+    assert all(info.cluster_addr_table.values())
+    for topic in routes.topics():
+        assert {q.broker_name for q in routes.route(topic).queue_datas} <= named
