@@ -6,7 +6,7 @@ physical offset, sysFlag, born timestamp, born host, store timestamp, store host
 times, prepared transaction offset, body, topic, properties.
 
 Hot path: `encode_record` once per stored message (budget 0.6 us), `scan_record` once per
-record at recovery and on slaves (budget 1 us); bench/micro/bench_record.py.
+record at recovery and on slaves (budget 1.2 us); bench/micro/bench_record.py.
 
 Compatibility: records with a two-byte topic length (magic V2, written by 5.x) are read,
 never written.

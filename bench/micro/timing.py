@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time small operations: the best of several rounds, beside the budget."""
+
+import timeit
+from collections.abc import Callable, Mapping
+from typing import Final
+
+ROUNDS: Final = 7
+CALLS: Final = 50_000
+
+Operation = tuple[Callable[[], object], int | None]
+
+
+def nanoseconds(operation: Callable[[], object]) -> int:
+    """Return what one call takes, without the call of an empty function."""
+    empty = min(timeit.repeat(lambda: None, number=CALLS, repeat=ROUNDS))
+    best = min(timeit.repeat(operation, number=CALLS, repeat=ROUNDS))
+    return max(0, round((best - empty) / CALLS * 1e9))
+
+
+def compare_and_print(operations: Mapping[str, Operation]) -> None:
+    """Print one line per operation: its name, nanoseconds, and its budget."""
+    for name, (operation, budget) in operations.items():
+        taken = nanoseconds(operation)
+        note = "" if budget is None else f"budget {budget:6d}{'' if taken <= budget else '  OVER'}"
+        print(f"{name:32s}{taken:8d} ns  {note}".rstrip())
