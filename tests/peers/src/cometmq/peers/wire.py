@@ -9,9 +9,12 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 GET_BROKER_CLUSTER_INFO: Final = 106
+CURRENT_VERSION: Final = 401
+_ANSWER_FLAG: Final = 1
 _LENGTHS: Final = struct.Struct(">II")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
@@ -26,6 +29,69 @@ class Answer:
     body: bytes
 
 
+class Connection:
+    """One connection to a server, on which requests are made one after the other."""
+
+    def __init__(self, address: str, *, timeout_s: float = 3.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        """The connection is open already."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self._socket.close()
+
+    def call(
+        self,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        version: int = CURRENT_VERSION,
+    ) -> Answer:
+        """Send one request with a JSON header and read its answer."""
+        self._opaque += 1
+        header = json.dumps(
+            {
+                "code": code,
+                "language": "JAVA",
+                "version": version,
+                "opaque": self._opaque,
+                "flag": 0,
+                "extFields": dict(fields or {}),
+                "serializeTypeCurrentRPC": "JSON",
+            }
+        ).encode()
+        lengths = _LENGTHS.pack(4 + len(header) + len(body), len(header))
+        self._socket.sendall(lengths + header + body)
+        while True:
+            answer_header, answer_body = self._read_frame()
+            if answer_header["opaque"] == self._opaque and answer_header["flag"] & _ANSWER_FLAG:
+                return Answer(
+                    code=answer_header["code"],
+                    remark=answer_header.get("remark"),
+                    fields=answer_header.get("extFields") or {},
+                    body=answer_body,
+                )
+
+    def _read_frame(self) -> tuple[dict[str, Any], bytes]:
+        """Header, which must be JSON as the request's was, and body of one frame."""
+        total, header_word = _LENGTHS.unpack(_read_exactly(self._socket, _LENGTHS.size))
+        rest = _read_exactly(self._socket, total - 4)
+        header_length = header_word & _HEADER_LENGTH_MASK
+        header: dict[str, Any] = json.loads(rest[:header_length])
+        return header, rest[header_length:]
+
+
 def call(
     address: str,
     code: int,
@@ -34,38 +100,9 @@ def call(
     *,
     timeout_s: float = 3.0,
 ) -> Answer:
-    """Send one request with a JSON header on its own connection and read the answer."""
-    header = json.dumps(
-        {
-            "code": code,
-            "language": "JAVA",
-            "version": 401,
-            "opaque": 1,
-            "flag": 0,
-            "extFields": dict(fields or {}),
-            "serializeTypeCurrentRPC": "JSON",
-        }
-    ).encode()
-    frame = _LENGTHS.pack(4 + len(header) + len(body), len(header)) + header + body
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
-        connection.settimeout(timeout_s)
-        connection.sendall(frame)
-        return _read_answer(connection)
-
-
-def _read_answer(connection: socket.socket) -> Answer:
-    """Read one frame; its header must be JSON, as the request's was."""
-    total, header_word = _LENGTHS.unpack(_read_exactly(connection, _LENGTHS.size))
-    rest = _read_exactly(connection, total - 4)
-    header_length = header_word & _HEADER_LENGTH_MASK
-    header: dict[str, Any] = json.loads(rest[:header_length])
-    return Answer(
-        code=header["code"],
-        remark=header.get("remark"),
-        fields=header.get("extFields") or {},
-        body=rest[header_length:],
-    )
+    """Make one request on a connection of its own."""
+    with Connection(address, timeout_s=timeout_s) as connection:
+        return connection.call(code, fields, body)
 
 
 def _read_exactly(connection: socket.socket, size: int) -> bytes:

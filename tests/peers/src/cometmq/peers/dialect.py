@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader of the JSON that Java servers write: keys may be bare numbers or whole objects.
+
+Keys that are objects become their canonical text; strings that hold such an object, as a server
+of strict JSON writes them, become the same text: equal meaning compares equal.
+"""
+
+import json
+from typing import Any, Final
+
+_DECODER: Final = json.JSONDecoder()
+
+
+def parse(text: str) -> Any:
+    """The value of a text in this dialect."""
+    value, end = _value(text, _skip(text, 0))
+    if _skip(text, end) != len(text):
+        raise ValueError(f"text after the value at {end}")
+    return value
+
+
+def _value(text: str, position: int) -> tuple[Any, int]:
+    """The value at a position and where it ends."""
+    if text[position] == "{":
+        return _object(text, position)
+    if text[position] == "[":
+        return _array(text, position)
+    return _DECODER.raw_decode(text, position)
+
+
+def _object(text: str, position: int) -> tuple[dict[str, Any], int]:
+    """An object; any value may be a key."""
+    members: dict[str, Any] = {}
+    position = _skip(text, position + 1)
+    while text[position] != "}":
+        key, position = _value(text, position)
+        position = _expect(text, position, ":")
+        members[_key_text(key)], position = _value(text, position)
+        position = _skip(text, position)
+        if text[position] == ",":
+            position = _skip(text, position + 1)
+    return members, position + 1
+
+
+def _array(text: str, position: int) -> tuple[list[Any], int]:
+    """An array."""
+    items: list[Any] = []
+    position = _skip(text, position + 1)
+    while text[position] != "]":
+        item, position = _value(text, position)
+        items.append(item)
+        position = _skip(text, position)
+        if text[position] == ",":
+            position = _skip(text, position + 1)
+    return items, position + 1
+
+
+def _key_text(key: Any) -> str:
+    """One spelling for the same key."""
+    if isinstance(key, str) and key.startswith("{"):
+        key = json.loads(key)
+    return key if isinstance(key, str) else json.dumps(key, sort_keys=True)
+
+
+def _expect(text: str, position: int, mark: str) -> int:
+    """The position of what follows a mark."""
+    position = _skip(text, position)
+    if text[position] != mark:
+        raise ValueError(f"{mark!r} expected at {position}")
+    return _skip(text, position + 1)
+
+
+def _skip(text: str, position: int) -> int:
+    """The position of the next character that is no space."""
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position

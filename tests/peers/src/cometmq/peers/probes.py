@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that two servers should answer alike, as a table.
+
+The order matters: a probe sees what the probes before it did.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from cometmq.peers.wire import CURRENT_VERSION
+
+TOPIC: Final = "SameTopic"
+GROUP: Final = "SameGroup"
+HEARTBEAT: Final = {
+    "clientID": "127.0.0.1@same",
+    "producerDataSet": [{"groupName": "SameProducer"}],
+    "consumerDataSet": [
+        {
+            "groupName": GROUP,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [
+                {
+                    "topic": TOPIC,
+                    "subString": "TagA",
+                    "tagsSet": ["TagA"],
+                    "codeSet": [2598919],
+                    "subVersion": 100,
+                    "classFilterMode": False,
+                    "expressionType": "TAG",
+                }
+            ],
+            "unitMode": False,
+        }
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One request; `name` appears in the test's id."""
+
+    name: str
+    to: Literal["broker", "namesrv"]
+    code: int
+    fields: Mapping[str, object] = field(default_factory=dict)
+    body: bytes = b""
+    version: int = CURRENT_VERSION
+    compare_body: Literal["json", "keys", "bytes", "length", "no"] = "json"
+
+
+def send_fields(**changes: object) -> dict[str, object]:
+    """Fields of SEND_MESSAGE_V2."""
+    return {
+        "a": "SameProducer",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": 1700000000000,
+        "h": 0,
+        "i": "TAGS\x02TagA\x01KEYS\x02same\x01UNIQ_KEY\x027F000001000100000000000000000000",
+        "j": 0,
+        "k": "false",
+        **changes,
+    }
+
+
+def _pull(**changes: object) -> dict[str, object]:
+    """Fields of PULL_MESSAGE with a subscription of its own and no waiting."""
+    return {
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 1,
+        "expressionType": "TAG",
+        **changes,
+    }
+
+
+def _queue(**changes: object) -> dict[str, object]:
+    """Fields that name a queue."""
+    return {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, **changes}
+
+
+def _topic(name: str, **changes: object) -> dict[str, object]:
+    """Fields of UPDATE_AND_CREATE_TOPIC."""
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+        **changes,
+    }
+
+
+def _locks() -> bytes:
+    """Body of LOCK_BATCH_MQ and its opposite."""
+    queues = [{"brokerName": "broker-a", "queueId": n, "topic": TOPIC} for n in (0, 1)]
+    return json.dumps({"consumerGroup": GROUP, "clientId": "same", "mqSet": queues}).encode()
+
+
+SENDS: Final = [
+    Probe("send", "broker", 310, send_fields(e=1), b"body"),
+    Probe("send to an illegal name", "broker", 310, send_fields(b="not legal!"), b"body"),
+    Probe("send to an empty name", "broker", 310, send_fields(b=""), b"body"),
+    Probe("send to a long name", "broker", 310, send_fields(b="T" * 128), b"body"),
+    Probe("send to a system topic", "broker", 310, send_fields(b="SCHEDULE_TOPIC_XXXX"), b"body"),
+    Probe("send to queue 99", "broker", 310, send_fields(e=99), b"body"),
+    Probe("send without default topic", "broker", 310, send_fields(b="None1", c="None2"), b"body"),
+    Probe("send creates a topic", "broker", 310, send_fields(b="SameCreated", e=0), b"body"),
+    Probe("send too many properties", "broker", 310, send_fields(i="k\x02" + "v" * 33000), b"body"),
+    Probe("send a large body", "broker", 310, send_fields(), b"x" * (4 * 1024 * 1024 + 1)),
+    Probe("send to retry of nobody", "broker", 310, send_fields(b="%RETRY%Nobody"), b"body"),
+    Probe("send back of nobody", "broker", 36, {"offset": 0, "group": "Nobody", "delayLevel": 0}),
+    Probe(
+        "send back of nothing", "broker", 36, {"offset": 1 << 40, "group": GROUP, "delayLevel": 0}
+    ),
+]
+PULLS: Final = [
+    Probe("pull", "broker", 11, _pull(), compare_body="length"),
+    Probe("pull a tag", "broker", 11, _pull(subscription="TagZ")),
+    Probe("pull at the end", "broker", 11, _pull(queueId=1, queueOffset=1)),
+    Probe("pull behind the end", "broker", 11, _pull(queueOffset=1000)),
+    Probe("pull an empty queue", "broker", 11, _pull(queueId=3)),
+    Probe("pull an empty queue at 5", "broker", 11, _pull(queueId=3, queueOffset=5)),
+    Probe("pull queue 99", "broker", 11, _pull(queueId=99)),
+    Probe("pull an unknown topic", "broker", 11, _pull(topic="Nothing")),
+    Probe("pull of an unknown group", "broker", 11, _pull(consumerGroup="Unseen", sysFlag=0)),
+    Probe("pull as subscribed", "broker", 11, _pull(sysFlag=0, subVersion=100)),
+    Probe("pull as subscribed later", "broker", 11, _pull(sysFlag=0, subVersion=101)),
+    Probe("pull with SQL", "broker", 11, _pull(subscription="a > 1", expressionType="SQL92")),
+]
+OFFSETS: Final = [
+    Probe("unknown progress", "broker", 14, _queue(queueId=2)),
+    Probe("unknown progress of a topic", "broker", 14, _queue(topic="Nothing")),
+    Probe("commit progress", "broker", 15, _queue(commitOffset=2)),
+    Probe("progress", "broker", 14, _queue()),
+    Probe("offset by time 0", "broker", 29, {"topic": TOPIC, "queueId": 0, "timestamp": 0}),
+    Probe(
+        "offset by time after all",
+        "broker",
+        29,
+        {"topic": TOPIC, "queueId": 0, "timestamp": 1 << 50},
+    ),
+    Probe("maximum", "broker", 30, {"topic": TOPIC, "queueId": 0}),
+    Probe("maximum of nothing", "broker", 30, {"topic": "Nothing", "queueId": 0}),
+    Probe("minimum", "broker", 31, {"topic": TOPIC, "queueId": 0}),
+    Probe("minimum of nothing", "broker", 31, {"topic": "Nothing", "queueId": 7}),
+    Probe("first time", "broker", 32, {"topic": TOPIC, "queueId": 0}),
+    Probe("first time of nothing", "broker", 32, {"topic": "Nothing", "queueId": 0}),
+    Probe(
+        "query nothing",
+        "broker",
+        12,
+        {"topic": TOPIC, "key": "no", "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 1 << 60},
+    ),
+    Probe(
+        "query",
+        "broker",
+        12,
+        {"topic": TOPIC, "key": "same", "maxNum": 2, "beginTimestamp": 0, "endTimestamp": 1 << 60},
+        compare_body="length",
+    ),
+    Probe("view nothing", "broker", 33, {"offset": 1 << 40}),
+    Probe("view", "broker", 33, {"offset": 0}, compare_body="length"),
+]
+CLIENTS: Final = [
+    Probe("heartbeat", "broker", 34, body=json.dumps(HEARTBEAT).encode()),
+    Probe("members", "broker", 38, {"consumerGroup": GROUP}),
+    Probe("members of nobody", "broker", 38, {"consumerGroup": "Nobody"}),
+    Probe("consumers on line", "broker", 203, {"consumerGroup": GROUP}),
+    Probe("consumers of nobody", "broker", 203, {"consumerGroup": "Nobody"}),
+    Probe("producers on line", "broker", 204, {"producerGroup": "SameProducer"}),
+    Probe("producers of nobody", "broker", 204, {"producerGroup": "Nobody"}),
+    Probe("lock", "broker", 41, body=_locks()),
+    Probe("unlock", "broker", 42, body=_locks()),
+    Probe(
+        "check SQL",
+        "broker",
+        46,
+        body=json.dumps(
+            {
+                "clientId": "same",
+                "group": GROUP,
+                "subscriptionData": {
+                    "topic": TOPIC,
+                    "subString": "a > 1",
+                    "expressionType": "SQL92",
+                    "subVersion": 1,
+                },
+            }
+        ).encode(),
+    ),
+]
+ADMIN: Final = [
+    Probe("create a topic", "broker", 17, _topic("SameAdmin")),
+    Probe("create an illegal topic", "broker", 17, _topic("not legal!")),
+    Probe("create an empty topic", "broker", 17, _topic("")),
+    Probe("create a system topic", "broker", 17, _topic("TBW102")),
+    Probe("delete an illegal topic", "broker", 215, {"topic": "not legal!"}),
+    Probe("delete a system topic", "broker", 215, {"topic": "TBW102"}),
+    Probe("delete an unknown topic", "broker", 215, {"topic": "Unknown"}),
+    Probe("topic statistics", "broker", 202, {"topic": TOPIC}),
+    Probe("topic statistics of nothing", "broker", 202, {"topic": "Nothing"}),
+    Probe("consume statistics", "broker", 208, {"consumerGroup": GROUP}),
+    Probe("consume statistics of nobody", "broker", 208, {"consumerGroup": "Nobody"}),
+    Probe("all topics", "broker", 21),
+    Probe("all groups", "broker", 201),
+    Probe("all progress", "broker", 43),
+    Probe("all delay offsets", "broker", 45),
+    Probe("broker configuration", "broker", 26, compare_body="no"),
+    Probe("update configuration without body", "broker", 25),
+    Probe("update unknown configuration", "broker", 25, body=b"unknownKey=1\n"),
+    Probe("run-time information", "broker", 28, compare_body="keys"),
+    Probe("delete an unknown group", "broker", 207, {"groupName": "Nobody"}),
+    Probe("unknown code", "broker", 9999),
+    Probe("unused code", "broker", 13),
+]
+NAMESRV: Final = [
+    Probe("route", "namesrv", 105, {"topic": TOPIC}),
+    Probe("route for an old client", "namesrv", 105, {"topic": TOPIC}, version=399),
+    Probe("route of nothing", "namesrv", 105, {"topic": "Nothing"}),
+    Probe("cluster", "namesrv", 106),
+    Probe("all topics", "namesrv", 206),
+    Probe("topics of the cluster", "namesrv", 224, {"cluster": "PeersCluster"}),
+    Probe("topics of no cluster", "namesrv", 224, {"cluster": "None"}),
+    Probe("system topics", "namesrv", 304),
+    Probe("unit topics", "namesrv", 311),
+    Probe("unit subscriptions", "namesrv", 312),
+    Probe("unit subscriptions without unit", "namesrv", 313),
+    Probe("put", "namesrv", 100, {"namespace": "S", "key": "k", "value": "v"}),
+    Probe("put without a key", "namesrv", 100, {"namespace": "S", "value": "v"}),
+    Probe("get", "namesrv", 101, {"namespace": "S", "key": "k"}),
+    Probe("list", "namesrv", 219, {"namespace": "S"}),
+    Probe("list of nothing", "namesrv", 219, {"namespace": "None"}),
+    Probe("delete", "namesrv", 102, {"namespace": "S", "key": "k"}),
+    Probe("get nothing", "namesrv", 101, {"namespace": "S", "key": "k"}),
+    Probe("delete nothing", "namesrv", 102, {"namespace": "S", "key": "k"}),
+    Probe("configuration", "namesrv", 319, compare_body="no"),
+    Probe("update unknown configuration", "namesrv", 318, body=b"unknownKey=1\n"),
+    Probe("wipe an unknown broker", "namesrv", 205, {"brokerName": "none"}),
+    Probe("delete an unknown topic", "namesrv", 216, {"topic": "Unknown"}),
+    Probe(
+        "data version",
+        "namesrv",
+        322,
+        {"brokerName": "x", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0},
+        body=b'{"counter":1,"timestamp":1}',
+    ),
+]
+PROBES: Final = [*SENDS, *PULLS, *OFFSETS, *CLIENTS, *ADMIN, *NAMESRV]

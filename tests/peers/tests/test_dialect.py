@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader of Java's JSON: one meaning, one value."""
+
+import json
+
+import pytest
+
+from cometmq.peers.dialect import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", {}),
+        ("[ ]", []),
+        (' {"a" : [1, 2.5, null, true] } ', {"a": [1, 2.5, None, True]}),
+        ('{0:"x",1:"y"}', {"0": "x", "1": "y"}),
+        ('{"t":{{"b":1,"a":"q"}:7}}', {"t": {'{"a": "q", "b": 1}': 7}}),
+        (r'{"{\"b\":1,\"a\":\"q\"}":7}', {'{"a": "q", "b": 1}': 7}),
+    ],
+)
+def test_bare_and_object_keys_are_read(text: str, value: object) -> None:
+    """An object as a key and the text of that object as a key are the same."""
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1", '{"a"}', "{} {}", '{"a":1', "nothing"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    """With an exception of one of two kinds, never with a value."""
+    with pytest.raises((ValueError, IndexError)):
+        parse(text)
+
+
+def test_plain_json_reads_as_the_standard_library_does() -> None:
+    """Nothing is lost for servers that write strict JSON."""
+    text = json.dumps({"a": {"b": [{"c": "d\u7eff"}, [], {}]}, "e": -1e3})
+
+    assert parse(text) == json.loads(text)

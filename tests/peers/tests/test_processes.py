@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children end for sure, and a failed start says why."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.peers.processes import Child, PeerError, wait_until
+
+IGNORES_SIGTERM = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+signal.pause()
+"""
+
+
+def _python(program: str, log_path: Path) -> Child:
+    """A Python program as a child."""
+    return Child("test", [sys.executable, "-c", program], log_path=log_path)
+
+
+def test_an_early_exit_ends_the_wait_and_shows_the_output(tmp_path: Path) -> None:
+    """Not the deadline but the reason is reported."""
+    child = _python("print('no such port'); raise SystemExit(7)", tmp_path / "log")
+
+    with pytest.raises(PeerError, match=r"exited with 7 before(.|\n)*no such port"):
+        child.wait_for_log("ready", 30)
+
+
+def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
+    """Two starts share one log file."""
+    first = _python("print('ready')", tmp_path / "log")
+    first.wait_for_log("ready", 30)
+    first.kill()
+
+    second = _python("print('not yet')", tmp_path / "log")
+
+    with pytest.raises(PeerError, match="exited with 0"):
+        second.wait_for_log("ready", 30)
+    assert (tmp_path / "log").read_text() == "ready\nnot yet\n"
+
+
+def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
+    """SIGTERM first, SIGKILL after the time allowed."""
+    child = _python(IGNORES_SIGTERM, tmp_path / "log")
+    child.wait_for_log("deaf", 30)
+
+    assert child.stop(0.1) == -9
+
+
+def test_a_condition_that_never_holds_is_an_error() -> None:
+    """It says what was waited for."""
+    with pytest.raises(PeerError, match="the moon"):
+        wait_until(lambda: False, 0.0, "the moon")
