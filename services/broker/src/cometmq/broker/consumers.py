@@ -32,6 +32,7 @@ class ConsumerGroup(msgspec.Struct):
     consume_from_where: str
     clients: dict[Peer, Client] = {}
     subscriptions: dict[str, SubscriptionData] = {}
+    subscribed_ms: dict[str, int] = {}  # topic -> monotonic time of its first subscription
     updated_ms: int = 0
 
     def peers(self) -> list[Peer]:
@@ -164,7 +165,9 @@ def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]
     is_changed = wanted.keys() != known.keys()
     for topic in known.keys() - wanted.keys():
         del known[topic]
+        del group.subscribed_ms[topic]
     for topic, subscription in wanted.items():
+        group.subscribed_ms.setdefault(topic, group.updated_ms)
         old = known.get(topic)
         if old is None or subscription.sub_version > old.sub_version:
             known[topic] = subscription
