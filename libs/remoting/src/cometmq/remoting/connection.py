@@ -66,7 +66,16 @@ class _Pending(msgspec.Struct, gc=False):
 class Connection:
     """Protocol state of one connection, for either end."""
 
-    __slots__ = ("_codec", "_next_opaque", "_peer", "_pending", "_reader", "faults", "out")
+    __slots__ = (
+        "_codec",
+        "_next_opaque",
+        "_peer",
+        "_pending",
+        "_reader",
+        "faults",
+        "out",
+        "out_bytes",
+    )
 
     def __init__(self, codec: Codec, peer: Peer) -> None:
         """Start with nothing received; ``peer`` is put into the calls."""
@@ -76,6 +85,7 @@ class Connection:
         self._pending: dict[int, _Pending] = {}
         self._next_opaque = 0
         self.out: list[Buffer] = []
+        self.out_bytes = 0
         self.faults: list[HeaderFault] = []
 
     @property
@@ -117,18 +127,23 @@ class Connection:
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
         """Put the answer to a call into ``out``, in the serialization of the call."""
-        self._codec.encoder.encode_reply(self.out, call.serialization, call.opaque, reply)
+        self.out_bytes += self._codec.encoder.encode_reply(
+            self.out, call.serialization, call.opaque, reply
+        )
+
+    def take(self) -> Buffer:
+        """Return everything in ``out`` as one buffer, and start afresh."""
+        out, self.out, self.out_bytes = self.out, [], 0
+        return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, request: Request) -> None:
         """Put a request into ``out`` without waiting for an answer."""
-        self._codec.encoder.encode_request(
-            self.out, self._codec.serialization, self._opaque(), request
-        )
+        self._encode(self._opaque(), request)
 
     def invoke(self, request: Request, *, deadline_ms: int, done: Done) -> int:
         """Put a request into ``out`` and remember it; return its opaque."""
         opaque = self._opaque()
-        self._codec.encoder.encode_request(self.out, self._codec.serialization, opaque, request)
+        self._encode(opaque, request)
         self._pending[opaque] = _Pending(request.code, deadline_ms, done)
         return opaque
 
@@ -156,6 +171,12 @@ class Connection:
             opaque = (opaque + 1) & _OPAQUE_MAX
         self._next_opaque = (opaque + 1) & _OPAQUE_MAX
         return opaque
+
+    def _encode(self, opaque: int, request: Request) -> None:
+        codec = self._codec
+        self.out_bytes += codec.encoder.encode_request(
+            self.out, codec.serialization, opaque, request
+        )
 
     def _settle(self, raw: RawCommand, body: bytes) -> None:
         """Hand an answer to its request; one that nobody waits for any more is dropped."""

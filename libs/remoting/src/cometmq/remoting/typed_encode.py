@@ -18,7 +18,7 @@ import msgspec
 
 from cometmq.remoting.command import ConstantExt, Reply, Request
 from cometmq.remoting.errors import LocalProtocolError
-from cometmq.remoting.frame import frame_prefix
+from cometmq.remoting.frame import PREFIX_BYTES, frame_prefix
 from cometmq.remoting.header import encode_binary_ext, fits_binary
 from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY, Body
 from cometmq.remoting.types import Buffer, Language, Serialization
@@ -129,8 +129,8 @@ class FrameEncoder:
 
     def encode_reply(
         self, out: list[Buffer], serialization: int, opaque: int, reply: Reply | msgspec.Struct
-    ) -> None:
-        """Append the frame of an answer to ``out``, without copying its body."""
+    ) -> int:
+        """Append the frame of an answer to ``out`` without copying its body; return its size."""
         if type(reply) is not Reply:
             reply = Reply(header=reply)
         code, header, ext = reply.code, reply.header, reply.ext
@@ -140,12 +140,12 @@ class FrameEncoder:
         else:
             ext_json = self._json_ext(header, ext)
             head = _json_head(code, FLAG_REPLY, opaque, reply.remark, ext_json)
-        append_frame(out, serialization, head, reply.body)
+        return append_frame(out, serialization, head, reply.body)
 
     def encode_request(
         self, out: list[Buffer], serialization: int, opaque: int, request: Request
-    ) -> None:
-        """Append the frame of a request to ``out``, without copying its body."""
+    ) -> int:
+        """Append the frame of a request to ``out`` without copying its body; return its size."""
         code, header, ext = request.code, request.header, request.ext
         flag = FLAG_ONEWAY if request.is_oneway else 0
         if serialization == _BINARY and fits_binary(code):
@@ -153,7 +153,7 @@ class FrameEncoder:
         else:
             serialization = _JSON
             head = _json_head(code, flag, opaque, None, self._json_ext(header, ext))
-        append_frame(out, serialization, head, request.body)
+        return append_frame(out, serialization, head, request.body)
 
     def _plan(self, header_type: type[msgspec.Struct]) -> HeaderPlan:
         plan = self._plans.get(header_type)
@@ -205,13 +205,18 @@ def _binary_head(code: int, flag: int, opaque: int, remark: str | None, ext: byt
     )
 
 
-def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> None:
-    """Append prefix and header as one buffer, then the body's buffers as they are."""
+def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> int:
+    """Append prefix and header as one buffer, then the body's buffers; return all their bytes."""
+    head_size = len(head)
     if not body:
-        out.append(frame_prefix(serialization, len(head), 0) + head)
-    elif isinstance(body, (bytes, bytearray, memoryview)):
-        out.append(frame_prefix(serialization, len(head), len(body)) + head)
+        out.append(frame_prefix(serialization, head_size, 0) + head)
+        return PREFIX_BYTES + head_size
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        size = len(body)
+        out.append(frame_prefix(serialization, head_size, size) + head)
         out.append(body)
     else:
-        out.append(frame_prefix(serialization, len(head), sum(map(len, body))) + head)
+        size = sum(map(len, body))
+        out.append(frame_prefix(serialization, head_size, size) + head)
         out.extend(body)
+    return PREFIX_BYTES + head_size + size

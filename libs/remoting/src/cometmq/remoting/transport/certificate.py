@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A self-signed certificate for TLS in test mode, made without any library.
+
+Compatibility: RocketMQ in test mode (its default) serves TLS with a certificate made at start,
+so that a client with ``tls.enable`` works against an unconfigured server. Nobody verifies it.
+For anything but tests give the server a certificate of your own.
+
+The key is an elliptic curve key (P-256): made and used here in a few milliseconds. The
+arithmetic is not constant in time, which test mode does not need.
+"""
+
+import base64
+import hashlib
+import secrets
+from typing import Final
+
+_P: Final = 2**256 - 2**224 + 2**192 + 2**96 - 1
+_N: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_BASE: Final = (
+    0x6B17D1F2E12C4247F8BCE6E563A440F277037D812DEB33A0F4A13945D898C296,
+    0x4FE342E2FE1A7F9B8EE7EB4A7C0F9E162BCE33576B315ECECBB6406837BF51F5,
+)
+_EC_PUBLIC_KEY: Final = bytes.fromhex("06072a8648ce3d0201")
+_PRIME256V1: Final = bytes.fromhex("06082a8648ce3d030107")
+_ECDSA_SHA256: Final = bytes.fromhex("300a06082a8648ce3d040302")
+_COMMON_NAME: Final = bytes.fromhex("0603550403")
+
+Point = tuple[int, int]
+
+
+def self_signed_pem(name: str) -> str:
+    """Return private key and certificate of ``name`` as PEM text."""
+    secret = secrets.randbelow(_N - 1) + 1
+    public = _multiply(secret, _BASE)
+    point = b"\x04" + public[0].to_bytes(32, "big") + public[1].to_bytes(32, "big")
+    body = _certificate_body(name, point)
+    certificate = _sequence(body, _ECDSA_SHA256, _bits(_sign(secret, body)))
+    key = _sequence(
+        _integer(1),
+        _tagged(0x04, secret.to_bytes(32, "big")),
+        _tagged(0xA0, _PRIME256V1),
+        _tagged(0xA1, _bits(point)),
+    )
+    return _pem("EC PRIVATE KEY", key) + _pem("CERTIFICATE", certificate)
+
+
+def _certificate_body(name: str, point: bytes) -> bytes:
+    text = _tagged(0x0C, name.encode())
+    names = _sequence(_tagged(0x31, _sequence(_COMMON_NAME, text)))
+    return _sequence(
+        _tagged(0xA0, _integer(2)),
+        _integer(secrets.randbits(63) | 1),
+        _ECDSA_SHA256,
+        names,
+        _sequence(_tagged(0x17, b"200101000000Z"), _tagged(0x18, b"20991231235959Z")),
+        names,
+        _sequence(_sequence(_EC_PUBLIC_KEY, _PRIME256V1), _bits(point)),
+    )
+
+
+def _sign(secret: int, message: bytes) -> bytes:
+    """Return the ECDSA signature of a message."""
+    digest = int.from_bytes(hashlib.sha256(message).digest(), "big")
+    while True:
+        nonce = secrets.randbelow(_N - 1) + 1
+        r = _multiply(nonce, _BASE)[0] % _N
+        s = pow(nonce, -1, _N) * (digest + r * secret) % _N
+        if r and s:
+            return _sequence(_integer(r), _integer(s))
+
+
+def _multiply(factor: int, point: Point) -> Point:
+    """Return a point added to itself ``factor`` times, factor in 1 .. N-1."""
+    result: Point | None = None
+    while factor:
+        if factor & 1:
+            result = point if result is None else _add(result, point)
+        point = _add(point, point)
+        factor >>= 1
+    assert result is not None
+    return result
+
+
+def _add(left: Point, right: Point) -> Point:
+    """Return the sum of two points that are not each other's opposite."""
+    if left == right:
+        slope = 3 * (left[0] ** 2 - 1) * pow(2 * left[1], -1, _P) % _P
+    else:
+        slope = (right[1] - left[1]) * pow(right[0] - left[0], -1, _P) % _P
+    x = (slope**2 - left[0] - right[0]) % _P
+    return x, (slope * (left[0] - x) - left[1]) % _P
+
+
+def _tagged(tag: int, content: bytes) -> bytes:
+    """Return a DER value."""
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + content
+
+
+def _sequence(*values: bytes) -> bytes:
+    return _tagged(0x30, b"".join(values))
+
+
+def _integer(value: int) -> bytes:
+    return _tagged(0x02, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+
+
+def _bits(content: bytes) -> bytes:
+    return _tagged(0x03, b"\x00" + content)
+
+
+def _pem(label: str, content: bytes) -> str:
+    text = base64.b64encode(content).decode()
+    lines = [text[start : start + 64] for start in range(0, len(text), 64)]
+    return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))

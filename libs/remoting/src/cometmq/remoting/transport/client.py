@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client: one connection per address, made when first needed and again when lost."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    SettingsError,
+    command_error,
+)
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.raw import Body
+from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
+from cometmq.remoting.transport.protocol import Hub, PeerProtocol
+from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tls import client_context
+from cometmq.remoting.types import Buffer
+
+_CHECK_INTERVAL_S: Final = 1.0
+
+BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
+"""A hook that sees code, ext fields (which it may change) and body of every request."""
+
+
+class RemotingClient:
+    """Requests to any number of servers, and handlers for what servers ask on the way."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        clock_ms: Callable[[], int],
+        handlers: Mapping[int, Handler[Any]] | None = None,
+        context: Any = None,
+        log: Log = NO_LOG,
+        before: Sequence[BeforeRequest] = (),
+        on_close: Callable[[PeerProtocol], None] | None = None,
+    ) -> None:
+        """Prepare on the running loop; nothing is connected yet."""
+        self._settings = settings
+        self._before = tuple(before)
+        self._ssl: ssl.SSLContext | None = (
+            client_context(settings.tls) if settings.tls.enable else None
+        )
+        codec = Codec(
+            COMMANDS,
+            frame_bytes_max=settings.frame_bytes_max,
+            serialization=settings.serialization,
+        )
+        self._hub = Hub(codec, settings, clock_ms=clock_ms, log=log, on_close=on_close)
+        self._encoder = codec.encoder
+        self._tasks = TaskSet(self._hub.loop)
+        self._dispatcher = Dispatcher(
+            handlers or {},
+            context,
+            Hooks(),
+            in_flight_max=(settings.in_flight_max, settings.in_flight_max),
+            tasks=self._tasks,
+            stats=self._hub.stats,
+            log=log,
+        )
+        self._peers: dict[str, PeerProtocol] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+        ok: Collection[int] = (ResponseCode.SUCCESS,),
+        ext: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Ask a server, and return its answer if its code is among ``ok``.
+
+        Raises the CommandError of any other code, ConnectFailed if the request was not sent,
+        ConnectionLost or RequestTimeout if it may have been served.
+        """
+        deadline = self._hub.loop.time() + timeout_ms / 1000
+        peer = await self._connected(address, timeout_ms)
+        if peer.pending_count >= self._settings.in_flight_max:
+            raise Overloaded(f"{peer.pending_count} requests to {address} wait for their answer")
+        header, ext = self._prepared(code, header, body, ext)
+        left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
+        response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
+        if response.code not in ok:
+            raise command_error(response.code, response.remark)
+        return response
+
+    async def invoke_oneway(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+        ext: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a request that nobody answers; ``timeout_ms`` bounds the connecting."""
+        peer = await self._connected(address, timeout_ms)
+        header, ext = self._prepared(code, header, body, ext)
+        if not peer.send(code, header, body, ext):
+            raise Overloaded(f"too much unsent output to {address}")
+
+    def is_connected(self, address: str) -> bool:
+        """Whether a live connection to the address exists."""
+        peer = self._peers.get(address)
+        return peer is not None and peer.is_open
+
+    def disconnect(self, address: str) -> None:
+        """Close the connection to an address, if there is one."""
+        peer = self._peers.pop(address, None)
+        if peer is not None:
+            peer.close()
+
+    def stats(self) -> TransportStats:
+        """Return a copy of what was counted."""
+        stats = msgspec.structs.replace(self._hub.stats)
+        stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
+        return stats
+
+    async def close(self, drain_ms: int = 1_000) -> None:
+        """Let handlers end, then close every connection; waiting requests fail."""
+        self._is_closed = True
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        await self._tasks.drain(drain_ms / 1000)
+        await self._hub.close(drain_ms)
+
+    def _prepared(
+        self,
+        code: int,
+        header: msgspec.Struct | None,
+        body: Body,
+        ext: Mapping[str, str] | None,
+    ) -> tuple[msgspec.Struct | None, Mapping[str, str] | None]:
+        """Run the hooks over all ext fields; without hooks the typed header goes as it is."""
+        if not self._before:
+            return header, ext
+        fields = self._encoder.ext(header)
+        fields.update(ext or {})
+        whole = body if isinstance(body, (bytes, bytearray, memoryview)) else b"".join(body)
+        for hook in self._before:
+            hook(code, fields, whole)
+        return None, fields
+
+    async def _connected(self, address: str, timeout_ms: int) -> PeerProtocol:
+        peer = self._peers.get(address)
+        if peer is not None and peer.is_open:
+            return peer
+        lock = self._connecting.setdefault(address, asyncio.Lock())
+        try:
+            async with asyncio.timeout(timeout_ms / 1000), lock:
+                peer = self._peers.get(address)
+                if peer is None or not peer.is_open:
+                    peer = await self._connect(address)
+                return peer
+        except TimeoutError as error:
+            raise ConnectFailed(f"no connection to {address} in {timeout_ms} ms") from error
+
+    async def _connect(self, address: str) -> PeerProtocol:
+        if self._is_closed:
+            raise ConnectionLost("the client is closed")
+        host, port = parse_address(address)
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
+                _, peer = await self._hub.loop.create_connection(
+                    lambda: PeerProtocol(self._hub, self._dispatcher), host, port, ssl=self._ssl
+                )
+        except (OSError, TimeoutError, ssl.SSLError) as error:
+            reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
+            raise ConnectFailed(f"no connection to {address}: {reason}") from error
+        self._peers[address] = peer
+        if self._check_timer is None:
+            self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        return peer
+
+    def _check(self) -> None:
+        self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        now_ms = self._hub.now_ms()
+        for peer in tuple(self._hub.peers):
+            peer.check(now_ms)
+        for address in [a for a, peer in self._peers.items() if not peer.is_open]:
+            del self._peers[address]
+            self._connecting.pop(address, None)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host may stand in brackets."""
+    host, _, port = address.strip().rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise SettingsError(f"not an address: {address!r}")
+    return host, int(port)

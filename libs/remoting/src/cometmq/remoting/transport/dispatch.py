@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choosing and calling the handler of a request, and what becomes of its result.
+
+This is the only place that maps exceptions to response codes, and one of the three where any
+exception is caught: a handler's bug is an answer and a log line, never the end of a connection.
+
+Hot path
+    ``Dispatcher.serve`` runs once per received chunk, its loop once per request; hooks and
+    bounds are looked at once per chunk. Budget 0.4 us a request beside the handler itself:
+    bench/micro/bench_transport.py.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from cometmq.remoting import remarks
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.log import Log
+from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.typed_decode import HeaderFault
+
+ContextT = TypeVar("ContextT")
+Answer = Reply | msgspec.Struct
+Result = Answer | None | Awaitable[Answer | None]
+Handler = Callable[[ContextT, Call[Any]], Result]
+Before = Callable[[ContextT, Call[Any]], None]
+After = Callable[[ContextT, Call[Any], Answer], None]
+
+
+class Served(Protocol):
+    """What the dispatcher needs of a connection."""
+
+    in_flight: int
+
+    def reply_now(self, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer; False if the connection must not be served further for now."""
+
+
+class Hooks(msgspec.Struct, Generic[ContextT], frozen=True):
+    """What runs around every handler: before it, and on what it answers."""
+
+    before: tuple[Before[ContextT], ...] = ()
+    """May refuse a call by raising CommandError: access control, for example."""
+    after: tuple[After[ContextT], ...] = ()
+
+
+class Dispatcher(Generic[ContextT]):
+    """The handlers of one port."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler[ContextT]],
+        context: ContextT,
+        hooks: Hooks[ContextT],
+        *,
+        in_flight_max: tuple[int, int],
+        tasks: TaskSet,
+        stats: TransportStats,
+        log: Log,
+    ) -> None:
+        """Take the table; ``in_flight_max`` is per connection and in all."""
+        self._handlers = {
+            int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
+        }
+        self._context = context
+        self._after = hooks.after
+        self._in_flight_max = in_flight_max
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+
+    def serve(self, peer: Served, calls: Sequence[Call[Any]]) -> int:
+        """Serve calls in order; return how many, fewer if the peer must be waited for."""
+        handlers, context = self._handlers, self._context
+        may_overflow = self._may_overflow(peer, len(calls))
+        in_flight, served = 0, 0
+        for call in calls:
+            served += 1
+            try:
+                if may_overflow and self._is_full(peer, in_flight):
+                    result: Result = self._refusal(peer)
+                else:
+                    result = handlers.get(call.code, _not_supported)(context, call)
+            except CommandError as error:
+                result = Reply(code=error.code, remark=error.remark)
+            except Exception as error:  # noqa: BLE001  # see the module's head
+                result = self._failure(call, error)
+            is_oneway = call.flag & FLAG_ONEWAY
+            if isinstance(result, msgspec.Struct):
+                if is_oneway:
+                    continue
+                if call.is_answered:  # by the handler itself, which was counted out
+                    in_flight += 1
+                elif not self._answer(peer, call, result):
+                    break
+                continue
+            in_flight += not is_oneway
+            if result is not None:
+                self._tasks.spawn(self._finish(call, result), f"remoting-{call.code}")
+        peer.in_flight += in_flight
+        self._stats.in_flight += in_flight
+        self._stats.requests += served
+        return served
+
+    def fail(self, peer: Served, fault: HeaderFault) -> None:
+        """Answer a request whose fields do not fit its command."""
+        call = fault.call
+        if not call.flag & FLAG_ONEWAY:
+            known = call.code in self._handlers
+            error = fault.error
+            answer = Reply(code=error.code, remark=error.remark)
+            self._answer(peer, call, answer if known else _not_supported(None, call))
+        self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
+
+    def _answer(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
+        call.is_answered = True
+        if self._after:
+            self.run_after(call, answer)
+        return peer.reply_now(call, answer)
+
+    def run_after(self, call: Call[Any], answer: Answer) -> None:
+        """Show an answer to the hooks; what they raise is logged and changes nothing."""
+        for hook in self._after:
+            try:
+                hook(self._context, call, answer)
+            except Exception as error:  # noqa: BLE001  # see the module's head
+                self._failure(call, error)
+
+    async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
+        """Wait for a slow handler, and answer with what it returns."""
+        try:
+            answer = await work
+        except CommandError as error:
+            answer = Reply(code=error.code, remark=error.remark)
+        except Exception as error:  # noqa: BLE001  # see the module's head
+            answer = self._failure(call, error)
+        if answer is not None:
+            call.answer(answer)
+
+    def _failure(self, call: Call[Any], error: Exception) -> Reply:
+        self._stats.handler_failures += 1
+        remark = f"{type(error).__name__}: {error}"
+        self._log.error("handler.failed", code=call.code, peer=call.peer.address, error=remark)
+        return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _may_overflow(self, peer: Served, count: int) -> bool:
+        one, every = self._in_flight_max
+        return peer.in_flight + count > one or self._stats.in_flight + count > every
+
+    def _is_full(self, peer: Served, more: int) -> bool:
+        one, every = self._in_flight_max
+        return peer.in_flight + more >= one or self._stats.in_flight + more >= every
+
+    def _refusal(self, peer: Served) -> Reply:
+        self._stats.requests_refused += 1
+        remark = remarks.rejected(in_flight=peer.in_flight, waited_ms=0)
+        return Reply(code=ResponseCode.SYSTEM_BUSY, remark=remark)
+
+
+def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -> Handler[ContextT]:
+    """Return the handler behind its hooks; the handler itself where there are none."""
+    if not before:
+        return handler
+
+    def guarded(context: ContextT, call: Call[Any]) -> Result:
+        for hook in before:
+            hook(context, call)
+        return handler(context, call)
+
+    return guarded
+
+
+def _not_supported(_context: object, call: Call[Any]) -> Reply:
+    return Reply(
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark=remarks.request_not_supported(call.code),
+    )

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One socket: an asyncio protocol around ``Connection``, with bounds in both directions.
+
+Invariants
+    Unsent output above high water stops reading *and* serving, so that a peer who does not
+    read what it asked for costs at most high water plus the answers it had already been
+    promised. Above the hard bound, or when nothing leaves for a while, it is closed.
+    All answers of one chunk, and all answers given in one turn of the loop, leave in one write.
+"""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from cometmq.remoting.command import Call, Request, Response
+from cometmq.remoting.connection import Codec, Connection
+from cometmq.remoting.errors import (
+    CometError,
+    ConnectionLost,
+    Overloaded,
+    RemoteProtocolError,
+)
+from cometmq.remoting.log import Log
+from cometmq.remoting.raw import FLAG_ONEWAY, Body
+from cometmq.remoting.transport.dispatch import Answer, Dispatcher
+from cometmq.remoting.transport.settings import ConnectionSettings
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tls import TlsGate, TlsPipe
+
+_TLS_HANDSHAKE: Final = 0x16
+_NO_HOST: Final = bytes(8)
+
+
+class Hub:
+    """What the connections of one server or client share."""
+
+    __slots__ = (
+        "_dirty",
+        "_is_empty",
+        "_is_flush_scheduled",
+        "clock_ms",
+        "codec",
+        "log",
+        "loop",
+        "on_close",
+        "on_open",
+        "peers",
+        "settings",
+        "stats",
+        "tls",
+    )
+
+    def __init__(
+        self,
+        codec: Codec,
+        settings: ConnectionSettings,
+        *,
+        clock_ms: Callable[[], int],
+        log: Log,
+        on_open: Callable[["PeerProtocol"], None] | None = None,
+        on_close: Callable[["PeerProtocol"], None] | None = None,
+        tls: TlsGate | None = None,
+    ) -> None:
+        """Start without connections, on the running loop."""
+        self.loop = asyncio.get_running_loop()
+        self.codec = codec
+        self.settings = settings
+        self.clock_ms = clock_ms
+        self.log = log
+        self.on_open = on_open
+        self.on_close = on_close
+        self.tls = tls
+        self.stats = TransportStats()
+        self.peers: set[PeerProtocol] = set()
+        self._is_empty = asyncio.Event()
+        self._dirty: list[PeerProtocol] = []
+        self._is_flush_scheduled = False
+
+    def mark_dirty(self, peer: "PeerProtocol") -> None:
+        """Have the peer's output sent at the end of this turn of the loop."""
+        self._dirty.append(peer)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self.loop.call_soon(self._flush_scheduled)
+
+    def flush(self) -> None:
+        """Send all output that was given since the last flush, one write per connection."""
+        dirty, self._dirty = self._dirty, []
+        for peer in dirty:
+            peer.flush()
+
+    def _flush_scheduled(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def discard(self, peer: "PeerProtocol") -> None:
+        """Forget a connection that ended."""
+        self.peers.discard(peer)
+        if not self.peers:
+            self._is_empty.set()
+
+    async def close(self, drain_ms: int) -> None:
+        """Close every connection; what does not leave in time is lost."""
+        self.flush()
+        for close in (PeerProtocol.close, PeerProtocol.abort):
+            for peer in tuple(self.peers):
+                close(peer)
+            if self.peers:
+                self._is_empty.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
+
+    def now_ms(self) -> int:
+        """Return the loop's time, which deadlines are measured with."""
+        return int(self.loop.time() * 1000)
+
+
+class PeerProtocol(asyncio.Protocol):
+    """One connection: the ``Peer`` that handlers see."""
+
+    def __init__(self, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
+        """Wait for the socket."""
+        self._hub = hub
+        self._dispatcher = dispatcher
+        self._connection = Connection(hub.codec, self)
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._gate = hub.tls
+        self._pipe: TlsPipe | None = None
+        self._is_open = False
+        self._is_dirty = False
+        self._is_paused = False
+        self._backlog: list[Call[Any]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._active_ms = 0
+        self._sent_bytes = 0
+        self._progress = (0, 0)
+        self.in_flight = 0
+        self.address = ""
+        self.host = _NO_HOST
+        self.state: dict[str, object] = {}
+
+    # -- asyncio's side ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        hub, settings = self._hub, self._hub.settings
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(
+            high=settings.write_high_water_bytes, low=settings.write_low_water_bytes
+        )
+        self.address, self.host = peer_address(transport.get_extra_info("peername"))
+        self._is_open = True
+        self._active_ms = hub.now_ms()
+        hub.peers.add(self)
+        hub.stats.connections_opened += 1
+        hub.stats.connections += 1
+        if hub.on_open is not None:
+            hub.on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Serve what the bytes complete."""
+        hub = self._hub
+        hub.stats.bytes_received += len(data)
+        self._active_ms = hub.now_ms()
+        try:
+            if self._gate is not None:
+                self._open_gate(self._gate, data)
+            if self._pipe is not None:
+                data = self._decrypt(self._pipe, data)
+            if self._is_open and data:
+                self._receive(data)
+        except RemoteProtocolError as error:
+            hub.stats.protocol_errors += 1
+            hub.log.warning("connection.refused", peer=self.address, error=str(error))
+            self.abort()
+
+    def eof_received(self) -> None:
+        """Let the transport close: no half-open connections."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection, and fail what waits for it."""
+        hub = self._hub
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        hub.discard(self)
+        hub.stats.connections_closed += 1
+        hub.stats.connections -= 1
+        hub.stats.in_flight -= self.in_flight
+        self.in_flight = 0
+        self._backlog.clear()
+        self._connection.take()
+        self._connection.lost(ConnectionLost(f"connection to {self.address} ended: {exc}"))
+        if hub.on_close is not None:
+            hub.on_close(self)
+        self.state.clear()
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read."""
+        self._is_paused = True
+        self._progress = (self._sent_bytes - self._unsent_bytes(), self._hub.now_ms())
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Serve what had to wait, then read on."""
+        self._is_paused = False
+        if self._backlog and self._is_open:
+            calls, self._backlog = self._backlog, []
+            self._serve(calls)
+        if not self._is_paused and self._is_open:
+            self._transport.resume_reading()
+
+    # -- the handlers' side: Peer -----------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection can still carry something."""
+        return self._is_open
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether unsent output is below its high-water mark."""
+        return self._is_open and not self._is_paused
+
+    def send(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        ext: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Send a oneway request; False if the connection is gone or not writable."""
+        if not self.is_writable:
+            return False
+        self._connection.send(Request(code, header, body, ext, is_oneway=True))
+        self._mark_dirty()
+        return True
+
+    async def invoke(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+        ext: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Send a request and wait for its answer."""
+        if not self._is_open:
+            raise ConnectionLost(f"connection to {self.address} is closed")
+        if not self.is_writable:
+            raise Overloaded(f"too much unsent output to {self.address}")
+        future: asyncio.Future[Response] = self._hub.loop.create_future()
+        deadline_ms = self._hub.now_ms() + timeout_ms
+        opaque = self._connection.invoke(
+            Request(code, header, body, ext),
+            deadline_ms=deadline_ms,
+            done=functools.partial(_settle, future),
+        )
+        self._mark_dirty()
+        self._arm(deadline_ms)
+        try:
+            return await future
+        finally:
+            self._connection.forget(opaque)
+
+    def reply(self, call: Call[Any], reply: Answer) -> None:
+        """Send the answer to a call that was not answered at once."""
+        if call.flag & FLAG_ONEWAY or not self._is_open:
+            return
+        self.in_flight -= 1
+        self._hub.stats.in_flight -= 1
+        self._dispatcher.run_after(call, reply)
+        self._connection.reply(call, reply)
+        self._mark_dirty()
+
+    def close(self) -> None:
+        """End the connection, after what is already written has left."""
+        if self._is_open:
+            self.flush()
+            if self._pipe is not None:
+                self._transport.write(self._pipe.close())
+            self._transport.close()
+
+    # -- the hub's side ---------------------------------------------------------------------
+
+    def reply_now(self, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer while serving; False if the peer must be waited for."""
+        connection = self._connection
+        connection.reply(call, answer)
+        if connection.out_bytes > self._hub.settings.write_high_water_bytes:
+            self.flush()
+        return self._is_open and not self._is_paused
+
+    def flush(self) -> None:
+        """Write the output that gathered."""
+        self._is_dirty = False
+        connection = self._connection
+        if not connection.out or not self._is_open:
+            return
+        data = connection.take()
+        if self._pipe is not None:
+            data = self._pipe.encrypt(data)
+        self._sent_bytes += len(data)
+        self._hub.stats.bytes_sent += len(data)
+        self._transport.write(data)
+        if self._is_paused and self._unsent_bytes() > self._hub.settings.unsent_bytes_max:
+            self._hub.stats.overflow_closed += 1
+            self._hub.log.warning("connection.overflowed", peer=self.address)
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once; unsent output is lost."""
+        if self._transport is not None:
+            self._is_open = False
+            self._transport.abort()
+
+    def check(self, now_ms: int) -> None:
+        """Close the connection if it is idle, or if its reader has stopped."""
+        settings, stats = self._hub.settings, self._hub.stats
+        if self._is_paused:
+            gone = self._sent_bytes - self._unsent_bytes()
+            if gone != self._progress[0]:
+                self._progress = (gone, now_ms)
+            elif now_ms - self._progress[1] >= settings.stall_timeout_ms:
+                stats.stalled_closed += 1
+                self._hub.log.warning("connection.stalled", peer=self.address)
+                self.abort()
+        elif now_ms - self._active_ms >= settings.idle_timeout_ms:
+            stats.idle_closed += 1
+            self._hub.log.info("connection.idle", peer=self.address)
+            self.close()
+
+    @property
+    def pending_count(self) -> int:
+        """Requests of ours that wait for their answer."""
+        return self._connection.pending_count
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Memory that this connection's unsent output and incomplete frame take."""
+        out = self._unsent_bytes() if self._is_open else 0
+        return out + self._connection.out_bytes + self._connection.buffered_bytes
+
+    # -- private ----------------------------------------------------------------------------
+
+    def _receive(self, data: bytes) -> None:
+        connection = self._connection
+        calls = connection.receive(data, self._hub.clock_ms())
+        if self._backlog:
+            self._backlog += calls
+        elif calls:
+            self._serve(calls)
+        if connection.faults:
+            faults, connection.faults = connection.faults, []
+            for fault in faults:
+                self._dispatcher.fail(self, fault)
+        if connection.out:
+            self.flush()
+
+    def _serve(self, calls: list[Call[Any]]) -> None:
+        served = self._dispatcher.serve(self, calls)
+        if served < len(calls):
+            self._backlog = calls[served:]
+        if self._connection.out:
+            self.flush()
+
+    def _open_gate(self, gate: TlsGate, data: bytes) -> None:
+        """Decide by the first byte whether this is a TLS connection."""
+        self._gate = None
+        self._pipe = gate.open(is_tls=data[0] == _TLS_HANDSHAKE)
+
+    def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
+        plain, answer = pipe.decrypt(data)
+        if answer:
+            self._transport.write(answer)
+        if pipe.is_finished:
+            self._transport.close()
+        return plain
+
+    def _mark_dirty(self) -> None:
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._hub.mark_dirty(self)
+
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def _arm(self, deadline_ms: int) -> None:
+        """Have the earliest deadline looked at when it comes."""
+        if self._timer is None or deadline_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = deadline_ms
+            self._timer = self._hub.loop.call_at(deadline_ms / 1000 + 0.001, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._connection.expire(self._hub.now_ms())
+        next_ms = self._connection.next_deadline_ms
+        if next_ms is not None:
+            self._arm(next_ms)
+
+
+def _settle(future: "asyncio.Future[Response]", result: Response | CometError) -> None:
+    if future.done():
+        return
+    if isinstance(result, Response):
+        future.set_result(result)
+    else:
+        future.set_exception(result)
+
+
+def peer_address(name: Any) -> tuple[str, bytes]:
+    """Return a socket's peer as ``ip:port`` and as records hold it."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return "", _NO_HOST
+    host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+        return f"[{host}]:{port}", packed + struct.pack(">i", port)
+    return f"{host}:{port}", socket.inet_aton(host) + struct.pack(">i", port)

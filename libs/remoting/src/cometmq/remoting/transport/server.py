@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server: listeners, the table of connections, and the order in which it stops."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Generic
+
+import msgspec
+
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.dispatch import (
+    After,
+    Before,
+    ContextT,
+    Dispatcher,
+    Handler,
+    Hooks,
+)
+from cometmq.remoting.transport.protocol import Hub, PeerProtocol
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tls import TlsGate
+
+_CHECK_INTERVAL_S: Final = 1.0
+
+PeerHook = Callable[[PeerProtocol], None]
+
+
+class Server(Generic[ContextT]):
+    """Serve one table of handlers on any number of ports."""
+
+    def __init__(  # noqa: PLR0913  # what a server is made of, each by name
+        self,
+        handlers: Mapping[int, Handler[ContextT]],
+        context: ContextT,
+        settings: ServerSettings,
+        *,
+        clock_ms: Callable[[], int],
+        log: Log = NO_LOG,
+        before: Sequence[Before[ContextT]] = (),
+        after: Sequence[After[ContextT]] = (),
+        on_open: PeerHook | None = None,
+        on_close: PeerHook | None = None,
+    ) -> None:
+        """Prepare on the running loop; nothing listens yet."""
+        self._handlers = handlers
+        self._context = context
+        self._settings = settings
+        self._hooks = Hooks(tuple(before), tuple(after))
+        self._log = log
+        self._gate = TlsGate(settings.tls)
+        self._hub = Hub(
+            Codec(COMMANDS, frame_bytes_max=settings.frame_bytes_max),
+            settings,
+            clock_ms=clock_ms,
+            log=log,
+            on_open=on_open,
+            on_close=on_close,
+            tls=self._gate,
+        )
+        self._tasks = TaskSet(self._hub.loop)
+        self._listeners: list[asyncio.Server] = []
+        self._check_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every socket that listens."""
+        sockets = [s for listener in self._listeners for s in listener.sockets]
+        return [s.getsockname()[:2] for s in sockets]
+
+    @property
+    def peers(self) -> Collection[PeerProtocol]:
+        """The live connections."""
+        return self._hub.peers
+
+    async def listen(self, host: str, port: int, *, excluded: Collection[int] = ()) -> int:
+        """Accept connections on a port (0: any); return it. ``excluded`` codes answer 3."""
+        handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
+        settings = self._settings
+        dispatcher = Dispatcher(
+            handlers,
+            self._context,
+            self._hooks,
+            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            tasks=self._tasks,
+            stats=self._hub.stats,
+            log=self._log,
+        )
+        listener = await self._hub.loop.create_server(
+            lambda: _ServerPeer(self._hub, dispatcher, settings.connections_max),
+            host,
+            port,
+            backlog=settings.backlog,
+        )
+        self._listeners.append(listener)
+        if self._check_timer is None:
+            self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    def flush(self) -> None:
+        """Send all answers given since the last turn of the loop, now."""
+        self._hub.flush()
+
+    def stats(self) -> TransportStats:
+        """Return a copy of what was counted."""
+        stats = msgspec.structs.replace(self._hub.stats)
+        stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
+        return stats
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; those that exist are served on."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    async def close(self, drain_ms: int = 3_000) -> None:
+        """Stop accepting, let handlers end and answers leave, then close every connection."""
+        self.stop_listening()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
+        await self._tasks.drain(drain_ms / 1000)
+        self.flush()
+        await self._hub.close(drain_ms)
+
+    def _check(self) -> None:
+        """Look after idle, stalled and greedy connections, and changed certificates."""
+        self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        now_ms = self._hub.now_ms()
+        for peer in tuple(self._hub.peers):
+            peer.check(now_ms)
+        self._bound_memory()
+        try:
+            if self._gate.reload():
+                self._log.info("certificate.reloaded")
+        except CometError as error:
+            self._log.error("certificate.unreadable", error=str(error))
+
+    def _bound_memory(self) -> None:
+        """Close the greediest connections while all together hold too much."""
+        sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in self._hub.peers)
+        total = sum(size for size, _, _ in sizes)
+        while sizes and total > self._settings.buffered_bytes_max:
+            size, _, peer = sizes.pop()
+            total -= size
+            self._hub.stats.overflow_closed += 1
+            self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
+            peer.abort()
+
+
+class _ServerPeer(PeerProtocol):
+    """A connection that may be one too many."""
+
+    def __init__(self, hub: Hub, dispatcher: Dispatcher[ContextT], connections_max: int) -> None:
+        super().__init__(hub, dispatcher)
+        self._connections_max = connections_max
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, or end it at once."""
+        super().connection_made(transport)
+        if len(self._hub.peers) > self._connections_max:
+            self._hub.stats.connections_refused += 1
+            self._hub.log.warning("connection.refused", peer=self.address, error="too many")
+            self.abort()

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server and a client over loopback, closed after each test."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from cometmq.remoting.transport import ClientSettings, RemotingClient, Server, ServerSettings
+
+StartServer = Callable[..., Any]
+
+
+def clock_ms() -> int:
+    return 1_700_000_000_000
+
+
+@pytest.fixture
+async def resources() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def start_server(resources: contextlib.AsyncExitStack) -> StartServer:
+    """Start a server with these handlers; give it and its port."""
+
+    async def start(
+        handlers: Mapping[int, Any],
+        settings: ServerSettings | None = None,
+        **more: Any,
+    ) -> tuple[Server[Any], int]:
+        server = Server(handlers, None, settings or ServerSettings(), clock_ms=clock_ms, **more)
+        port = await server.listen("127.0.0.1", 0)
+        resources.push_async_callback(server.close, 200)
+        return server, port
+
+    return start
+
+
+@pytest.fixture
+def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingClient]:
+    """Make a client with these settings."""
+
+    def make(settings: ClientSettings | None = None, **more: Any) -> RemotingClient:
+        client = RemotingClient(settings or ClientSettings(), clock_ms=clock_ms, **more)
+        resources.push_async_callback(client.close, 200)
+        return client
+
+    return make

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and answers between our client and our server, in both directions."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.remoting import OK, Call, Reply, RequestCode, ResponseCode, Serialization
+from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
+from cometmq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    NoPermission,
+    QueryNotFound,
+    RequestCodeNotSupported,
+    RequestTimeout,
+    ServerError,
+    SystemBusy,
+)
+from cometmq.remoting.transport import ClientSettings, ServerSettings
+
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
+
+BOTH = pytest.mark.parametrize("serialization", list(Serialization))
+
+
+def settings(serialization: Serialization) -> ClientSettings:
+    return ClientSettings(serialization=serialization)
+
+
+@BOTH
+async def test_a_struct_is_a_successful_answer(start_server, new_client, serialization) -> None:
+    def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
+        assert call.header == HEADER
+        assert call.body == b"body"
+        assert call.received_ms == 1_700_000_000_000
+        assert call.ext == {"consumerGroup": "g", "topic": "t", "queueId": "3", "x": "y"}
+        return QueryConsumerOffsetReply(offset=2**40)
+
+    _, port = await start_server({QUERY: query})
+    client = new_client(settings(serialization))
+
+    response = await client.invoke(
+        f"127.0.0.1:{port}", QUERY, HEADER, b"body", timeout_ms=3000, ext={"x": "y"}
+    )
+
+    assert response.header == QueryConsumerOffsetReply(offset=2**40)
+    assert response.ext == {"offset": str(2**40)}
+
+
+@BOTH
+async def test_errors_of_handlers_are_answers(start_server, new_client, serialization) -> None:
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Reply:
+        if call.header.queue_id == 1:
+            raise QueryNotFound('no "offset"')
+        if call.header.queue_id == 2:
+            raise ValueError("broken")
+        return Reply(code=77, remark="odd")
+
+    server, port = await start_server({QUERY: query})
+    client = new_client(settings(serialization))
+    address = f"127.0.0.1:{port}"
+
+    with pytest.raises(QueryNotFound) as not_found:
+        await client.invoke(address, QUERY, QueryConsumerOffset("g", "t", 1), timeout_ms=3000)
+    assert not_found.value.remark == 'no "offset"'
+    with pytest.raises(ServerError, match="ValueError: broken"):
+        await client.invoke(address, QUERY, QueryConsumerOffset("g", "t", 2), timeout_ms=3000)
+    response = await client.invoke(address, QUERY, HEADER, timeout_ms=3000, ok=(77,))
+    assert (response.code, response.remark, response.header) == (77, "odd", None)
+    with pytest.raises(RequestCodeNotSupported) as unknown:
+        await client.invoke(address, 4711, timeout_ms=3000)
+    assert unknown.value.remark == " request type 4711 not supported"
+    assert server.stats().handler_failures == 1
+
+
+@BOTH
+async def test_a_missing_field_is_named(start_server, new_client, serialization) -> None:
+    _, port = await start_server({QUERY: lambda _, call: OK})
+    client = new_client(settings(serialization))
+
+    with pytest.raises(ServerError, match="queueId"):
+        await client.invoke(
+            f"127.0.0.1:{port}",
+            QUERY,
+            ext={"consumerGroup": "g", "topic": "t"},
+            timeout_ms=3000,
+        )
+
+
+async def test_a_held_call_is_answered_later_and_once(start_server, new_client) -> None:
+    held: list[Call[Any]] = []
+    server, port = await start_server({QUERY: lambda _, call: held.append(call)})
+    client = new_client()
+    waiting = asyncio.ensure_future(
+        client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+    )
+    while not held:
+        await asyncio.sleep(0)
+    assert server.stats().in_flight == 1
+
+    held[0].answer(QueryConsumerOffsetReply(offset=5))
+    held[0].answer(QueryConsumerOffsetReply(offset=6))
+    held[0].fail(NoPermission("late"))
+
+    assert (await waiting).header.offset == 5
+    assert server.stats().in_flight == 0
+
+
+async def test_a_coroutine_may_answer(start_server, new_client) -> None:
+    gate = asyncio.Event()
+
+    async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
+        await gate.wait()
+        if call.header.queue_id == 1:
+            raise NoPermission("no")
+        if call.header.queue_id == 2:
+            raise ZeroDivisionError
+        return QueryConsumerOffsetReply(offset=9)
+
+    server, port = await start_server({QUERY: query})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    calls = [
+        asyncio.ensure_future(
+            client.invoke(address, QUERY, QueryConsumerOffset("g", "t", n), timeout_ms=3000)
+        )
+        for n in (0, 1, 2)
+    ]
+    while server.stats().in_flight < 3:
+        await asyncio.sleep(0)
+    gate.set()
+
+    assert (await calls[0]).header.offset == 9
+    with pytest.raises(NoPermission):
+        await calls[1]
+    with pytest.raises(ServerError):
+        await calls[2]
+    assert server.stats().in_flight == 0
+
+
+async def test_a_oneway_request_gets_no_answer(start_server, new_client) -> None:
+    seen: list[str] = []
+
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Any:
+        seen.append(call.header.topic)
+        if call.header.topic == "late":
+            call.answer(OK)
+            return None
+        if call.header.topic == "wrong":
+            raise NoPermission("no")
+        return OK
+
+    server, port = await start_server({QUERY: query})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    for topic in ("now", "late", "wrong", "last"):
+        header = QueryConsumerOffset("g", topic, 0)
+        await client.invoke_oneway(address, QUERY, header, timeout_ms=3000)
+    while "last" not in seen:
+        await asyncio.sleep(0)
+
+    assert seen == ["now", "late", "wrong", "last"]
+    assert server.stats().in_flight == 0
+    assert server.stats().bytes_sent == 0
+
+
+async def test_a_server_asks_and_tells_its_client(start_server, new_client) -> None:
+    told: list[str] = []
+    answers: list[int] = []
+
+    def changed(_: None, call: Call[NotifyConsumerIdsChanged]) -> Reply:
+        told.append(call.header.consumer_group)
+        return Reply(code=5)
+
+    async def query(_: None, call: Call[QueryConsumerOffset]) -> Reply:
+        header = NotifyConsumerIdsChanged(consumer_group="told")
+        assert call.peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+        header = NotifyConsumerIdsChanged(consumer_group="asked")
+        response = await call.peer.invoke(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, timeout_ms=3000
+        )
+        answers.append(response.code)
+        return Reply(code=77)
+
+    _, port = await start_server({QUERY: query})
+    client = new_client(handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: changed})
+
+    await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000, ok=(77,))
+
+    assert told == ["told", "asked"]
+    assert answers == [5]
+
+
+async def test_no_answer_in_time(start_server, new_client) -> None:
+    _, port = await start_server({QUERY: lambda _, call: None})
+    client = new_client()
+
+    with pytest.raises(RequestTimeout):
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=20)
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
+    start_server, new_client
+) -> None:
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
+        if call.header.queue_id == 0:
+            call.peer.close()
+            return None
+        return Reply(header=QueryConsumerOffsetReply(offset=1))
+
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+
+    with pytest.raises(ConnectionLost):
+        await client.invoke(address, QUERY, QueryConsumerOffset("g", "t", 0), timeout_ms=3000)
+    response = await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+
+    assert response.header.offset == 1
+
+
+async def test_nobody_listens(new_client, unused_tcp_port: int) -> None:
+    client = new_client()
+
+    with pytest.raises(ConnectFailed):
+        await client.invoke(f"127.0.0.1:{unused_tcp_port}", QUERY, HEADER, timeout_ms=3000)
+
+
+async def test_hooks_see_every_call_and_answer(start_server, new_client) -> None:
+    answers: list[int] = []
+
+    def check(_: None, call: Call[Any]) -> None:
+        if call.ext.get("Signature") != "good":
+            raise NoPermission("unsigned")
+
+    def sign(code: int, ext: dict[str, str], body: object) -> None:
+        assert (code, body) == (QUERY, b"body")
+        ext["Signature"] = "good" if ext["topic"] == "t" else "bad"
+
+    _, port = await start_server(
+        {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)},
+        before=[check],
+        after=[lambda _, call, answer: answers.append(getattr(answer, "code", 0))],
+    )
+    client = new_client(before=[sign])
+    address = f"127.0.0.1:{port}"
+
+    await client.invoke(address, QUERY, HEADER, b"body", timeout_ms=3000)
+    with pytest.raises(NoPermission):
+        other = QueryConsumerOffset("g", "other", 0)
+        await client.invoke(address, QUERY, other, b"body", timeout_ms=3000)
+
+    assert answers == [0, ResponseCode.NO_PERMISSION]
+
+
+async def test_a_port_may_leave_out_codes(start_server, new_client) -> None:
+    server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
+    fast_port = await server.listen("127.0.0.1", 0, excluded=(QUERY,))
+    client = new_client()
+
+    assert (await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)).code == 0
+    with pytest.raises(RequestCodeNotSupported):
+        await client.invoke(f"127.0.0.1:{fast_port}", QUERY, HEADER, timeout_ms=3000)
+    assert [p for _, p in server.addresses] == [port, fast_port]
+
+
+async def test_requests_over_the_bound_are_refused(start_server, new_client) -> None:
+    held: list[Call[Any]] = []
+    server, port = await start_server(
+        {QUERY: lambda _, call: held.append(call)},
+        ServerSettings(in_flight_per_connection_max=4),
+    )
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    calls = [
+        asyncio.ensure_future(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
+        for _ in range(6)
+    ]
+
+    for refused in calls[4:]:
+        with pytest.raises(SystemBusy, match="OVERLOAD"):
+            await refused
+    for call in held:
+        call.answer(QueryConsumerOffsetReply(offset=1))
+    for accepted in calls[:4]:
+        assert (await accepted).header.offset == 1
+    assert server.stats().requests_refused == 2
+    assert server.stats().in_flight == 0
+
+
+async def test_a_close_lets_handlers_end(start_server, new_client) -> None:
+    gate = asyncio.Event()
+
+    async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
+        await gate.wait()
+        return QueryConsumerOffsetReply(offset=1)
+
+    server, port = await start_server({QUERY: query})
+    client = new_client()
+    waiting = asyncio.ensure_future(
+        client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+    )
+    while server.stats().in_flight == 0:
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(server.close(3000))
+    await asyncio.sleep(0)
+    gate.set()
+
+    assert (await waiting).header.offset == 1
+    await closing
+    assert not server.peers
