@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutated inputs through every decoder, in several processes."""
+
+import hashlib
+import multiprocessing
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from mutate import mutated
+from targets import ALLOWED, TARGETS, seeds
+
+GOLDEN: Final = Path(__file__).parents[1] / "golden"
+FAILURES: Final = Path(__file__).parents[2] / ".cache" / "fuzz-failures"
+SLOW_S: Final = 2.0
+GROWTH_KIB_MAX: Final = 200 * 1024
+_FAILURES_MAX: Final = 5
+
+
+class Findings(NamedTuple):
+    """What one process saw."""
+
+    inputs: int
+    refused: int
+    growth_kib: int
+    failures: list[str]
+
+
+def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
+    """Run and print; True if nothing was found."""
+    started = time.monotonic()
+    shares = [inputs // processes + (index < inputs % processes) for index in range(processes)]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        results = pool.starmap(_fuzz, [(share, seed, i) for i, share in enumerate(shares)])
+    elapsed_s = time.monotonic() - started
+    total = sum(result.inputs for result in results)
+    refused = sum(result.refused for result in results)
+    growth_kib = max(result.growth_kib for result in results)
+    say(
+        f"decoders: {total} inputs, {refused} refused, {total - refused} accepted, "
+        f"{total / elapsed_s:.0f} inputs/s, memory grew by {growth_kib // 1024} MiB, seed {seed}"
+    )
+    failures = [failure for result in results for failure in result.failures]
+    for failure in failures:
+        say(failure)
+    if growth_kib > GROWTH_KIB_MAX:
+        say(f"memory grew by more than {GROWTH_KIB_MAX // 1024} MiB")
+    return not failures and growth_kib <= GROWTH_KIB_MAX
+
+
+def say(line: str) -> None:
+    """Write one line at once, for people who watch a long run."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _fuzz(inputs: int, seed: int, process: int) -> Findings:
+    random = Random(f"{seed}:{process}")
+    corpus = seeds(GOLDEN)
+    names = list(TARGETS)
+    refused = 0
+    failures: list[str] = []
+    before_kib = 0
+    for number in range(inputs):
+        if number == min(inputs // 10, 20_000):  # caches are full by now
+            before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        name = names[number % len(names)]
+        data = mutated(random, corpus[name])
+        try:
+            refused += _refuses(name, data)
+        except Exception:  # noqa: BLE001  # whatever comes out is the finding
+            failures.append(_save(name, data))
+            if len(failures) >= _FAILURES_MAX:
+                return Findings(number + 1, refused, 0, failures)
+    after_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Findings(inputs, refused, after_kib - before_kib, failures)
+
+
+def _refuses(name: str, data: bytes) -> bool:
+    """Return whether the target refuses the input; raise if it does anything else."""
+    started = time.process_time()
+    try:
+        TARGETS[name](data)
+    except ALLOWED:
+        return True
+    finally:
+        if time.process_time() - started > SLOW_S:
+            raise TimeoutError(f"{name} took more than {SLOW_S} s")
+    return False
+
+
+def _save(name: str, data: bytes) -> str:
+    FAILURES.mkdir(parents=True, exist_ok=True)
+    path = FAILURES / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+    path.write_bytes(data)
+    return f"{traceback.format_exc()}FOUND: tests/fuzz/targets.py {name} {path}"

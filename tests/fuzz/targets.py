@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoders under attack: each target takes bytes and may refuse them only as documented.
+
+A target raises nothing but RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes
+are no message), or CommandError (the request is answered with a code). Anything else that
+comes out of it is a finding.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json, parse_dialect
+from cometmq.remoting.bodies.topic_config import decode_register_body, encode_register_body
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.errors import CommandError, CorruptRecord, RemoteProtocolError
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.header import decode_header
+from cometmq.remoting.message.batch import join_batch, split_batch
+from cometmq.remoting.message.compression import CompressionType, decompress
+from cometmq.remoting.message.flags import index_hash, java_hash
+from cometmq.remoting.message.properties import (
+    index_keys,
+    parse_properties,
+    property_value,
+    render_properties,
+    without_property,
+)
+from cometmq.remoting.message.record import (
+    ScanStatus,
+    decode_record,
+    encode_record,
+    record_size,
+    scan_record,
+)
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
+from cometmq.remoting.typed_encode import FrameEncoder
+from cometmq.runtime import properties as java_properties
+
+ALLOWED: Final = (RemoteProtocolError, CorruptRecord, CommandError)
+_DECOMPRESSED_BYTES_MAX: Final = 1 << 20
+_SEED_BYTES_MAX: Final = 6 * 1024
+_DECODER: Final = RequestDecoder(COMMANDS)
+_ENCODER: Final = FrameEncoder()
+
+Target = Callable[[bytes], None]
+
+
+def frames(data: bytes) -> None:
+    """A stream of frames: split, headers and bodies decoded as a server and a client do."""
+    reader = FrameReader(frame_bytes_max=1 << 20)
+    cut = data[0] % len(data) if data else 0
+    for part in (data[:cut], data[cut:]):
+        for serialization, head, body in reader.feed(part):
+            _request(serialization, head, body)
+
+
+def _request(serialization: int, head: bytes, body: bytes) -> None:
+    try:
+        call = _DECODER.decode(serialization, head)
+    except HeaderFault as fault:
+        call = fault.call
+    command = COMMANDS.get(call.code)
+    if isinstance(call, RawCommand) or command is None:
+        return
+    if call.header is not None:
+        _ENCODER.ext(call.header)
+    if command.body is not None:
+        command.body.decode(body)
+
+
+def json_header(data: bytes) -> None:
+    """The header of a JSON frame."""
+    _header(0, data)
+
+
+def binary_header(data: bytes) -> None:
+    """The header of a ROCKETMQ frame."""
+    _header(1, data)
+
+
+def _header(serialization: int, data: bytes) -> None:
+    with contextlib.suppress(HeaderFault):  # answered with a code
+        _DECODER.decode(serialization, data)
+    raw = decode_header(serialization, data)
+    for code in (10, 11, 103):
+        try:
+            convert_ext(raw.ext, COMMANDS[code].reply_type)
+        except CommandError:
+            continue
+
+
+def record(data: bytes) -> None:
+    """A stored record; what decodes has the size that scanning says, and encodes again."""
+    scan = scan_record(data, check_crc=True)
+    try:
+        found = decode_record(data, check_crc=True)
+    except CorruptRecord:
+        assert scan.status is not ScanStatus.RECORD, "scan accepts what decode refuses"
+        raise
+    assert scan.size == found.size, "scan and decode disagree"
+    assert found.size <= len(data), "a record reaches beyond its buffer"
+    _ = (found.tags, found.keys, found.unique_key, found.offset_message_id)
+    again = found.to_new_message()
+    encoded = encode_record(again, found.queue_offset, found.physical_offset, 0)
+    assert len(encoded) == record_size(again), "record_size is wrong"
+    found.decompressed_body(bytes_max=_DECOMPRESSED_BYTES_MAX)
+
+
+def batch(data: bytes) -> None:
+    """A batch body; what is split joins to something that splits alike."""
+    items = split_batch(data)
+    assert len(split_batch(join_batch(items))) == len(items), "a batch changes its length"
+
+
+def compressed_body(data: bytes) -> None:
+    """A compressed body; its first byte chooses the compression."""
+    kinds = (CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD)
+    plain = decompress(data[1:], kinds[data[0] % 3 if data else 0], bytes_max=1 << 20)
+    assert len(plain) <= _DECOMPRESSED_BYTES_MAX, "the bound does not hold"
+
+
+def property_text(data: bytes) -> None:
+    """A property text and the hashes of its values."""
+    text = str(data, "utf-8", "replace")
+    properties = parse_properties(text)
+    assert parse_properties(render_properties(properties)) == properties
+    for key, value in properties.items():
+        assert property_value(text, key) == value, "two readers disagree"
+        assert key not in parse_properties(without_property(text, key))
+        java_hash(value)
+        assert index_hash(key, value) >= 0
+    index_keys(properties.get("UNIQ_KEY"), properties.get("KEYS"))
+
+
+def json_body(data: bytes) -> None:
+    """A JSON body; its first byte chooses the type."""
+    codec = _JSON_BODIES[data[0] % len(_JSON_BODIES) if data else 0]
+    value = codec.decode(data[1:])
+    again = codec.decode(encode_json(value))
+    # JSON has no infinity: it becomes null, as in Java.
+    assert again == value or "inf" in repr(value), "a body changes its meaning"
+
+
+def dialect(data: bytes) -> None:
+    """A body in Java's dialect, without a type."""
+    parse_dialect(data)
+
+
+def register_body(data: bytes) -> None:
+    """A broker's registration in either form."""
+    body = decode_register_body(data, compressed=data[:1] == b"x")
+    again = decode_register_body(encode_register_body(body, compressed=True), compressed=True)
+    assert len(again.topic_config_serialize_wrapper.topic_config_table) <= len(
+        body.topic_config_serialize_wrapper.topic_config_table
+    )
+
+
+def config_table(data: bytes) -> None:
+    """A configuration table of a broker's store, as `topics.json` and its like."""
+    kinds: tuple[type[msgspec.Struct], ...] = tuple(codec.type for codec in _TABLES)
+    decode_json(kinds[data[0] % len(kinds) if data else 0], data[1:])
+
+
+def settings_file(data: bytes) -> None:
+    """A `.properties` file; ValueError names the broken line."""
+    try:
+        values = java_properties.parse(str(data, "utf-8", "replace"))
+    except ValueError as exc:
+        raise RemoteProtocolError(str(exc)) from exc
+    assert java_properties.parse(java_properties.render(values)) == values
+
+
+def _json_codecs() -> list[Any]:
+    codecs = [
+        codec
+        for command in COMMANDS.values()
+        for codec in (command.body, command.reply_body)
+        if codec is not None and codec.name.startswith("JSON `") and codec.type is not None
+    ]
+    by_name = {codec.name: codec for codec in codecs if "or its" not in codec.name}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+_JSON_BODIES: Final = _json_codecs()
+_TABLES: Final = [COMMANDS[code].reply_body for code in (21, 201, 43, 45)]
+
+TARGETS: Final[Mapping[str, Target]] = {
+    target.__name__: target
+    for target in (
+        frames,
+        json_header,
+        binary_header,
+        record,
+        batch,
+        compressed_body,
+        property_text,
+        json_body,
+        dialect,
+        register_body,
+        config_table,
+        settings_file,
+    )
+}
+
+
+def seeds(golden: Path) -> Mapping[str, list[bytes]]:
+    """Return valid inputs for each target, taken from captured exchanges."""
+    found: dict[str, list[bytes]] = {name: [] for name in TARGETS}
+    for exchange in load_exchanges(golden):
+        for side in (exchange.request, exchange.response):
+            if side is not None and len(side.data) <= _SEED_BYTES_MAX:
+                _seed_frame(found, side.data, COMMANDS.get(exchange.request.code))
+    _seed_files(found)
+    return found
+
+
+def _seed_frame(found: dict[str, list[bytes]], data: bytes, command: Any) -> None:
+    ((serialization, head, body),) = FrameReader().feed(data)
+    found["frames"].append(data)
+    found["binary_header" if serialization else "json_header"].append(head)
+    if not body or command is None:
+        return
+    if body[:4] == b"\xda\xa3\x20\xa7" or body[4:8] == b"\xda\xa3\x20\xa7":
+        found["record"].append(body)
+        found["property_text"].append(decode_record(body).properties_text.encode())
+    elif command.code == 320:
+        found["batch"].append(body)
+    elif command.code == 103:
+        found["register_body"].append(body)
+    elif body[:1] == b"{":
+        found["dialect"].append(body)
+        found["json_body"].extend(_with_type(_JSON_BODIES, command, body))
+        found["config_table"].extend(_with_type(_TABLES, command, body))
+    elif b"=" in body:
+        found["settings_file"].append(body[:2000])
+
+
+def _with_type(codecs: list[Any], command: Any, body: bytes) -> list[bytes]:
+    return [
+        bytes([index]) + body
+        for index, codec in enumerate(codecs)
+        if codec in (command.body, command.reply_body)
+    ]
+
+
+def _seed_files(found: dict[str, list[bytes]]) -> None:
+    for index, text in enumerate(
+        (
+            "785e4b4c240e000036eb0f29",
+            "04224d186070730b0000001f6101000f50616161616100000000",
+            "28b52ffd005844000010616101001f8005010000",
+        )
+    ):
+        found["compressed_body"].append(bytes([index]) + bytes.fromhex(text))
+    found["settings_file"].append(b"# broker\nbrokerName=a\\u0041\\\n  b\nlistenPort = 10911\n")
+    assert all(found.values()), [name for name, inputs in found.items() if not inputs]
+
+
+def main(arguments: list[str]) -> int:
+    """Replay one saved input: `targets.py NAME FILE`."""
+    name, path = arguments
+    try:
+        TARGETS[name](Path(path).read_bytes())
+    except ALLOWED as exc:
+        sys.stdout.write(f"refused as documented: {exc!r}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
