@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server and a client over loopback, closed after each test."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -49,3 +50,21 @@ def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingCl
         return client
 
     return make
+
+
+@pytest.fixture
+def background() -> Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]:
+    """Start a task that the test itself awaits."""
+    return lambda work: asyncio.get_running_loop().create_task(work)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Wait until a condition holds, at most some seconds."""
+
+    async def wait(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110  # other programs' sockets set no event
+                await asyncio.sleep(0.001)
+
+    return wait

@@ -91,15 +91,14 @@ async def test_a_missing_field_is_named(start_server, new_client, serialization)
         )
 
 
-async def test_a_held_call_is_answered_later_and_once(start_server, new_client) -> None:
+async def test_a_held_call_is_answered_later_and_once(
+    start_server, new_client, background, eventually
+) -> None:
     held: list[Call[Any]] = []
     server, port = await start_server({QUERY: lambda _, call: held.append(call)})
     client = new_client()
-    waiting = asyncio.ensure_future(
-        client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
-    )
-    while not held:
-        await asyncio.sleep(0)
+    waiting = background(client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000))
+    await eventually(lambda: held)
     assert server.stats().in_flight == 1
 
     held[0].answer(QueryConsumerOffsetReply(offset=5))
@@ -110,7 +109,7 @@ async def test_a_held_call_is_answered_later_and_once(start_server, new_client) 
     assert server.stats().in_flight == 0
 
 
-async def test_a_coroutine_may_answer(start_server, new_client) -> None:
+async def test_a_coroutine_may_answer(start_server, new_client, background, eventually) -> None:
     gate = asyncio.Event()
 
     async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
@@ -125,13 +124,10 @@ async def test_a_coroutine_may_answer(start_server, new_client) -> None:
     client = new_client()
     address = f"127.0.0.1:{port}"
     calls = [
-        asyncio.ensure_future(
-            client.invoke(address, QUERY, QueryConsumerOffset("g", "t", n), timeout_ms=3000)
-        )
+        background(client.invoke(address, QUERY, QueryConsumerOffset("g", "t", n), timeout_ms=3000))
         for n in (0, 1, 2)
     ]
-    while server.stats().in_flight < 3:
-        await asyncio.sleep(0)
+    await eventually(lambda: server.stats().in_flight == 3)
     gate.set()
 
     assert (await calls[0]).header.offset == 9
@@ -142,7 +138,7 @@ async def test_a_coroutine_may_answer(start_server, new_client) -> None:
     assert server.stats().in_flight == 0
 
 
-async def test_a_oneway_request_gets_no_answer(start_server, new_client) -> None:
+async def test_a_oneway_request_gets_no_answer(start_server, new_client, eventually) -> None:
     seen: list[str] = []
 
     def query(_: None, call: Call[QueryConsumerOffset]) -> Any:
@@ -160,8 +156,7 @@ async def test_a_oneway_request_gets_no_answer(start_server, new_client) -> None
     for topic in ("now", "late", "wrong", "last"):
         header = QueryConsumerOffset("g", topic, 0)
         await client.invoke_oneway(address, QUERY, header, timeout_ms=3000)
-    while "last" not in seen:
-        await asyncio.sleep(0)
+    await eventually(lambda: "last" in seen)
 
     assert seen == ["now", "late", "wrong", "last"]
     assert server.stats().in_flight == 0
@@ -250,8 +245,8 @@ async def test_hooks_see_every_call_and_answer(start_server, new_client) -> None
     address = f"127.0.0.1:{port}"
 
     await client.invoke(address, QUERY, HEADER, b"body", timeout_ms=3000)
+    other = QueryConsumerOffset("g", "other", 0)
     with pytest.raises(NoPermission):
-        other = QueryConsumerOffset("g", "other", 0)
         await client.invoke(address, QUERY, other, b"body", timeout_ms=3000)
 
     assert answers == [0, ResponseCode.NO_PERMISSION]
@@ -268,7 +263,7 @@ async def test_a_port_may_leave_out_codes(start_server, new_client) -> None:
     assert [p for _, p in server.addresses] == [port, fast_port]
 
 
-async def test_requests_over_the_bound_are_refused(start_server, new_client) -> None:
+async def test_requests_over_the_bound_are_refused(start_server, new_client, background) -> None:
     held: list[Call[Any]] = []
     server, port = await start_server(
         {QUERY: lambda _, call: held.append(call)},
@@ -276,10 +271,7 @@ async def test_requests_over_the_bound_are_refused(start_server, new_client) -> 
     )
     client = new_client()
     address = f"127.0.0.1:{port}"
-    calls = [
-        asyncio.ensure_future(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
-        for _ in range(6)
-    ]
+    calls = [background(client.invoke(address, QUERY, HEADER, timeout_ms=3000)) for _ in range(6)]
 
     for refused in calls[4:]:
         with pytest.raises(SystemBusy, match="OVERLOAD"):
@@ -292,7 +284,7 @@ async def test_requests_over_the_bound_are_refused(start_server, new_client) -> 
     assert server.stats().in_flight == 0
 
 
-async def test_a_close_lets_handlers_end(start_server, new_client) -> None:
+async def test_a_close_lets_handlers_end(start_server, new_client, background, eventually) -> None:
     gate = asyncio.Event()
 
     async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
@@ -301,12 +293,9 @@ async def test_a_close_lets_handlers_end(start_server, new_client) -> None:
 
     server, port = await start_server({QUERY: query})
     client = new_client()
-    waiting = asyncio.ensure_future(
-        client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
-    )
-    while server.stats().in_flight == 0:
-        await asyncio.sleep(0)
-    closing = asyncio.ensure_future(server.close(3000))
+    waiting = background(client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000))
+    await eventually(lambda: server.stats().in_flight)
+    closing = background(server.close(3000))
     await asyncio.sleep(0)
     gate.set()
 
