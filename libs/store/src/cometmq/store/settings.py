@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting of a store under its RocketMQ name; the broker's settings extend this struct.
+
+Compatibility: names that stand for parts we do not have (transient pool, mapping warm-up, page
+locking) are accepted so that RocketMQ's own files work, and change nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+MUTABLE: Final = {"mutable": True}
+
+CQ_ENTRY_BYTES: Final = 20
+_FILE_BYTES_MAX: Final = 1 << 31
+
+Milliseconds = Annotated[int, Meta(ge=0)]
+Ratio = Annotated[int, Meta(ge=1, le=100)]
+
+
+class FlushDiskType(StrEnum):
+    """When a send is answered: after the write, or after the bytes are on the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class BrokerRole(StrEnum):
+    """Part of a broker in its group, as configured."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How one store keeps messages on disk."""
+
+    store_path_root_dir: Annotated[
+        str, Meta(min_length=1, description="Folder of the store; ~ is the home folder.")
+    ] = "~/store"
+    store_path_commit_log: Annotated[
+        str, Meta(description="Folder of the commit log; empty: `commitlog` in the store's folder.")
+    ] = ""
+    mapped_file_size_commit_log: Annotated[
+        int, Meta(ge=1024, le=_FILE_BYTES_MAX, description="Size of one commit log file, bytes.")
+    ] = 1 << 30
+    mapped_file_size_consume_queue: Annotated[
+        int,
+        Meta(
+            ge=CQ_ENTRY_BYTES,
+            le=_FILE_BYTES_MAX,
+            description="Size of one consume queue file in bytes; rounded up to whole entries.",
+        ),
+    ] = 6_000_000
+    flush_disk_type: Annotated[
+        FlushDiskType, Meta(description="Whether a send waits until its bytes are on the disk.")
+    ] = FlushDiskType.ASYNC_FLUSH
+    broker_role: Annotated[
+        BrokerRole, Meta(description="Master or slave; a slave stores no sends.")
+    ] = BrokerRole.ASYNC_MASTER
+    flush_interval_commit_log: Annotated[
+        Milliseconds, Meta(description="Longest time between two flushes, ms.", extra=MUTABLE)
+    ] = 500
+    flush_commit_log_timed: Annotated[
+        bool, Meta(description="Accepted for RocketMQ's files; flushes are always timed.")
+    ] = True
+    flush_commit_log_least_pages: Annotated[
+        int,
+        Meta(
+            ge=0, description="Dirty 4 KiB pages that make a timed flush worth it.", extra=MUTABLE
+        ),
+    ] = 4
+    flush_commit_log_thorough_interval: Annotated[
+        Milliseconds,
+        Meta(description="After this time even less is flushed, ms.", extra=MUTABLE),
+    ] = 10_000
+    sync_flush_timeout: Annotated[
+        Milliseconds,
+        Meta(description="A send that waits longer is answered FLUSH_DISK_TIMEOUT.", extra=MUTABLE),
+    ] = 5_000
+    flush_interval_consume_queue: Annotated[
+        Milliseconds,
+        Meta(description="Time between two checkpoints of queues and index, ms.", extra=MUTABLE),
+    ] = 1_000
+    flush_consume_queue_least_pages: Annotated[
+        int, Meta(ge=0, description="Accepted; a checkpoint flushes every dirty queue.")
+    ] = 2
+    flush_consume_queue_thorough_interval: Annotated[
+        Milliseconds, Meta(description="Accepted; a checkpoint flushes every dirty queue.")
+    ] = 60_000
+    clean_resource_interval: Annotated[
+        int, Meta(ge=1, description="Time between two looks at expired files and disk usage, ms.")
+    ] = 10_000
+    delete_commit_log_files_interval: Annotated[
+        Milliseconds, Meta(description="Pause between two deleted commit log files, ms.")
+    ] = 100
+    delete_consume_queue_files_interval: Annotated[
+        Milliseconds, Meta(description="Pause between two deleted consume queue files, ms.")
+    ] = 100
+    destroy_maped_file_interval_forcibly: Annotated[
+        Milliseconds, Meta(description="Accepted; a deleted file lives until its last reader.")
+    ] = 120_000
+    redelete_hanged_file_interval: Annotated[
+        Milliseconds, Meta(description="Accepted; a deleted file lives until its last reader.")
+    ] = 120_000
+    delete_when: Annotated[
+        str,
+        Meta(
+            pattern=r"^\s*\d{1,2}(\s*;\s*\d{1,2})*\s*;?\s*$",
+            description="Local hours in which expired files are deleted, `;` between them.",
+            extra=MUTABLE,
+        ),
+    ] = "04"
+    file_reserved_time: Annotated[
+        int, Meta(ge=1, description="Hours after which a commit log file expires.", extra=MUTABLE)
+    ] = 72
+    disk_max_used_space_ratio: Annotated[
+        Ratio,
+        Meta(
+            description="Above this use of the disk (%) expired files go at any hour.",
+            extra=MUTABLE,
+        ),
+    ] = 75
+    disk_space_clean_forcibly_ratio: Annotated[
+        Ratio,
+        Meta(
+            description="Above this use of the disk (%) the oldest files go at any age.",
+            extra=MUTABLE,
+        ),
+    ] = 85
+    disk_space_warning_level_ratio: Annotated[
+        Ratio, Meta(description="Above this use of the disk (%) sends are refused.", extra=MUTABLE)
+    ] = 90
+    clean_file_forcibly_enable: Annotated[
+        bool, Meta(description="Whether files may go before they expire.", extra=MUTABLE)
+    ] = True
+    max_message_size: Annotated[
+        int, Meta(ge=1, le=1 << 30, description="Largest body of a message, bytes.", extra=MUTABLE)
+    ] = 4 << 20
+    check_crc_on_recover: Annotated[
+        bool, Meta(description="Whether recovery compares bodies with their CRC.")
+    ] = msgspec.field(default=True, name="checkCRCOnRecover")
+    max_transfer_bytes_on_message_in_memory: Annotated[
+        int, Meta(ge=1, description="Bytes of one pull answer from memory.", extra=MUTABLE)
+    ] = 262_144
+    max_transfer_count_on_message_in_memory: Annotated[
+        int, Meta(ge=1, description="Messages of one pull answer from memory.", extra=MUTABLE)
+    ] = 32
+    max_transfer_bytes_on_message_in_disk: Annotated[
+        int, Meta(ge=1, description="Bytes of one pull answer from disk.", extra=MUTABLE)
+    ] = 65_536
+    max_transfer_count_on_message_in_disk: Annotated[
+        int, Meta(ge=1, description="Messages of one pull answer from disk.", extra=MUTABLE)
+    ] = 8
+    access_message_in_memory_max_ratio: Annotated[
+        Ratio,
+        Meta(
+            description="Share of memory (%) in which messages count as in memory.", extra=MUTABLE
+        ),
+    ] = 40
+    disk_fall_recorded: Annotated[
+        bool, Meta(description="Whether the lag of consumers behind the disk is recorded.")
+    ] = True
+    message_index_enable: Annotated[
+        bool, Meta(description="Whether messages are indexed by key.")
+    ] = True
+    message_index_safe: Annotated[
+        bool, Meta(description="Accepted; the index is always recovered completely.")
+    ] = False
+    max_hash_slot_num: Annotated[int, Meta(ge=1, description="Hash slots of one index file.")] = (
+        5_000_000
+    )
+    max_index_num: Annotated[int, Meta(ge=2, description="Entries of one index file.")] = 20_000_000
+    max_msgs_num_batch: Annotated[
+        int, Meta(ge=1, description="Most messages that one query by key returns.", extra=MUTABLE)
+    ] = 64
+    default_query_max_num: Annotated[
+        int,
+        Meta(ge=1, description="Messages that a query returns if it does not say.", extra=MUTABLE),
+    ] = 32
+    message_delay_level: Annotated[
+        str,
+        Meta(
+            pattern=r"^\s*(\d+[smhd]\s*)+$",
+            description="Delay of each level: number and one of s, m, h, d.",
+        ),
+    ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    flush_delay_offset_interval: Annotated[
+        Milliseconds,
+        Meta(description="Time between two saves of the delay offsets, ms.", extra=MUTABLE),
+    ] = 10_000
+    os_page_cache_busy_time_out_mills: Annotated[
+        Milliseconds, Meta(description="A write slower than this counts as a busy page cache, ms.")
+    ] = 1_000
+    offset_check_in_slave: Annotated[
+        bool, Meta(description="Whether a slave corrects the offsets of pulls.")
+    ] = False
+    duplication_enable: Annotated[bool, Meta(description="Accepted for RocketMQ's files.")] = False
+    warm_maped_file_enable: Annotated[bool, Meta(description="Accepted; files are not mapped.")] = (
+        False
+    )
+    transient_store_pool_enable: Annotated[
+        bool, Meta(description="Accepted; there is no off-heap pool.")
+    ] = False
+    transient_store_pool_size: Annotated[
+        int, Meta(ge=0, description="Accepted; there is no off-heap pool.")
+    ] = 5
+    fast_fail_if_no_buffer_in_store_pool: Annotated[
+        bool, Meta(description="Accepted; there is no off-heap pool.")
+    ] = False
+    use_reentrant_lock_when_put_message: Annotated[
+        bool, Meta(description="Accepted; one thread writes, without a lock.")
+    ] = True
+    commit_interval_commit_log: Annotated[
+        Milliseconds, Meta(description="Accepted; there is no off-heap pool.")
+    ] = 200
+    commit_commit_log_least_pages: Annotated[
+        int, Meta(ge=0, description="Accepted; there is no off-heap pool.")
+    ] = 4
+    commit_commit_log_thorough_interval: Annotated[
+        Milliseconds, Meta(description="Accepted; there is no off-heap pool.")
+    ] = 200
+    enable_consume_queue_ext: Annotated[
+        bool, Meta(description="Accepted; extended entries are read, not written.")
+    ] = False
+    mapped_file_size_consume_queue_ext: Annotated[
+        int, Meta(ge=1, description="Size of one file of extended entries, bytes.")
+    ] = 48 << 20
+    bit_map_length_consume_queue_ext: Annotated[
+        int, Meta(ge=1, description="Bits of a filter bitmap in an extended entry.")
+    ] = 64
+    ha_listen_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port for replication; the broker derives it.")
+    ] = 10912
+    ha_transfer_batch_size: Annotated[
+        int, Meta(ge=1, description="Bytes of one replication frame.")
+    ] = 32_768
+    ha_send_heartbeat_interval: Annotated[
+        Milliseconds, Meta(description="Time between two replication heartbeats, ms.")
+    ] = 5_000
+    ha_housekeeping_interval: Annotated[
+        Milliseconds, Meta(description="A silent replication connection is closed after, ms.")
+    ] = 20_000
+    ha_slave_fallbehind_max: Annotated[
+        int, Meta(ge=0, description="Bytes that a slave may lag and still count.")
+    ] = 268_435_456
+    ha_master_address: Annotated[
+        str, Meta(description="Address of the master's replication port; empty: ask name servers.")
+    ] = ""
+    slave_timeout: Annotated[
+        Milliseconds, Meta(description="Longest wait for a slave's copy, ms.", extra=MUTABLE)
+    ] = 3_000
+    open_queue_files_max: Annotated[
+        int, Meta(ge=8, description="Consume queue and index files that are open at once.")
+    ] = 512
