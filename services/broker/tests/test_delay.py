@@ -10,9 +10,10 @@ from cometmq.broker.messages import delay
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import PropertyKey, render_properties
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
-from cometmq.store.consume_queue import CQ_ENTRY_BYTES, ENTRY, FILLER
+from cometmq.store.consume_queue import ENTRY, FILLER
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
+from cometmq.store.settings import CQ_ENTRY_BYTES
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 LEVELS = DelayLevels.parse("1s 5s")
@@ -238,7 +239,7 @@ def test_a_clean_stop_saves_every_position(store: FakeStore, path: str) -> None:
     delays = service(store, path)
     step(delays, store, 10_000)
 
-    delays.save_now()
+    delays.save_at_end()
     step(service(store, path), store, 20_000)
 
     assert store.delivered == ["a"]

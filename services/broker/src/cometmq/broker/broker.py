@@ -5,7 +5,7 @@ One event loop owns everything in here: no locks. `app.py` builds it; handlers r
 their first argument; the domain objects inside never see it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService
@@ -59,7 +59,7 @@ class Broker:
     host: str  # its ip, as remarks name the broker
     store_host: bytes  # ip and port packed: what goes into each record
     cluster_pair: str = ""  # the property that every message gets
-    send_ext: ConstantExt = ConstantExt({})  # noqa: RUF009  # replaced by `apply`, never changed
+    send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     started_ms: int = 0
     is_stopping: bool = False

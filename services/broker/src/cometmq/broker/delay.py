@@ -26,10 +26,11 @@ from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage
-from cometmq.store.consume_queue import CQ_ENTRY_BYTES, ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
 from cometmq.store.results import PutDone, PutResult, QueryResult
+from cometmq.store.settings import CQ_ENTRY_BYTES
 
 STEP_INTERVAL_MS: Final = 100
 BATCH_COUNT_MAX: Final = 128  # of one level in one step: a backlog must not hold up senders
@@ -146,11 +147,11 @@ class DelayService:
         self._is_dirty = False
         self._saver.save(self._file, self._snapshot())
 
-    def save_now(self) -> None:
-        """Write the file at once: the store is flushed and about to close."""
+    def save_at_end(self) -> None:
+        """Save every position: the store is flushed and about to close."""
         for level in self._levels.values():
             level.saved_offset = level.offset
-        self._file.save(self._snapshot())
+        self.save()
 
     def _snapshot(self) -> DelayFile:
         offsets = {number: level.saved_offset for number, level in self._levels.items()}

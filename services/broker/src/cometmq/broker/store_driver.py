@@ -9,6 +9,7 @@ Hot path: `put` is one call and one test per message; everything else is per bat
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from cometmq.remoting.errors import Overloaded, SystemBusy
@@ -17,7 +18,9 @@ from cometmq.remoting.message.record import NewMessage
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
-from cometmq.store.message_store import Job, MessageStore
+from cometmq.store.flush import FlushJob
+from cometmq.store.jobs import Job
+from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutDone
 
 T = TypeVar("T")
@@ -55,17 +58,16 @@ class StoreDriver:
         workers: Workers,
         clock: Clock,
         log: Log,
-        after_commit: Callable[[], None],
     ) -> None:
-        """`after_commit` runs after each commit, when its answers can leave."""
+        """`after_commit` is replaced by who sends the answers of each commit."""
         self._store = store
         self._workers = workers
         self._clock = clock
         self._log = log
-        self._after_commit = after_commit
+        self.after_commit: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
-        self._is_flushing = False
+        self._flushing: asyncio.Future[None] | None = None
         self.commit_count = 0
 
     def put(self, message: NewMessage, done: PutDone) -> None:
@@ -78,13 +80,18 @@ class StoreDriver:
         self._store.put_batch(messages, done)
         self._schedule()
 
+    @property
+    def waiting_count(self) -> int:
+        """Sends that wait until their bytes are on the disk."""
+        return self._store.waiting_count
+
     def commit(self) -> None:
         """Write what is staged, wake held pulls, let the answers leave."""
         self._is_scheduled = False
         self.commit_count += 1
         self._store.commit()
-        self._after_commit()
-        if self._store.flush_is_awaited:
+        self.after_commit()
+        if self._store.waiting_count:
             self._flush()
 
     def read(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
@@ -99,46 +106,51 @@ class StoreDriver:
         future.add_done_callback(lambda ended: done(ended.result()))
 
     def tick(self) -> None:
-        """Start the flushes and the housekeeping that are due; called every 100 ms."""
+        """Start the flush and the housekeeping that are due; called every 100 ms."""
         self._flush()
         for job in self._store.jobs(self._clock.now_ms()):
-            self._start(self._workers.store, job)
+            future = self._workers.store.submit(job.run)
+            future.add_done_callback(partial(self._job_ended, job))
 
     async def drain(self) -> None:
-        """Write and flush everything that was put: the last step before the store closes."""
+        """Write everything that was put and wait for the flush that runs."""
         self.commit()
-        while self._is_flushing:
-            await asyncio.sleep(0.001)
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self.commit)
         elif self._store.staged_bytes > STAGED_BYTES_MAX:
-            self._loop.call_soon(self.commit)
+            self.commit()
 
     def _flush(self) -> None:
         """Start a flush if one is due and none runs: those who come meanwhile share the next."""
-        if self._is_flushing:
+        if self._flushing is not None:
             return
         job = self._store.flush_job(self._clock.now_ms())
         if job is not None:
-            self._is_flushing = True
-            self._start(self._workers.flush, job, self._flushed)
+            self._flushing = self._workers.flush.submit(job.run)
+            self._flushing.add_done_callback(partial(self._flushed, job))
 
-    def _flushed(self) -> None:
-        self._is_flushing = False
-        self._after_commit()
-        if self._store.flush_is_awaited:
+    def _flushed(self, job: FlushJob, future: asyncio.Future[None]) -> None:
+        self._flushing = None
+        self._store.flush_done(job, _error(future))
+        self.after_commit()
+        if self._store.waiting_count:
             self._flush()
 
-    def _start(self, worker: Worker, job: Job, then: Callable[[], None] | None = None) -> None:
-        def ended(future: asyncio.Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
-                self._log.error("store.job_failed", job=job.name, error=describe(error))
-            self._store.job_done(job, error)
-            if then is not None:
-                then()
+    def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:
+        error = _error(future)
+        if error is not None:
+            self._log.error("store.job_failed", job=job.name, error=describe(error))
+        job.done(error)
 
-        worker.submit(job.run).add_done_callback(ended)
+
+def _error(future: asyncio.Future[None]) -> Exception | None:
+    """Return how a job failed; what is no Exception ends the process."""
+    error = future.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error

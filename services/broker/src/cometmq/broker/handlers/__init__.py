@@ -1,2 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
 """HANDLERS: the broker's catalogue on one page. A code that is not here is answered 3."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import (
+    admin,
+    clients,
+    groups,
+    locks,
+    offsets,
+    pull,
+    queries,
+    send,
+    send_back,
+    topics,
+)
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.transport.dispatch import Handler
+
+HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
+    # messages
+    Code.SEND_MESSAGE: send.send_message,
+    Code.SEND_MESSAGE_V2: send.send_message,
+    Code.SEND_BATCH_MESSAGE: send.send_batch_message,
+    Code.CONSUMER_SEND_MSG_BACK: send_back.consumer_send_msg_back,
+    Code.PULL_MESSAGE: pull.pull_message,
+    Code.LITE_PULL_MESSAGE: pull.pull_message,
+    Code.QUERY_MESSAGE: queries.query_message,
+    Code.VIEW_MESSAGE_BY_ID: queries.view_message_by_id,
+    # offsets
+    Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset_by_timestamp,
+    Code.GET_MAX_OFFSET: offsets.get_max_offset,
+    Code.GET_MIN_OFFSET: offsets.get_min_offset,
+    Code.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_msg_storetime,
+    Code.GET_ALL_CONSUMER_OFFSET: admin.get_all_consumer_offset,
+    Code.GET_ALL_DELAY_OFFSET: admin.get_all_delay_offset,
+    # clients
+    Code.HEART_BEAT: clients.heart_beat,
+    Code.UNREGISTER_CLIENT: clients.unregister_client,
+    Code.GET_CONSUMER_LIST_BY_GROUP: clients.get_consumer_list_by_group,
+    Code.CHECK_CLIENT_CONFIG: clients.check_client_config,
+    Code.LOCK_BATCH_MQ: locks.lock_batch_mq,
+    Code.UNLOCK_BATCH_MQ: locks.unlock_batch_mq,
+    # topics and groups
+    Code.UPDATE_AND_CREATE_TOPIC: topics.update_and_create_topic,
+    Code.DELETE_TOPIC_IN_BROKER: topics.delete_topic_in_broker,
+    Code.GET_ALL_TOPIC_CONFIG: topics.get_all_topic_config,
+    Code.GET_TOPIC_CONFIG: topics.get_topic_config,
+    Code.GET_TOPIC_STATS_INFO: topics.get_topic_stats_info,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update_and_create_subscriptiongroup,
+    Code.DELETE_SUBSCRIPTIONGROUP: groups.delete_subscriptiongroup,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.get_all_subscriptiongroup_config,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get_subscriptiongroup_config,
+    # the broker
+    Code.UPDATE_BROKER_CONFIG: admin.update_broker_config,
+    Code.GET_BROKER_CONFIG: admin.get_broker_config,
+    Code.GET_BROKER_RUNTIME_INFO: admin.get_broker_runtime_info,
+    Code.GET_CONSUMER_CONNECTION_LIST: admin.get_consumer_connection_list,
+    Code.GET_PRODUCER_CONNECTION_LIST: admin.get_producer_connection_list,
+    Code.GET_CONSUME_STATS: admin.get_consume_stats,
+}
+
+VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
+"""What the port beside the main one does not serve, so that pulls cannot delay sends there."""

@@ -52,9 +52,17 @@ def _starts_at_zero(broker: Broker, header: QueryConsumerOffset) -> bool:
         return store.is_in_memory(topic, queue_id, 0)
     if broker.offsets.queues(header.consumer_group, topic):
         return True  # the topic got another queue while the group consumed the others
-    group = broker.consumers.group(header.consumer_group)
+    age_ms = _subscription_age_ms(broker, header.consumer_group, topic)
+    if age_ms is None:
+        return False
+    return broker.clock.now_ms() - age_ms <= store.earliest_store_time(topic, queue_id)
+
+
+def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | None:
+    """Return for how long the connected group has wanted the topic; None if it is not known."""
+    group = broker.consumers.group(group_name)
     subscribed_ms = None if group is None else group.subscribed_ms.get(topic)
-    return subscribed_ms is not None and subscribed_ms <= store.earliest_store_time(topic, queue_id)
+    return None if subscribed_ms is None else broker.clock.monotonic_ms() - subscribed_ms
 
 
 def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:

@@ -172,7 +172,12 @@ def _conclude_later(
     *,
     may_hold: bool,
 ) -> None:
-    reply = _conclude(broker, call, group, result, accept, may_hold=may_hold)
+    """Finish a pull whose messages had to be read from the disk."""
+    try:
+        reply = _conclude(broker, call, group, result, accept, may_hold=may_hold)
+    except CommandError as error:
+        call.fail(error)
+        return
     if reply is not None:
         call.answer(reply)
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which addresses the broker has: where it listens, and what others are told."""
+
+import socket
+import struct
+from typing import Final, NamedTuple
+
+from cometmq.remoting.errors import SettingsError
+
+VIP_OFFSET: Final = -2  # the port for clients that want short answers only
+HA_OFFSET: Final = 1
+_FREE_PORT_TRIES: Final = 64
+_OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent there
+
+
+class Ports(NamedTuple):
+    """The ports of one broker; vip is None where the main port is too low for one."""
+
+    main: int
+    vip: int | None
+    ha: int
+
+
+def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
+    """Return the ports; for listenPort 0 a free one whose neighbours are free too."""
+    if listen_port:
+        return _ports(listen_port, ha_port)
+    for _ in range(_FREE_PORT_TRIES):
+        with socket.socket() as probe:
+            probe.bind((bind_address, 0))
+            ports = _ports(probe.getsockname()[1], ha_port)
+            if ports.vip and all(_is_free(bind_address, port) for port in (ports.vip, ports.ha)):
+                return ports
+    raise SettingsError("listenPort=0: no three free ports beside each other")
+
+
+def _ports(main: int, ha_port: int | None) -> Ports:
+    vip = main + VIP_OFFSET
+    return Ports(main, vip if vip > 0 else None, ha_port or min(main + HA_OFFSET, 65535))
+
+
+def _is_free(bind_address: str, port: int) -> bool:
+    if not 0 < port <= 65535:
+        return False
+    with socket.socket() as probe:
+        try:
+            probe.bind((bind_address, port))
+        except OSError:
+            return False
+    return True
+
+
+def outward_ip() -> str:
+    """Return the address of this machine that others most likely reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_OUTSIDE)
+            return str(probe.getsockname()[0])
+        except OSError:  # no route at all: a machine without network
+            return "127.0.0.1"
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def packed_host(host: str, port: int) -> bytes:
+    """Return an address as records hold it; a name is looked up."""
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from error
+    family, *_, address = infos[0]
+    return socket.inet_pton(family, str(address[0])) + struct.pack(">i", port)

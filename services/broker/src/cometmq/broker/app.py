@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start and stop of a broker: the only module that makes things run.
+
+Start: ports, store (recovered on a thread), tables, server, name servers, timers. Stop: leave
+the name servers first, so that clients go elsewhere; stop accepting; answer held pulls; let open
+requests end; flush; save the tables; close the store.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker import metrics
+from cometmq.broker.addresses import Ports, choose_ports, host_port
+from cometmq.broker.assembly import Parts, assemble, save_if_dirty
+from cometmq.broker.broker import Broker
+from cometmq.broker.delay import STEP_INTERVAL_MS
+from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
+from cometmq.broker.handlers.clients import connection_closed, expire_clients
+from cometmq.broker.handlers.pull import resume
+from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
+from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.stats import SAMPLE_INTERVAL_MS
+from cometmq.broker.store_driver import TICK_INTERVAL_MS, Workers
+from cometmq.remoting.command import Peer
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.server import Server
+from cometmq.remoting.transport.settings import (
+    ClientSettings,
+    ServerSettings,
+    TlsMode,
+    TlsSettings,
+)
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tasks import Step, every
+from cometmq.store.disk import OsDisk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.settings import BrokerRole
+
+CLIENT_SCAN_INTERVAL_MS: Final = 10_000
+RETRY_SAVE_INTERVAL_MS: Final = 5_000
+
+
+class BrokerApp:
+    """One broker of this process; `start` and `stop` belong to one task."""
+
+    def __init__(
+        self,
+        settings: Loaded[BrokerSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+        config_path: Path | None = None,
+    ) -> None:
+        """Take what it needs; nothing is opened yet."""
+        self._loaded = settings
+        self._log = log
+        self._clock = clock
+        self._admin = admin
+        self._config_path = config_path
+        self._stack = AsyncExitStack()
+        self._timers: list[asyncio.Task[None]] = []
+        self._ports = Ports(0, None, 0)
+        self._server: Server[Broker] | None = None
+        self._broker: Broker | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the broker serves: its main port, then the one for short answers."""
+        ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
+        return [host_port(self.broker.host, port) for port in ports]
+
+    @property
+    def broker(self) -> Broker:
+        """The running broker."""
+        assert self._broker is not None, "not started"
+        return self._broker
+
+    async def start(self) -> None:
+        """Serve; raise CometError or OSError where settings or environment do not allow it."""
+        check_settings(self._loaded.value)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        settings = self._loaded.value
+        stack = self._stack
+        self._ports = choose_ports(
+            settings.listen_port, settings.bind_address, ha_port=settings.ha_listen_port
+        )
+        workers = Workers.start()
+        stack.callback(workers.close)
+        store = await workers.store.submit(self._open_store)
+        stack.push_async_callback(self._close_store, workers, store)
+        client = RemotingClient(ClientSettings(), log=self._log, clock_ms=self._clock.monotonic_ms)
+        stack.push_async_callback(client.close)
+        broker = assemble(
+            Parts(
+                self._loaded,
+                self._clock,
+                self._log,
+                workers,
+                store,
+                client,
+                self._ports,
+                self._config_path,
+            )
+        )
+        self._broker = broker
+        stack.push_async_callback(self._save_tables, broker)
+        server = await self._listen(broker)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self._cancel_timers)
+        stack.push_async_callback(self._drain, broker, server)
+        self._start_timers(broker, group)
+        if self._admin is not None:
+            attach(self._admin, broker)
+        self._log.info("broker.ready", addresses=self.addresses, store=settings.store_path_root_dir)
+
+    async def stop(self) -> None:
+        """End in order; what was acknowledged is on disk afterwards."""
+        if self._broker is None:
+            return
+        self._log.info("broker.stopping", addresses=self.addresses)
+        await self._broker.registration.unregister()
+        await self._stack.aclose()
+        self._log.info("broker.stopped")
+
+    def _open_store(self) -> MessageStore:
+        settings = self._loaded.value
+        return MessageStore.open(
+            settings,
+            disk=OsDisk(open_files_max=settings.open_queue_files_max),
+            clock_ms=self._clock.now_ms,
+            log=self._log,
+        )
+
+    async def _listen(self, broker: Broker) -> Server[Broker]:
+        settings = self._loaded.value
+
+        def closed(peer: Peer) -> None:
+            broker.hold.drop(peer)
+            connection_closed(broker, peer)
+
+        server: Server[Broker] = Server(
+            HANDLERS,
+            broker,
+            server_settings(settings),
+            log=self._log,
+            clock_ms=self._clock.monotonic_ms,
+            on_close=closed,
+        )
+        self._server = server
+
+        def after_commit() -> None:
+            for held in broker.hold.take_ready():
+                resume(broker, held)
+            server.flush()
+
+        broker.driver.after_commit = after_commit
+        broker.store.on_arrival = broker.hold.arrived
+        self._stack.push_async_callback(server.close, 0)
+        bind = settings.bind_address or "0.0.0.0"  # noqa: S104  # a broker serves the network
+        await server.listen(bind, self._ports.main)
+        if self._ports.vip:
+            await server.listen(bind, self._ports.vip, excluded=VIP_EXCLUDED)
+        return server
+
+    def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
+        """Start the background loops; each step is a plain function that tests call."""
+        settings = broker.settings
+
+        def wake(step: Step) -> Step:
+            def run() -> None:
+                step()
+                broker.driver.after_commit()
+
+            return run
+
+        def expire() -> None:
+            broker.hold.expire(broker.clock.monotonic_ms())
+
+        def sweep() -> None:
+            broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
+
+        now_ms = broker.clock.now_ms
+        steps: dict[str, tuple[int, Step]] = {
+            "store": (TICK_INTERVAL_MS, broker.driver.tick),
+            "delay": (STEP_INTERVAL_MS, lambda: broker.delay.step(now_ms())),
+            "hold.expire": (EXPIRE_INTERVAL_MS, wake(expire)),
+            "hold.sweep": (SWEEP_INTERVAL_MS, wake(sweep)),
+            "offsets": (
+                settings.flush_consumer_offset_interval,
+                lambda: save_if_dirty(broker.offsets, broker.saver),
+            ),
+            "tables": (RETRY_SAVE_INTERVAL_MS, broker.saver.retry),
+            "stats": (SAMPLE_INTERVAL_MS, lambda: broker.stats.sample(now_ms())),
+            "history": (HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms())),
+            "clients": (CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker)),
+        }
+        for name, (interval_ms, step) in steps.items():
+            loop = every(interval_ms, step, name=name, log=self._log)
+            self._timers.append(group.create_task(loop, name=f"broker-{name}"))
+        registration = broker.registration.run()
+        self._timers.append(group.create_task(registration, name="broker-registration"))
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
+        """Answer what waits, then let open requests end; timers still run."""
+        broker.is_stopping = True
+        broker.hold.wake_all()
+        broker.driver.after_commit()
+        await server.close(broker.settings.stop_timeout_mills)
+        await broker.driver.drain()
+
+    async def _save_tables(self, broker: Broker) -> None:
+        """Write every table as it is at the end."""
+        save_if_dirty(broker.topics, broker.saver)
+        save_if_dirty(broker.groups, broker.saver)
+        save_if_dirty(broker.offsets, broker.saver)
+        broker.delay.save_at_end()
+        broker.saver.retry()
+        await broker.saver.drain()
+
+    async def _close_store(self, workers: Workers, store: MessageStore) -> None:
+        await workers.store.submit(store.close)
+
+
+def check_settings(settings: BrokerSettings) -> None:
+    """Refuse what this version cannot do, instead of doing something else."""
+    if settings.enable_property_filter:
+        raise SettingsError("enablePropertyFilter=true: SQL92 filters are not supported yet")
+    if settings.acl_enable:
+        raise SettingsError("aclEnable=true: access control is not supported yet")
+    if settings.broker_role is BrokerRole.SLAVE:
+        raise SettingsError("brokerRole=SLAVE: replication is not supported yet")
+
+
+def server_settings(settings: BrokerSettings) -> ServerSettings:
+    """Return the bounds of the server."""
+    return ServerSettings(
+        connections_max=settings.connections_max,
+        in_flight_per_connection_max=settings.connection_in_flight_max,
+        in_flight_max=settings.in_flight_max,
+        write_high_water_bytes=settings.write_buffer_high_bytes,
+        write_low_water_bytes=settings.write_buffer_high_bytes // 4,
+        unsent_bytes_max=settings.write_buffer_hard_bytes,
+        idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
+        tls=TlsSettings(
+            mode=TlsMode(settings.tls_server_mode),
+            test_mode=not settings.tls_server_cert_path,
+            cert_path=_path(settings.tls_server_cert_path),
+            key_path=_path(settings.tls_server_key_path),
+            trust_cert_path=_path(settings.tls_server_trust_cert_path),
+            need_client_auth="require" if settings.tls_server_auth_client else "none",
+        ),
+    )
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def attach(admin: AdminHttp, broker: Broker) -> None:
+    """Show the broker on the HTTP port: metrics, settings, and whether it can take messages."""
+
+    def store_fault() -> str | None:
+        return None if broker.store.is_writable else "the store takes no messages"
+
+    def table_fault() -> str | None:
+        return None if broker.saver.is_healthy else "a config table cannot be saved"
+
+    def settings_text() -> str:
+        return broker.loaded.as_table()
+
+    admin.registry.add(metrics.collector(broker))
+    admin.add_ready_check("store", store_fault)
+    admin.add_ready_check("tables", table_fault)
+    admin.add_settings("broker", settings_text)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the parts of a broker together around an open store; nothing runs yet."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
+from cometmq.broker.broker import Broker
+from cometmq.broker.consumers import Consumers, tell_members
+from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.groups import Groups, group_file
+from cometmq.broker.history import History
+from cometmq.broker.hold import HoldTable
+from cometmq.broker.locks import QueueLocks
+from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.offsets import Offsets, offset_file
+from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.producers import Producers
+from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.topics import Topics, topic_file
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.json_config import JsonTable
+from cometmq.store.message_store import MessageStore
+
+T = TypeVar("T")
+
+
+class Parts(NamedTuple):
+    """What the outside gives to a broker."""
+
+    loaded: Loaded[BrokerSettings]
+    clock: Clock
+    log: Log
+    workers: Workers
+    store: MessageStore
+    client: RemotingClient
+    ports: Ports
+    config_path: Path | None  # the file that changed settings go to
+
+
+class Saved(Protocol[T]):
+    """A table that is saved when it has changed."""
+
+    @property
+    def file(self) -> JsonTable[T] | None:
+        """Its file."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it differs from what was saved last."""
+
+    def snapshot(self) -> T:
+        """Return what to save and note that it is being saved."""
+
+
+def save_if_dirty(table: Saved[T], saver: ConfigSaver) -> None:
+    """Have a table written if it has changed."""
+    if table.is_dirty and table.file is not None:
+        saver.save(table.file, table.snapshot())
+
+
+class SaveSoon:
+    """Saves a table once at the end of the loop's turn, however often it changes in it."""
+
+    def __init__(self, saver: ConfigSaver) -> None:
+        """Save nothing before `watch` names the table."""
+        self.then: Callable[[], None] = lambda: None
+        self._saver = saver
+        self._is_scheduled = False
+        self._save: Callable[[], None] | None = None
+
+    def watch(self, table: Saved[T]) -> None:
+        """Name the table."""
+        self._save = lambda: save_if_dirty(table, self._saver)
+
+    def __call__(self) -> None:
+        """Note a change."""
+        if not self._is_scheduled and self._save is not None:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        assert self._save is not None
+        self._save()
+        self.then()
+
+
+class Tables(NamedTuple):
+    """The tables with files of their own."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    topics_changed: SaveSoon
+
+
+def load_tables(parts: Parts, saver: ConfigSaver, config: Path) -> Tables:
+    """Read the tables; topics that have messages but no configuration get one."""
+    settings = parts.loaded.value
+    topics_changed, groups_changed = SaveSoon(saver), SaveSoon(saver)
+    topics = Topics(
+        topic_file(str(config / "topics.json")),
+        clock_ms=parts.clock.now_ms,
+        changed=topics_changed,
+        log=parts.log,
+    )
+    groups = Groups(
+        group_file(str(config / "subscriptionGroup.json")),
+        clock_ms=parts.clock.now_ms,
+        changed=groups_changed,
+        log=parts.log,
+    )
+    topics_changed.watch(topics)
+    groups_changed.watch(groups)
+    topics.boot(settings)
+    topics.adopt(queue_counts(parts.store))
+    save_if_dirty(topics, saver)
+    offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
+    return Tables(topics, groups, offsets, topics_changed)
+
+
+def assemble(parts: Parts) -> Broker:
+    """Build the broker; its tables are read from the store's config folder."""
+    loaded, clock, log = parts.loaded, parts.clock, parts.log
+    settings = loaded.value
+    config = Path(settings.store_path_root_dir).expanduser() / "config"
+    saver = ConfigSaver(parts.workers.config, log=log)
+    driver = StoreDriver(parts.store, workers=parts.workers, clock=clock, log=log)
+    tables = load_tables(parts, saver, config)
+    host = settings.broker_ip1 or outward_ip()
+    store_host = packed_host(host, parts.ports.main)
+    stats = BrokerStats()
+    broker = Broker(
+        loaded=loaded,
+        settings=settings,
+        settings_version=DataVersion(clock.now_ms(), 0),
+        clock=clock,
+        log=log,
+        store=parts.store,
+        driver=driver,
+        saver=saver,
+        topics=tables.topics,
+        groups=tables.groups,
+        offsets=tables.offsets,
+        delay=_delay(parts, config, driver, saver, store_host),
+        producers=Producers(),
+        consumers=Consumers(changed=tell_members, log=log),
+        locks=QueueLocks(),
+        hold=HoldTable(count_max=settings.pull_thread_pool_queue_capacity),
+        registration=Registration(
+            _identity(settings, host, parts.ports),
+            tables.topics,
+            parts.client,
+            NamesrvAddresses(settings.namesrv_addr, log=log),
+            settings=lambda: broker.settings,
+            log=log,
+        ),
+        stats=stats,
+        history=History(stats, now_ms=clock.now_ms()),
+        address=host_port(host, parts.ports.main),
+        host=host,
+        store_host=store_host,
+        settings_file=_settings_file(parts),
+        started_ms=clock.now_ms(),
+    )
+    tables.topics_changed.then = broker.registration.notify
+    return broker
+
+
+def _delay(
+    parts: Parts, config: Path, driver: StoreDriver, saver: ConfigSaver, store_host: bytes
+) -> DelayService:
+    delay = DelayService(
+        parts.store,
+        DelayLevels.parse(parts.loaded.value.message_delay_level),
+        delay_file(str(config / "delayOffset.json")),
+        put=driver.put,
+        saver=saver,
+        host=store_host,
+        log=parts.log,
+    )
+    if not parts.store.was_clean:
+        delay.expect_copies(parts.store.last_store_timestamp)
+    return delay
+
+
+def _identity(settings: BrokerSettings, host: str, ports: Ports) -> Identity:
+    return Identity(
+        cluster_name=settings.broker_cluster_name,
+        broker_name=settings.broker_name,
+        broker_addr=host_port(host, ports.main),
+        broker_id=settings.broker_id,
+        ha_server_addr=host_port(settings.broker_ip2 or host, ports.ha),
+    )
+
+
+def _settings_file(parts: Parts) -> SettingsFile | None:
+    if parts.config_path is None:
+        return None
+    return SettingsFile(parts.config_path, parts.workers.config)
+
+
+def queue_counts(store: MessageStore) -> dict[str, int]:
+    """Return topic -> number of queues that have messages."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in store.queue_ids():
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families of a broker: its plain integers, mapped when someone scrapes."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.runtime.metrics import (
+    Family,
+    Row,
+    StatsCollector,
+    counter,
+    gauge,
+    labelled_counter,
+    labelled_gauge,
+)
+
+
+def _put_counts(broker: Broker) -> Iterable[Row]:
+    return [((topic,), stats.put_count) for topic, stats in broker.stats.topics.items()]
+
+
+def _put_sizes(broker: Broker) -> Iterable[Row]:
+    return [((topic,), stats.put_bytes) for topic, stats in broker.stats.topics.items()]
+
+
+def _get_counts(broker: Broker) -> Iterable[Row]:
+    return [(key, stats.get_count) for key, stats in broker.stats.groups.items()]
+
+
+def _get_sizes(broker: Broker) -> Iterable[Row]:
+    return [(key, stats.get_bytes) for key, stats in broker.stats.groups.items()]
+
+
+def _lags(broker: Broker) -> Iterable[Row]:
+    """Messages that each group has not consumed, whether it is online or not."""
+    rows: list[Row] = []
+    for key, queues in broker.offsets.table.items():
+        topic, _, group = key.partition("@")
+        lag = sum(
+            max(0, broker.store.max_offset(topic, queue_id) - offset)
+            for queue_id, offset in queues.items()
+        )
+        rows.append(((topic, group), lag))
+    return rows
+
+
+FAMILIES: Final[tuple[Family[Broker], ...]] = (
+    counter("cometmq_put_messages_total", "Messages stored.", lambda b: b.stats.put_count),
+    counter("cometmq_put_bytes_total", "Bytes stored.", lambda b: b.stats.put_bytes),
+    counter("cometmq_put_failed_total", "Sends refused.", lambda b: b.stats.put_failed_count),
+    counter("cometmq_get_messages_total", "Messages delivered.", lambda b: b.stats.get_count),
+    counter("cometmq_get_bytes_total", "Bytes delivered.", lambda b: b.stats.get_bytes),
+    counter("cometmq_pull_found_total", "Pulls with messages.", lambda b: b.stats.found_count),
+    counter("cometmq_pull_missed_total", "Pulls without messages.", lambda b: b.stats.miss_count),
+    counter("cometmq_cold_reads_total", "Reads from disk.", lambda b: b.stats.cold_read_count),
+    counter("cometmq_busy_total", "Requests answered busy.", lambda b: b.stats.busy_count),
+    counter("cometmq_send_backs_total", "Messages to retry.", lambda b: b.stats.send_back_count),
+    counter(
+        "cometmq_delayed_delivered_total", "Delayed messages delivered.",
+        lambda b: b.delay.delivered_count,
+    ),
+    counter("cometmq_commits_total", "Writes of the store.", lambda b: b.driver.commit_count),
+    counter(
+        "cometmq_config_save_failed_total", "Config tables that a disk refused.",
+        lambda b: b.saver.failed_count,
+    ),
+    gauge("cometmq_held_pulls", "Pulls that wait for messages.", lambda b: b.hold.count),
+    gauge(
+        "cometmq_waiting_puts", "Sends that wait for the disk.", lambda b: b.driver.waiting_count
+    ),
+    gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
+    gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
+    gauge("cometmq_producer_clients", "Producers connected.", lambda b: b.producers.client_count),
+    gauge("cometmq_consumer_clients", "Consumers connected.", lambda b: b.consumers.client_count),
+    labelled_counter(
+        "cometmq_topic_put_messages_total", "Messages stored.", ("topic",), _put_counts
+    ),
+    labelled_counter("cometmq_topic_put_bytes_total", "Bytes stored.", ("topic",), _put_sizes),
+    labelled_counter(
+        "cometmq_group_get_messages_total", "Messages delivered.", ("topic", "group"), _get_counts
+    ),
+    labelled_counter(
+        "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"), _get_sizes
+    ),
+    labelled_gauge(
+        "cometmq_group_lag_messages", "Messages not consumed.", ("topic", "group"), _lags
+    ),
+)  # fmt: skip
+
+
+def collector(broker: Broker) -> StatsCollector[Broker]:
+    """Return what the registry collects from a broker."""
+    labels = {
+        "cluster": broker.settings.broker_cluster_name,
+        "broker": broker.settings.broker_name,
+    }
+    return StatsCollector(FAMILIES, lambda: broker, labels)
