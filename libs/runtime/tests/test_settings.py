@@ -172,6 +172,13 @@ def test_as_properties_loads_again_to_the_same(tmp_path):
     assert load_text(tmp_path, first.as_properties()).value == first.value
 
 
+def test_only_values_of_the_file_and_of_run_time_are_saved(tmp_path):
+    env = {"COMETMQ_EXAMPLE_RATIO": "0.1"}
+    loaded = load_text(tmp_path, "listenPort=5\nother=1", env=env, cli={"brokerIP1": "::1"})
+    changed = loaded.updated({"traceOn": "true"})
+    assert changed.as_saved_properties() == "other=1\nlistenPort=5\ntraceOn=true\n"
+
+
 def test_the_table_hides_secrets_and_shows_sources():
     table = load(Example, prefix="X", env={"X_PASSWORD": "hush"}).as_table()
     assert "hush" not in table

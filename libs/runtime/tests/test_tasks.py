@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from cometmq.runtime.tasks import LoopStats, describe, every, supervise
+from cometmq.runtime.tasks import Background, LoopStats, describe, every, supervise
 
 
 class RecordingLog:
@@ -99,3 +99,29 @@ async def test_supervised_work_says_how_it_ended():
 def test_errors_are_described_by_type_and_text():
     assert describe(ValueError("x")) == "ValueError: x"
     assert describe(ValueError()) == "ValueError"
+
+
+async def test_background_work_ends_with_its_part_and_errors_are_logged():
+    log = RecordingLog()
+    background = Background(log)
+    started, ended = asyncio.Event(), []
+
+    async def works():
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def fails():
+        raise ValueError("no")
+
+    never_begun = Background(log)
+    never_begun.spawn(fails(), name="never")
+    await never_begun.close()
+    background.spawn(works(), name="works")
+    background.spawn(fails(), name="fails")
+    await started.wait()
+    await background.close()
+    assert ended == [True]
+    assert {event for _, event, _ in log.events} == {"task.failed", "task.cancelled"}

@@ -34,6 +34,7 @@ class Origin(NamedTuple):
         return f"{self.kind} {self.place}".rstrip()
 
 
+FILE = "file"
 DEFAULT = Origin("default")
 RUN_TIME = Origin("changed while running")
 
@@ -74,6 +75,20 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         fields = fields_of(type(self.value)).values()
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
+        return properties.render({**self.unknown, **set_values})
+
+    def as_saved_properties(self) -> str:
+        """Render what a file should keep: its own values and those changed since.
+
+        Defaults may change with a version, and options and variables are said at each start.
+        """
+        fields = fields_of(type(self.value)).values()
+        kept = {
+            field.name: _text(field.read(self.value))
+            for field in fields
+            if self.origins[field.name].kind in {FILE, RUN_TIME.kind}
+        }
+        set_values = {name: text for name, text in kept.items() if text is not None}
         return properties.render({**self.unknown, **set_values})
 
     def as_table(self) -> str:
@@ -148,9 +163,9 @@ def _read_file(file: Path) -> Given:
         text = data.decode("latin-1")  # what Java takes the file for
     try:
         if file.suffix == ".toml":
-            return _flatten(tomllib.loads(text), Origin("file", str(file)))
+            return _flatten(tomllib.loads(text), Origin(FILE, str(file)))
         return {
-            name: (raw, Origin("file", f"{file}:{line}"))
+            name: (raw, Origin(FILE, f"{file}:{line}"))
             for name, raw, line in properties.parse_lines(text)
         }
     except ValueError as error:

@@ -43,7 +43,7 @@ class Namesrv:
 
     async def save_settings(self) -> None:
         """Write the settings to their file; raise SYSTEM_ERROR when the disk refuses."""
-        text = self.settings.as_properties()
+        text = self.settings.as_saved_properties()
         await self._save(self.settings.value.config_store_path, text.encode())
 
     async def _save(self, path: str, data: bytes) -> None:

@@ -12,7 +12,7 @@ back with the next changed registration.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +23,13 @@ from cometmq.remoting.message.flags import Perm
 MASTER_ID: Final = 0
 
 V = TypeVar("V")
+
+
+class Connection(Protocol):
+    """What a broker speaks on; the table tells them apart, its user closes them."""
+
+    def close(self) -> None:
+        """End the connection."""
 
 
 class BrokerId(NamedTuple):
@@ -57,7 +64,7 @@ class Live(msgspec.Struct, gc=False):
     broker: BrokerId
     ha_address: str
     data_version: DataVersion
-    connection: object
+    connection: Connection
     updated_ms: int
     filter_servers: tuple[str, ...] = ()
 
@@ -87,7 +94,7 @@ class RouteTable:
         self._disconnected_count = 0
 
     def register(
-        self, registration: Registration, *, connection: object, now_ms: int
+        self, registration: Registration, *, connection: Connection, now_ms: int
     ) -> Master | None:
         """Take a broker in; return its master if it is a slave and the master is known."""
         broker = registration.broker
@@ -128,7 +135,7 @@ class RouteTable:
             live.updated_ms = now_ms
         return live.data_version != version, live.data_version
 
-    def disconnected(self, connection: object) -> list[str]:
+    def disconnected(self, connection: Connection) -> list[str]:
         """Drop every broker that spoke on this connection last; return their addresses."""
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:

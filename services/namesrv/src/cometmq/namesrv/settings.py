@@ -49,7 +49,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = 120
     connection_count_max: Annotated[
         int, Meta(ge=1, description="Connections at a time; more are refused.")
-    ] = 20_000
+    ] = 10_000
     tls_server_mode: Annotated[
         str,
         Meta(

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families of a remoting server; every program with one adds them under its own label."""
+
+from typing import Final
+
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.metrics import Family, counter, gauge, labelled_counter
+
+TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
+    gauge("cometmq_connections", "Open connections.", lambda s: s.connections),
+    gauge("cometmq_requests_in_flight", "Requests without an answer.", lambda s: s.in_flight),
+    gauge(
+        "cometmq_connection_buffered_bytes",
+        "Unsent output and incomplete frames of all connections.",
+        lambda s: s.buffered_bytes,
+    ),
+    counter("cometmq_requests_total", "Requests received.", lambda s: s.requests),
+    counter("cometmq_received_bytes_total", "Bytes received.", lambda s: s.bytes_received),
+    counter("cometmq_sent_bytes_total", "Bytes sent.", lambda s: s.bytes_sent),
+    counter(
+        "cometmq_connections_opened_total", "Connections accepted.", lambda s: s.connections_opened
+    ),
+    labelled_counter(
+        "cometmq_connections_closed_total",
+        "Connections closed by this end, by reason.",
+        ("reason",),
+        lambda s: (
+            (("refused",), s.connections_refused),
+            (("protocol",), s.protocol_errors),
+            (("idle",), s.idle_closed),
+            (("stalled",), s.stalled_closed),
+            (("overflow",), s.overflow_closed),
+        ),
+    ),
+    counter(
+        "cometmq_requests_refused_total",
+        "Requests answered SYSTEM_BUSY, over a bound of requests in flight.",
+        lambda s: s.requests_refused,
+    ),
+    counter(
+        "cometmq_handler_failures_total",
+        "Requests answered SYSTEM_ERROR because a handler raised.",
+        lambda s: s.handler_failures,
+    ),
+)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name server as a whole: the only module here that constructs anything."""
+
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from cometmq.namesrv.handlers import HANDLERS
+from cometmq.namesrv.kv_config import load_kv_config
+from cometmq.namesrv.metrics import ROUTE_FAMILIES
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings, TlsMode, TlsSettings
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.files import replace_file
+from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.service import Stop
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tasks import Background, every
+from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.runtime.worker import Worker
+
+FIRST_SCAN_MS: Final = 5_000
+DRAIN_MS: Final = 3_000
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104  # a name server serves a network
+
+
+class NamesrvApp:
+    """A name server that is started and stopped."""
+
+    def __init__(
+        self,
+        settings: Loaded[NamesrvSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+    ) -> None:
+        """Take what it needs; nothing starts, nothing is read yet."""
+        self.addresses: list[str] = []
+        self._settings = settings
+        self._log = log
+        self._clock = clock
+        self._admin = admin
+        self._started = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Read the KV file, serve, look for silent brokers."""
+        async with AsyncExitStack() as starting:
+            await self._start(starting)
+            self._started = starting.pop_all()
+
+    async def stop(self) -> None:
+        """Stop serving and give what is under way a moment to end."""
+        await self._started.aclose()
+        self._log.info("namesrv.stopped")
+
+    async def _start(self, starting: AsyncExitStack) -> None:
+        settings = self._settings.value
+        worker = Worker("namesrv-files")
+        starting.callback(worker.close)
+
+        async def save_file(path: Path, data: bytes) -> None:
+            await worker.submit(lambda: replace_file(path, data))
+
+        namesrv = Namesrv(
+            self._settings,
+            load_kv_config(Path(settings.kv_config_path)),
+            clock=self._clock,
+            save_file=save_file,
+            log=self._log,
+        )
+        server = Server(
+            HANDLERS,
+            namesrv,
+            server_settings(settings),
+            log=self._log,
+            clock_ms=self._clock.monotonic_ms,
+            on_close=lambda peer: _disconnected(namesrv, peer),
+        )
+        starting.push_async_callback(server.close, DRAIN_MS)
+        await _listen(server, settings)
+        background = Background(self._log)
+        starting.push_async_callback(background.close)
+        background.spawn(
+            every(
+                settings.scan_interval_ms,
+                lambda: expire(namesrv),
+                name="namesrv-expiry",
+                log=self._log,
+                first_ms=min(FIRST_SCAN_MS, settings.scan_interval_ms),
+            ),
+            name="namesrv-expiry",
+        )
+        if self._admin is not None:
+            _show(self._admin, namesrv, server)
+        self.addresses = [f"{host}:{port}" for host, port in server.addresses]
+        self._log.info("namesrv.ready", addresses=self.addresses)
+
+
+async def serve(settings: Loaded[NamesrvSettings], stop: Stop, *, log: Log, clock: Clock) -> None:
+    """Run a name server with its own HTTP port until asked to stop."""
+    admin = AdminHttp(log=log)
+    app = NamesrvApp(settings, log=log, clock=clock, admin=admin)
+    await app.start()
+    try:
+        if settings.value.admin_http_port >= 0:
+            await admin.start(settings.value.admin_http_port)
+        stop.serving()
+        await stop.wait()
+    finally:
+        await app.stop()
+        await admin.stop()
+
+
+def expire(namesrv: Namesrv) -> None:
+    """Drop the brokers that were silent too long, and close their connections."""
+    gone = namesrv.routes.expire(
+        now_ms=namesrv.clock.monotonic_ms(),
+        silence_ms_max=namesrv.settings.value.broker_expire_ms,
+    )
+    for live in gone:
+        namesrv.log.warning("broker.expired", **live.broker._asdict())
+        live.connection.close()
+
+
+def server_settings(settings: NamesrvSettings) -> ServerSettings:
+    """Return the transport's share of the settings."""
+    certificate = settings.tls_server_cert_path
+    return ServerSettings(
+        connections_max=settings.connection_count_max,
+        idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
+        tls=TlsSettings(
+            mode=TlsMode(settings.tls_server_mode),
+            test_mode=not certificate,
+            cert_path=Path(certificate) if certificate else None,
+            key_path=Path(settings.tls_server_key_path) if certificate else None,
+        ),
+    )
+
+
+async def _listen(server: Server[Namesrv], settings: NamesrvSettings) -> None:
+    host = settings.bind_address or ALL_ADDRESSES
+    try:
+        await server.listen(host, settings.listen_port)
+    except OSError as error:
+        reason = error.strerror if error.errno is None else os.strerror(error.errno)
+        raise SettingsError(
+            f"cannot listen on {host}:{settings.listen_port}: {reason}; "
+            "stop the other program or choose another listenPort"
+        ) from error
+
+
+def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:
+    for address in namesrv.routes.disconnected(peer):
+        namesrv.log.warning("broker.disconnected", address=address)
+
+
+def _show(admin: AdminHttp, namesrv: Namesrv, server: Server[Namesrv]) -> None:
+    """Add what this name server has to tell to the HTTP port."""
+    label = {"server": "namesrv"}
+    admin.registry.add(StatsCollector(ROUTE_FAMILIES, namesrv.routes.stats))
+    admin.registry.add(StatsCollector(TRANSPORT_FAMILIES, server.stats, label))
+    admin.add_ready_check("namesrv", lambda: None if server.addresses else "does not listen")
+    admin.add_settings("namesrv", lambda: namesrv.settings.as_table())  # noqa: PLW0108  # changes

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name server on loopback: sockets, files, the HTTP port, start and stop."""
+
+import asyncio
+import gc
+import json
+import socket
+
+import pytest
+import structlog
+
+from cometmq.namesrv.app import NamesrvApp, expire, serve, server_settings
+from cometmq.namesrv.namesrv import Namesrv
+from cometmq.namesrv.route_table import BrokerId, Registration
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.remoting.bodies.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_register_body,
+)
+from cometmq.remoting.commands.namesrv import (
+    GetKvConfig,
+    GetRouteinfoByTopic,
+    PutKvConfig,
+    RegisterBroker,
+)
+from cometmq.remoting.errors import CommandError, SettingsError
+from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.service import Stop
+from cometmq.runtime.settings import load
+
+TIMEOUT_MS = 5_000
+BODY = encode_register_body(
+    RegisterBrokerBody([], TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T")})),
+    compressed=False,
+)
+BROKER = RegisterBroker("broker-a", "127.0.0.1:1", "C", "127.0.0.1:2", 0)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    options = {
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "kvConfigPath": str(tmp_path / "kvConfig.json"),
+        "configStorePath": str(tmp_path / "namesrv.properties"),
+    }
+    return load(NamesrvSettings, prefix="COMETMQ_NAMESRV", env={}, cli=options)
+
+
+@pytest.fixture
+async def client():
+    client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def app(settings):
+    admin = AdminHttp()
+    app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock(), admin=admin)
+    await app.start()
+    app.admin = admin
+    yield app
+    await app.stop()
+    await admin.stop()
+
+
+async def route(client, address):
+    try:
+        request = GetRouteinfoByTopic("T")
+        return (await client.invoke(address, 105, request, timeout_ms=TIMEOUT_MS)).body
+    except CommandError as error:
+        return error.code
+
+
+async def test_a_route_lives_as_long_as_the_brokers_connection(app, client):
+    (address,) = app.addresses
+    broker = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+    await broker.invoke(address, 103, BROKER, BODY, timeout_ms=TIMEOUT_MS)
+    assert json.loads(await route(client, address))["queueDatas"][0]["brokerName"] == "broker-a"
+    await broker.close()
+    async with asyncio.timeout(10):
+        while (answer := await route(client, address)) != 17:
+            assert isinstance(answer, bytes)
+
+
+async def test_values_survive_a_restart(settings, client):
+    async def started():
+        app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
+        await app.start()
+        return app
+
+    first = await started()
+    value = PutKvConfig("N", "k", "v")
+    await client.invoke(first.addresses[0], 100, value, timeout_ms=TIMEOUT_MS)
+    await first.stop()
+    second = await started()
+    key = GetKvConfig("N", "k")
+    found = await client.invoke(second.addresses[0], 101, key, timeout_ms=TIMEOUT_MS)
+    await second.stop()
+    assert found.header.value == "v"
+
+
+async def test_an_expired_broker_loses_its_connection(app, settings, files):
+    class Connection:
+        is_closed = False
+
+        def close(self):
+            self.is_closed = True
+
+    clock, connection = FakeClock(), Connection()
+    namesrv = Namesrv(settings, None, clock=clock, save_file=files)
+    broker = BrokerId("C", "broker-a", 0, "127.0.0.1:1")
+    registration = Registration(broker, "", DataVersion(), (), ())
+    namesrv.routes.register(registration, connection=connection, now_ms=0)
+    clock.advance(120_000)
+    expire(namesrv)
+    assert not connection.is_closed
+    clock.advance(1)
+    expire(namesrv)
+    assert connection.is_closed
+    assert not namesrv.routes.live_brokers()
+
+
+async def test_the_http_port_shows_what_the_name_server_has(app):
+    metrics = (await app.admin.answer("GET", "/metrics")).body.decode()
+    assert "cometmq_namesrv_brokers 0.0" in metrics
+    assert 'cometmq_connections{server="namesrv"} 0.0' in metrics
+    assert (await app.admin.answer("GET", "/readyz")).status == 200
+    assert b"bindAddress=127.0.0.1" in (await app.admin.answer("GET", "/settings")).body
+
+
+async def test_a_taken_port_is_one_clear_line(settings):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
+        loaded = load(NamesrvSettings, prefix="X", env={}, cli=options)
+        app = NamesrvApp(loaded, log=structlog.get_logger(), clock=SystemClock())
+        with pytest.raises(SettingsError) as caught:
+            await app.start()
+    assert str(caught.value) == (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "stop the other program or choose another listenPort"
+    )
+
+
+async def test_a_damaged_kv_file_is_one_clear_line(settings, tmp_path):
+    (tmp_path / "kvConfig.json").write_bytes(b"{")
+    app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
+    with pytest.raises(SettingsError, match="is damaged"):
+        await app.start()
+
+
+async def test_tls_is_served_on_the_same_port(app):
+    tls = TlsSettings(enable=True)
+    secure = RemotingClient(ClientSettings(tls=tls), clock_ms=SystemClock().monotonic_ms)
+    answer = await secure.invoke(app.addresses[0], 106, timeout_ms=TIMEOUT_MS)
+    assert answer.code == 0
+    await secure.close()
+
+
+def test_tls_settings_reach_the_transport():
+    options = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": "/c.pem",
+        "tls.server.keyPath": "/k.pem",
+    }
+    settings = load(NamesrvSettings, prefix="X", env={}, cli=options).value
+    tls = server_settings(settings).tls
+    assert (tls.mode, tls.test_mode) == (TlsMode.ENFORCING, False)
+    assert (str(tls.cert_path), str(tls.key_path)) == ("/c.pem", "/k.pem")
+
+
+async def test_the_program_serves_until_asked_to_stop(settings):
+    stop = Stop()
+    log = structlog.testing.CapturingLogger()
+
+    class Log:
+        def info(self, event, /, **facts):
+            log.info(event, **facts)
+            if event == "namesrv.ready":
+                stop.request("test")
+
+        warning = error = debug = info
+
+    try:
+        await serve(settings, stop, log=Log(), clock=SystemClock())
+    finally:
+        gc.unfreeze()
+    events = [call.args[0] for call in log.calls]
+    assert events == ["namesrv.ready", "namesrv.stopped"]
+    assert log.calls[0].kwargs["addresses"][0].startswith("127.0.0.1:")
