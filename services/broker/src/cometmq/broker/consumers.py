@@ -99,10 +99,10 @@ class Consumers:
         elif notify:
             self._changed(group)
 
-    def drop(self, peer: Peer) -> None:
+    def drop(self, peer: Peer, *, notify: bool = True) -> None:
         """Forget a closed connection in all groups and tell the members that stay."""
         for name in list(self._joined.get(peer, ())):
-            self.unregister(name, peer)
+            self.unregister(name, peer, notify=notify)
 
     def silent(self, now_ms: int) -> set[Peer]:
         """Return the connections whose clients should be given up."""

@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of handlers need instead of a network: a peer that remembers what it was sent."""
+"""What tests of handlers need: peers without sockets, a broker in memory, captured exchanges."""
 
+from cometmq.broker.testing.brokers import MemoryStore, memory_broker
 from cometmq.broker.testing.peers import FakePeer, Sent
+from cometmq.broker.testing.replay import Answer, expected_answer, replay
 
-__all__ = ["FakePeer", "Sent"]
+__all__ = [
+    "Answer",
+    "FakePeer",
+    "MemoryStore",
+    "Sent",
+    "expected_answer",
+    "memory_broker",
+    "replay",
+]

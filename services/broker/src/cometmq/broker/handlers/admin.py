@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions and orders of administrators that belong to no single topic or group."""
+
+from collections.abc import Mapping
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.runtime_info import runtime_table
+from cometmq.broker.namesrv_addresses import parse_addresses
+from cometmq.broker.offsets import OffsetFile
+from cometmq.broker.producers import Client
+from cometmq.broker.settings import BrokerSettings
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.connections import (
+    Connection,
+    ConsumerConnections,
+    ProducerConnections,
+)
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.admin import (
+    GetBrokerConfigReply,
+    GetConsumerConnectionList,
+    GetConsumeStats,
+    GetProducerConnectionList,
+)
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError, SettingsError
+from cometmq.remoting.types import language_of
+from cometmq.runtime import properties
+from cometmq.runtime.settings import Loaded
+
+
+def refuse_on_slave(broker: Broker) -> None:
+    """Raise the answer of a slave to a change: it copies its tables from the master."""
+    if broker.is_slave:
+        raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
+
+
+async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Change settings that may change while the broker runs: all of the request or none.
+
+    Compatibility: RocketMQ sets any key it knows, also those that are read only at the start,
+    paths included. Here such a key is refused with the reason. Unknown keys are ignored by both.
+    """
+    try:
+        changes = properties.parse(str(call.body, "utf-8"))
+    except ValueError as error:
+        raise ServerError(remarks.PROPERTIES_UNREADABLE) from error
+    changed = _changed_keys(broker.loaded, _updated(broker, changes))
+    if not changed:
+        return OK
+
+    kept = {name: value for name, value in changes.items() if name in changed}
+    if broker.settings_file is not None:
+        try:
+            await broker.settings_file.save(kept)
+        except OSError as error:
+            path = broker.settings_file.path
+            raise ServerError(f"cannot save {path}: {error.strerror}") from error
+    _apply(broker, _updated(broker, kept))
+    broker.log.info("settings.changed", peer=call.peer.address, **kept)
+    if "brokerPermission" in changed:
+        broker.topics.touch()
+        await broker.registration.announce()
+    if "namesrvAddr" in changed:
+        broker.registration.use_addresses(broker.settings.namesrv_addr)
+    return OK
+
+
+def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return all settings, also those of the file that only RocketMQ knows."""
+    version = encode_json(broker.settings_version).decode()
+    return Reply(
+        header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()
+    )
+
+
+def get_broker_runtime_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return the figures that tools and dashboards show."""
+    return Reply(body=encode_json(KVTable(table=runtime_table(broker))))
+
+
+def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return all committed offsets: what a slave copies."""
+    return Reply(body=encode_json(OffsetFile(offset_table=broker.offsets.table)))
+
+
+def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return how far each delay level is delivered: what a slave copies."""
+    return Reply(body=encode_json(broker.delay.as_table()))
+
+
+def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectionList]) -> Reply:
+    """Return the members of a connected group and what they subscribe to."""
+    name = call.header.consumer_group
+    group = broker.consumers.group(name)
+    if group is None:
+        raise ConsumerNotOnline(remarks.group_not_online(name))
+    connections = ConsumerConnections(
+        connection_set=[_connection(client) for client in group.clients.values()],
+        consume_from_where=group.consume_from_where,
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        subscription_table=group.subscriptions,
+    )
+    return Reply(body=encode_json(connections))
+
+
+def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectionList]) -> Reply:
+    """Return the connected clients of a producer group."""
+    name = call.header.producer_group
+    clients = broker.producers.clients(name)
+    if not clients:
+        raise ServerError(remarks.producer_group_not_exist(name))
+    connections = ProducerConnections(connection_set=[_connection(client) for client in clients])
+    return Reply(body=encode_json(connections))
+
+
+def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply:
+    """Return how far a group is in its topics, or in the one asked for.
+
+    Compatibility: a topic that a connected group no longer subscribes to is left out; a queue
+    without an offset counts as 0.
+    """
+    group, topic = call.header.consumer_group, call.header.topic
+    topics = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
+    online = broker.consumers.group(group)
+    table: dict[MessageQueue, OffsetPair] = {}
+    tps = 0.0
+    for name in topics:
+        config = broker.topics.get(name)
+        is_left = online is not None and online.subscriptions and name not in online.subscriptions
+        if config is None or is_left:
+            continue
+        for queue_id in range(config.read_queue_nums):
+            queue = MessageQueue(name, broker.settings.broker_name, queue_id)
+            table[queue] = _progress(broker, group, name, queue_id)
+        tps += broker.history.group_rate(name, group)
+    return Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table)))
+
+
+def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSettings]:
+    try:
+        loaded = broker.loaded.updated(changes)
+        parse_addresses(loaded.value.namesrv_addr)
+    except SettingsError as error:
+        raise ServerError(str(error)) from error
+    return loaded
+
+
+def _changed_keys(old: Loaded[BrokerSettings], new: Loaded[BrokerSettings]) -> set[str]:
+    before, after = (properties.parse(loaded.as_properties()) for loaded in (old, new))
+    return {name for name, value in after.items() if before.get(name) != value}
+
+
+def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:
+    broker.apply(loaded)
+    broker.settings_version = broker.settings_version.next_version(broker.clock.now_ms())
+
+
+def _connection(client: Client) -> Connection:
+    return Connection(
+        client_addr=client.peer.address,
+        client_id=client.client_id,
+        language=language_of(client.language).name,
+        version=client.version,
+    )
+
+
+def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetPair:
+    committed = broker.offsets.committed(group, topic, queue_id) or 0
+    store = broker.store
+    stored_ms = store.store_time(topic, queue_id, committed - 1) if committed > 0 else 0
+    return OffsetPair(
+        broker_offset=max(0, store.max_offset(topic, queue_id)),
+        consumer_offset=max(0, committed),
+        last_timestamp=max(0, stored_ms),
+    )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients announce themselves: heartbeat, goodbye, who else is in my group, may I filter so."""
+
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.names import can_retry, check_group, retry_topic
+from cometmq.broker.producers import Client
+from cometmq.broker.topics import READ_WRITE
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, ConsumerData, Heartbeat
+from cometmq.remoting.bodies.queues import ConsumerIdList
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.command import OK, Call, Peer, Reply
+from cometmq.remoting.commands.clients import GetConsumerListByGroup, UnregisterClient
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.flags import TopicSysFlag
+
+GROUPS_PER_CLIENT_MAX: Final = 1_000  # one process with more is a fault or an attack
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Register the client's groups; unknown consumer groups are created where allowed."""
+    beat = decode_json(Heartbeat, call.body)
+    groups = [consumer.group_name for consumer in beat.consumer_data_set]
+    groups += [producer.group_name for producer in beat.producer_data_set]
+    if len(groups) > GROUPS_PER_CLIENT_MAX:
+        raise ServerError(f"one client may have {GROUPS_PER_CLIENT_MAX} groups, not {len(groups)}")
+    for group in groups:
+        check_group(group)
+
+    client = Client(
+        call.peer, beat.client_id, int(call.language), call.version, broker.clock.monotonic_ms()
+    )
+    for consumer in beat.consumer_data_set:
+        _register_consumer(broker, consumer, client)
+    for producer in beat.producer_data_set:
+        broker.producers.register(producer.group_name, client)
+    return OK
+
+
+def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
+    """Remove the connection from a producer group, a consumer group, or both."""
+    header = call.header
+    if header.producer_group is not None:
+        broker.producers.unregister(header.producer_group, call.peer)
+    if header.consumer_group is not None:
+        config = broker.groups.get(header.consumer_group)
+        broker.consumers.unregister(
+            header.consumer_group, call.peer, notify=_may_notify(broker, config)
+        )
+    return OK
+
+
+def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
+    """Return the client ids of a group, which its members share the queues among."""
+    group = broker.consumers.group(call.header.consumer_group)
+    if group is None:
+        raise ServerError(remarks.consumers_offline(call.header.consumer_group))
+    return Reply(body=encode_json(ConsumerIdList(consumer_id_list=group.client_ids())))
+
+
+def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Tell a consumer before it starts whether the broker can filter as it asks."""
+    subscription = decode_json(ClientConfigCheck, call.body).subscription_data
+    expression_type = TAG if subscription is None else subscription.expression_type or TAG
+    if expression_type == TAG:
+        return OK
+    if expression_type == SQL92:
+        raise ServerError(remarks.SQL_REFUSED)
+    raise ServerError(
+        f"The broker does not support consumer to filter message by {expression_type}"
+    )
+
+
+def connection_closed(broker: Broker, peer: Peer) -> None:
+    """Forget a client whose connection ended; the other members of its groups are told."""
+    broker.producers.drop(peer)
+    broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
+
+
+def expire_clients(broker: Broker) -> None:
+    """Give up clients without heartbeats and locks that nobody renewed: every 10 s."""
+    now_ms = broker.clock.monotonic_ms()
+    for peer in broker.producers.silent(now_ms) | broker.consumers.silent(now_ms):
+        broker.log.warning("client.expired", peer=peer.address)
+        connection_closed(broker, peer)
+        peer.close()
+    broker.locks.expire(now_ms=now_ms)
+
+
+def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> None:
+    config = broker.groups.find(
+        data.group_name, auto_create=broker.settings.auto_create_subscription_group
+    )
+    if config is not None and can_retry(data.group_name):
+        broker.topics.create(
+            retry_topic(data.group_name),
+            queue_nums=config.retry_queue_nums,
+            perm=READ_WRITE,
+            sys_flag=int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0,
+        )
+    broker.consumers.register(data, client, notify=_may_notify(broker, config))
+
+
+def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:
+    """Tell whether broker and group want members to hear of changes."""
+    if not broker.settings.notify_consumer_ids_changed_enable:
+        return False
+    return config is None or config.notify_consumer_ids_changed_enable

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of subscription groups."""
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.admin import refuse_on_slave
+from cometmq.broker.names import check_group
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import SubscriptionGroupNotExist
+
+
+async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Set a group; a field that the request leaves out has its default."""
+    refuse_on_slave(broker)
+    config = decode_json(SubscriptionGroupConfig, call.body)
+    check_group(config.group_name)
+    broker.groups.put(config)
+    await save_groups(broker)
+    return OK
+
+
+async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscriptiongroup]) -> Reply:
+    """Forget a group, and its offsets if asked.
+
+    Compatibility: connected consumers stay connected; where groups are created automatically
+    their next heartbeat brings the group back.
+    """
+    refuse_on_slave(broker)
+    broker.groups.remove(call.header.group_name)
+    if call.header.remove_offset:
+        broker.offsets.drop_group(call.header.group_name)
+    await save_groups(broker)
+    return OK
+
+
+def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return the group table: what a slave copies."""
+    return Reply(body=encode_json(broker.groups.as_table()))
+
+
+def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:
+    """Return one group: a question of 5.x tools."""
+    config = broker.groups.get(call.header.group)
+    if config is None:
+        raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")
+    return Reply(body=encode_json(config))
+
+
+async def save_groups(broker: Broker) -> None:
+    """Wait until the group table as it is now is on disk."""
+    file = broker.groups.file
+    if file is not None:
+        await broker.saver.save(file, broker.groups.snapshot())

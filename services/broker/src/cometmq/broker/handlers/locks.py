@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks that orderly consumers take on queues before they consume from them."""
+
+from cometmq.broker.broker import Broker
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.table import NoHeader
+
+
+def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Lock what is free or the client's own; answer with the queues that it holds."""
+    asked = decode_json(LockBatch, call.body)
+    granted = broker.locks.lock(
+        asked.consumer_group,
+        asked.client_id,
+        asked.mq_set,
+        now_ms=broker.clock.monotonic_ms(),
+    )
+    return Reply(body=encode_json(LockBatchReply(lock_ok_mq_set=granted)))
+
+
+def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
+    """Free the queues that the client holds."""
+    asked = decode_json(LockBatch, call.body)
+    broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    return OK

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of GET_BROKER_RUNTIME_INFO (28), all as text.
+
+Compatibility: the keys are RocketMQ's, because tools and exporters look for them by name; a
+figure about a part that only RocketMQ has (thread pools, its transient buffers) is the constant
+that says "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
+"""
+
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.names import SCHEDULE_TOPIC
+from cometmq.broker.stats import WINDOWS_S
+from cometmq.remoting.versions import CURRENT_VERSION
+
+VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
+UNLIMITED: Final = "2147483647"
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def runtime_table(broker: Broker) -> dict[str, str]:
+    """Return all figures."""
+    return {
+        **_identity(broker),
+        **_messages(broker),
+        **_rates(broker),
+        **_queues(broker),
+        **_delays(broker),
+    }
+
+
+def _identity(broker: Broker) -> dict[str, str]:
+    now_ms = broker.clock.now_ms()
+    return {
+        "brokerVersionDesc": VERSION_DESC,
+        "brokerVersion": str(CURRENT_VERSION),
+        "bootTimestamp": str(broker.started_ms),
+        "runtime": duration_text(now_ms - broker.started_ms),
+        "startAcceptSendRequestTimeStamp": str(
+            broker.settings.start_accept_send_request_time_stamp
+        ),
+    }
+
+
+def _messages(broker: Broker) -> dict[str, str]:
+    stats, history = broker.stats, broker.history
+    average = stats.put_bytes / stats.put_count if stats.put_count else 0.0
+    return {
+        "msgPutTotalYesterdayMorning": str(history.yesterday_morning.put_count),
+        "msgPutTotalTodayMorning": str(history.this_morning.put_count),
+        "msgPutTotalTodayNow": str(stats.put_count),
+        "msgGetTotalYesterdayMorning": str(history.yesterday_morning.get_count),
+        "msgGetTotalTodayMorning": str(history.this_morning.get_count),
+        "msgGetTotalTodayNow": str(stats.get_count),
+        "putMessageTimesTotal": str(stats.put_count),
+        "putMessageFailedTimes": str(stats.put_failed_count),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(average),
+    }
+
+
+def _rates(broker: Broker) -> dict[str, str]:
+    stats = broker.stats
+    rates = {
+        name: [stats.rate(field, window_s) for window_s in WINDOWS_S]
+        for name, field in (
+            ("putTps", "put_count"),
+            ("getTransferedTps", "get_count"),
+            ("getFoundTps", "found_count"),
+            ("getMissTps", "miss_count"),
+        )
+    }
+    pairs = zip(rates["getFoundTps"], rates["getMissTps"], strict=True)
+    rates["getTotalTps"] = [found + missed for found, missed in pairs]
+    return {name: " ".join(map(str, values)) for name, values in rates.items()}
+
+
+def _queues(broker: Broker) -> dict[str, str]:
+    settings = broker.settings
+    idle = {
+        f"{pool}ThreadPoolQueue{figure}": "0"
+        for pool in ("send", "pull", "query")
+        for figure in ("Size", "HeadWaitTimeMills")
+    }
+    return {
+        **idle,
+        "sendThreadPoolQueueCapacity": str(settings.send_thread_pool_queue_capacity),
+        "pullThreadPoolQueueCapacity": str(settings.pull_thread_pool_queue_capacity),
+        "queryThreadPoolQueueCapacity": str(settings.in_flight_max),
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": str(settings.in_flight_max),
+    }
+
+
+def _delays(broker: Broker) -> dict[str, str]:
+    """Return level -> delivered and existing messages, for levels that were ever used."""
+    return {
+        f"scheduleMessageOffset_{level}": (
+            f"{offset},{broker.store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+        )
+        for level, offset in broker.delay.offsets().items()
+    }
+
+
+def duration_text(elapsed_ms: int) -> str:
+    """Write a duration in RocketMQ's words."""
+    seconds = max(0, elapsed_ms) // 1000
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes with a unit: 924 B, 2.3 KiB."""
+    value = float(size)
+    unit = 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"

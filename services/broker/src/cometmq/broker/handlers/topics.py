@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of topics."""
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.admin import refuse_on_slave
+from cometmq.broker.names import check_topic
+from cometmq.broker.topics import QUEUE_NUMS_MAX
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.commands.topics import (
+    DeleteTopicInBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    UpdateAndCreateTopic,
+)
+from cometmq.remoting.errors import ServerError, TopicNotExist
+
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+PERM_MAX = 7
+
+
+async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Reply:
+    """Set a topic; answered when it is saved and the live name servers know it.
+
+    Compatibility: RocketMQ takes any number of queues; here it is bounded, because each queue
+    costs memory, a scan and a place in every route. The remark of success is RocketMQ's.
+    """
+    header = call.header
+    refuse_on_slave(broker)
+    _check_changeable(broker, header.topic)
+    _check_values(header)
+    broker.topics.put(
+        TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+        )
+    )
+    await save_topics(broker)
+    await broker.registration.announce()
+    return Reply(remark=remarks.NOT_SET)
+
+
+async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
+    """Forget a topic and delete its queues.
+
+    Compatibility: committed offsets stay, and name servers keep the topic until they are told
+    by their own code (216).
+    """
+    topic = call.header.topic
+    refuse_on_slave(broker)
+    _check_changeable(broker, topic)
+    broker.topics.remove(topic)
+    broker.store.delete_topic(topic)
+    await save_topics(broker)
+    return OK
+
+
+def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return the topic table: what a slave copies."""
+    return Reply(body=encode_json(broker.topics.as_table()))
+
+
+def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
+    """Return one topic: a question of 5.x tools."""
+    config = broker.topics.get(call.header.topic)
+    if config is None:
+        raise TopicNotExist(f"No topic in this broker. topic: {call.header.topic}")
+    return Reply(body=encode_json(config))
+
+
+def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply:
+    """Return the offsets of each queue and when its last message was stored."""
+    topic = call.header.topic
+    config = broker.topics.get(topic)
+    if config is None:
+        raise TopicNotExist(remarks.topic_not_exist(topic))
+    count = max(config.read_queue_nums, config.write_queue_nums)
+    table = {
+        MessageQueue(topic, broker.settings.broker_name, queue_id): _queue_stats(
+            broker, topic, queue_id
+        )
+        for queue_id in range(count)
+    }
+    return Reply(body=encode_json(TopicStats(offset_table=table)))
+
+
+async def save_topics(broker: Broker) -> None:
+    """Wait until the topic table as it is now is on disk."""
+    file = broker.topics.file
+    if file is not None:
+        await broker.saver.save(file, broker.topics.snapshot())
+
+
+def _check_changeable(broker: Broker, topic: str) -> None:
+    check_topic(topic)
+    if broker.topics.is_reserved(topic):
+        raise ServerError(remarks.system_topic_conflict(topic))
+
+
+def _check_values(header: UpdateAndCreateTopic) -> None:
+    for name, value in (
+        ("readQueueNums", header.read_queue_nums),
+        ("writeQueueNums", header.write_queue_nums),
+    ):
+        if not 0 <= value <= QUEUE_NUMS_MAX:
+            raise ServerError(f"{name}={value}: must be between 0 and {QUEUE_NUMS_MAX}")
+    if not 0 <= header.perm <= PERM_MAX:
+        raise ServerError(f"perm={header.perm}: must be between 0 and {PERM_MAX}")
+    if header.topic_filter_type not in FILTER_TYPES:
+        raise ServerError(f"topicFilterType={header.topic_filter_type}: must be {FILTER_TYPES}")
+
+
+def _queue_stats(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
+    store = broker.store
+    max_offset = store.max_offset(topic, queue_id)
+    stored_ms = store.store_time(topic, queue_id, max_offset - 1) if max_offset > 0 else 0
+    return TopicOffset(
+        min_offset=max(0, store.min_offset(topic, queue_id)),
+        max_offset=max(0, max_offset),
+        last_update_timestamp=max(0, stored_ms),
+    )

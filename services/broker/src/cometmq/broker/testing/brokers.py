@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker in memory: real tables, a clock that tests move, no disk and no name servers."""
+
+from typing import Any
+
+import msgspec
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.consumers import Consumers, tell_members
+from cometmq.broker.delay import DelayFile
+from cometmq.broker.groups import Groups
+from cometmq.broker.history import History
+from cometmq.broker.locks import QueueLocks
+from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.offsets import Offsets
+from cometmq.broker.producers import Producers
+from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.topics import Topics
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import ConnectFailed
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.settings import load
+
+SETTINGS = {"brokerName": "broker-a", "brokerClusterName": "PeersCluster"}
+
+
+class NoNamesrv:
+    """A network without name servers."""
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        """Reach nobody."""
+        raise ConnectFailed(address)
+
+
+class MemoryStore:
+    """The questions of the control plane to a store, answered from a table."""
+
+    def __init__(self) -> None:
+        """Start without queues."""
+        self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.deleted: list[str] = []
+
+    def set_queue(
+        self, topic: str, queue_id: int, *, max_offset: int, stored_ms: int, min_offset: int = 0
+    ) -> None:
+        """Pretend that a queue has messages, all stored at one moment."""
+        self.queues[topic, queue_id] = (min_offset, max_offset, stored_ms)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of a queue's oldest message, -1 for an unknown queue."""
+        return self.queues.get((topic, queue_id), (-1, 0, -1))[0]
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset after a queue's newest message."""
+        return self.queues.get((topic, queue_id), (-1, 0, -1))[1]
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when a message was stored, -1 if it is not there."""
+        low, high, stored_ms = self.queues.get((topic, queue_id), (-1, 0, -1))
+        return stored_ms if low <= offset < high else -1
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic."""
+        self.deleted.append(topic)
+
+
+class MemoryDelay:
+    """The progress of delay levels, as a test sets it."""
+
+    def __init__(self) -> None:
+        """Start with levels that were never used."""
+        self.progress: dict[int, int] = {}
+
+    def offsets(self) -> dict[int, int]:
+        """Return level -> next queue offset."""
+        return self.progress
+
+    def as_table(self) -> DelayFile:
+        """Return the answer of code 45."""
+        return DelayFile(offset_table=self.progress)
+
+
+def memory_broker(store: MemoryStore | None = None, **settings: str) -> Broker:
+    """Return a broker with these settings, by their external names, on top of the defaults."""
+    loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **settings})
+    clock = FakeClock()
+    topics = Topics(clock_ms=clock.now_ms)
+    topics.boot(loaded.value)
+    stats = BrokerStats()
+    identity = Identity(
+        cluster_name=loaded.value.broker_cluster_name,
+        broker_name=loaded.value.broker_name,
+        broker_addr="127.0.0.1:10911",
+        broker_id=loaded.value.broker_id,
+        ha_server_addr="127.0.0.1:10912",
+    )
+    absent: Any = None
+    delay: Any = MemoryDelay()
+    queues: Any = store if store is not None else MemoryStore()
+    return Broker(
+        loaded=loaded,
+        settings=loaded.value,
+        settings_version=DataVersion(timestamp=clock.now_ms()),
+        clock=clock,
+        log=NO_LOG,
+        store=queues,
+        driver=absent,
+        saver=absent,
+        topics=topics,
+        groups=Groups(clock_ms=clock.now_ms),
+        offsets=Offsets(),
+        delay=delay,
+        producers=Producers(),
+        consumers=Consumers(changed=tell_members),
+        locks=QueueLocks(),
+        hold=absent,
+        registration=Registration(
+            identity, topics, NoNamesrv(), NamesrvAddresses(""), settings=lambda: loaded.value
+        ),
+        stats=stats,
+        history=History(stats, now_ms=clock.now_ms()),
+        address="127.0.0.1:10911",
+        host="127.0.0.1",
+        store_host=bytes([127, 0, 0, 1, 0, 0, 42, 159]),
+        started_ms=clock.now_ms(),
+    )

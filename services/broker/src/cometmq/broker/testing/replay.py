@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured exchanges through the real codec and a handler, without a socket."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.testing.peers import FakePeer
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec, Connection
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.raw import RawCommand
+from cometmq.remoting.testing.golden import Exchange, GoldenFrame
+
+Handler = Callable[..., Any]
+
+_CODEC = Codec(COMMANDS)
+
+
+class Answer(msgspec.Struct):
+    """An answer after its way over the wire."""
+
+    code: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+    serialization: int
+
+
+def call_of(frame: GoldenFrame, peer: FakePeer) -> Call[Any]:
+    """Return the call that a captured request becomes."""
+    connection = Connection(_CODEC, peer)
+    (call,) = connection.receive(frame.data, 0)
+    assert not connection.faults
+    return call
+
+
+async def replay(
+    broker: Broker, exchange: Exchange, handler: Handler, peer: FakePeer | None = None
+) -> Answer:
+    """Serve a captured request and return the answer as a client decodes it."""
+    peer = peer or FakePeer()
+    connection = Connection(_CODEC, peer)
+    (call,) = connection.receive(exchange.request.data, 0)
+    assert not connection.faults
+    connection.reply(call, await serve(broker, call, handler))
+    return read_answer(bytes(connection.take()))
+
+
+async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
+    """Call a handler of either kind and turn a refusal into its answer."""
+    try:
+        result = handler(broker, call)
+        if inspect.isawaitable(result):
+            result = await result
+    except CommandError as error:
+        return Reply(code=error.code, remark=error.remark)
+    return result if isinstance(result, Reply) else Reply(header=result)
+
+
+def read_answer(frame: bytes) -> Answer:
+    """Decode the frame of an answer."""
+    ((serialization, head, body),) = FrameReader().feed(frame)
+    raw = _CODEC.decoder.decode(serialization, head)
+    assert isinstance(raw, RawCommand)
+    return Answer(raw.code, raw.remark, raw.ext, bytes(body), serialization)
+
+
+def expected_answer(exchange: Exchange) -> Answer:
+    """Return the answer that the Java server gave."""
+    assert exchange.response is not None
+    return read_answer(exchange.response.data)
