@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which queues a consumer owns: the allocation strategies of RocketMQ, as pure functions.
+
+All members of a group must come to the same division, whatever language they are written in,
+so each strategy equals the Java one to the letter. Queues come sorted by (topic, broker name,
+queue id) and client ids sorted as text; a client that is not in the list gets nothing.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final, Protocol, TypeVar
+
+from cometmq.remoting.bodies.queues import MessageQueue
+
+T = TypeVar("T")
+
+VIRTUAL_NODE_COUNT: Final = 10  # of the consistent hash, per client, as in RocketMQ
+
+
+class AllocateStrategy(Protocol):
+    """Divide the queues of one topic among the members of one group."""
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's name of the strategy; all members of a group must use the same."""
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of `client_id`, out of sorted queues and sorted client ids."""
+
+
+class AllocateAveragely:
+    """Contiguous blocks; the first ``n mod c`` members get one queue more."""
+
+    name: Final = "AVG"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the block of `client_id`."""
+        if client_id not in client_ids:
+            return []
+        index = client_ids.index(client_id)
+        share, rest = divmod(len(queues), len(client_ids))
+        start = index * share + min(index, rest)
+        return list(queues[start : start + share + (index < rest)])
+
+
+class AllocateByCircle:
+    """Dealt out like cards: queue i belongs to member ``i mod c``."""
+
+    name: Final = "AVG_BY_CIRCLE"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return every c-th queue, from the member's own index on."""
+        if client_id not in client_ids:
+            return []
+        return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+class AllocateByConfig:
+    """A fixed list, the same whoever else is there."""
+
+    name: Final = "CONFIG"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        """Own `queues`, always."""
+        self._queues = list(queues)
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the fixed list."""
+        return list(self._queues)
+
+
+class AllocateByMachineRoom:
+    """Only queues of brokers named ``room@name`` with a known room; an equal share of these.
+
+    The remainder goes one each to the first members, from the end of the list.
+    """
+
+    name: Final = "MACHINE_ROOM"
+
+    def __init__(self, rooms: Iterable[str]) -> None:
+        """Take queues of these rooms."""
+        self._rooms = frozenset(rooms)
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the share of `client_id`."""
+        if client_id not in client_ids:
+            return []
+        index = client_ids.index(client_id)
+        near = [queue for queue in queues if self._room(queue) in self._rooms]
+        share, rest = divmod(len(near), len(client_ids))
+        mine = near[index * share : (index + 1) * share]
+        if index < rest:
+            mine.append(near[share * len(client_ids) + index])
+        return mine
+
+    @staticmethod
+    def _room(queue: MessageQueue) -> str | None:
+        room, at, _ = queue.broker_name.partition("@")
+        return room if at and queue.broker_name.count("@") == 1 else None
+
+
+class AllocateByConsistentHash:
+    """Members own arcs of a hash ring, so that few queues move when one joins or leaves."""
+
+    name: Final = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_node_count: int = VIRTUAL_NODE_COUNT) -> None:
+        """Give each member `virtual_node_count` places on the ring."""
+        if virtual_node_count < 0:
+            raise ValueError(f"illegal virtualNodeCnt: {virtual_node_count}")
+        self._virtual_node_count = virtual_node_count
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues whose place on the ring belongs to `client_id`."""
+        if client_id not in client_ids:
+            return []
+        ring = {
+            ring_place(f"{member}-{node}"): member
+            for member in client_ids
+            for node in range(self._virtual_node_count)
+        }
+        places = sorted(ring)
+        if not places:
+            return []
+        mine = []
+        for queue in queues:
+            place = ring_place(java_queue_text(queue))
+            owner = ring[places[bisect_left(places, place) % len(places)]]
+            if owner == client_id:
+                mine.append(queue)
+        return mine
+
+
+class AllocateMachineRoomNearby:
+    """Each room's queues go to the members in that room; rooms without members are shared."""
+
+    def __init__(
+        self,
+        inner: AllocateStrategy,
+        *,
+        broker_room: Callable[[MessageQueue], str],
+        consumer_room: Callable[[str], str],
+    ) -> None:
+        """Divide inside a room by `inner`; the callables tell the room of a queue, a client."""
+        self._inner = inner
+        self._broker_room = broker_room
+        self._consumer_room = consumer_room
+        self.name = f"MACHINE_ROOM_NEARBY-{inner.name}"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the share of the own room, then that of each room without members."""
+        if client_id not in client_ids:
+            return []
+        by_room = _grouped(queues, self._broker_room)
+        members = _grouped(client_ids, self._consumer_room)
+        own = self._consumer_room(client_id)
+        mine = self._inner.allocate(client_id, by_room.pop(own, []), members[own])
+        for room, room_queues in sorted(by_room.items()):
+            if room not in members:
+                mine.extend(self._inner.allocate(client_id, room_queues, client_ids))
+        return mine
+
+
+def ring_place(text: str) -> int:
+    """Return the place on the ring: the first four bytes of the MD5, as Java's MD5Hash."""
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def java_queue_text(queue: MessageQueue) -> str:
+    """Return a queue as Java prints it, which is what the ring hashes."""
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+        f"queueId={queue.queue_id}]"
+    )
+
+
+def _grouped(items: Sequence[T], room: Callable[[T], str]) -> dict[str, list[T]]:
+    ordered = sorted(items, key=room)  # stable: the order inside a room stays
+    return {name: list(members) for name, members in groupby(ordered, key=room)}
+
+
+STRATEGIES: Final[Mapping[str, Callable[[], AllocateStrategy]]] = {
+    AllocateAveragely.name: AllocateAveragely,
+    AllocateByCircle.name: AllocateByCircle,
+    AllocateByConsistentHash.name: AllocateByConsistentHash,
+}
+"""Strategies that need no argument, by RocketMQ's names."""
