@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch every peer into the cache: `python -m cometmq.peers [servers] [java] [node] [cpp]`."""
+"""Fetch every peer into the cache: `python -m cometmq.peers [NAME ..]`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from cometmq.peers.javaclient import VERSIONS, client_class_path
 from cometmq.peers.maven import server_class_path
 from cometmq.peers.nodeclient import installed_client
 from cometmq.peers.processes import PeerError
+from cometmq.peers.rocketmqtests import tests_class_path
 
 
 def _fetch_java_clients() -> None:
@@ -22,6 +23,7 @@ FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
     "servers": server_class_path,
     "java": _fetch_java_clients,
     "node": installed_client,
+    "tests": tests_class_path,
     "cpp": client_python,
 }
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The official Java client, built from `tests/peers/javaclient` for several releases."""
 
-import hashlib
 import json
 import os
 import select
@@ -22,6 +21,7 @@ from cometmq.peers.maven import (
     class_path,
     program,
     run_maven,
+    sources_mark,
 )
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import PeerError
@@ -36,7 +36,7 @@ COMMAND_TIMEOUT_S: Final = 60.0
 
 def client_class_path(version: str) -> str:
     """Class path of our program and the client, built on first use and after a change."""
-    with cache_entry(f"javaclient-{version}-{_sources_mark()}") as (folder, complete):
+    with cache_entry(f"javaclient-{version}-{sources_mark(PROJECT)}") as (folder, complete):
         if not complete:
             run_maven(
                 "-f",
@@ -49,15 +49,6 @@ def client_class_path(version: str) -> str:
                 "-DincludeScope=runtime",
             )
     return class_path(folder)
-
-
-def _sources_mark() -> str:
-    """Changes when the content of a source does."""
-    digest = hashlib.sha256()
-    for path in sorted(PROJECT.rglob("*")):
-        if path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:

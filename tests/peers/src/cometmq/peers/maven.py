@@ -2,6 +2,7 @@
 """Jars from Maven's default repository, copied once into the cache."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -81,6 +82,15 @@ def server_class_path(version: str = ROCKETMQ_VERSION) -> str:
                 "-DincludeScope=runtime",
             )
     return class_path(folder)
+
+
+def sources_mark(project: Path) -> str:
+    """Changes when the content of a file of a project does."""
+    digest = hashlib.sha256()
+    for path in sorted(project.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def class_path(folder: Path) -> str:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ's own published integration tests, run against servers of any maker."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.cluster import CLUSTER_NAME, Cluster
+from cometmq.peers.java import java_home
+from cometmq.peers.maven import (
+    COPY_GOAL,
+    JVM_OPTIONS,
+    ROCKETMQ_VERSION,
+    cache_entry,
+    class_path,
+    program,
+    run_maven,
+    sources_mark,
+)
+from cometmq.peers.paths import CACHE, ROOT
+from cometmq.peers.processes import Child
+from cometmq.peers.programs import Running
+
+PROJECT: Final = ROOT / "tests" / "peers" / "rocketmqtests"
+MAIN_CLASS: Final = "io.cometmq.peers.RunTests"
+
+
+def tests_class_path() -> str:
+    """Class path of the tests and of the class that finds the servers; built on first use."""
+    with cache_entry(f"rocketmqtests-{sources_mark(PROJECT)}") as (folder, complete):
+        if not complete:
+            run_maven(
+                "-f",
+                str(PROJECT / "pom.xml"),
+                f"-Drocketmq.version={ROCKETMQ_VERSION}",
+                f"-Dpeers.build={folder}",
+                "package",
+                COPY_GOAL,
+                f"-DoutputDirectory={folder}",
+                "-DincludeScope=runtime",
+            )
+    return class_path(folder)
+
+
+def start_tests(cluster: Cluster, classes: Sequence[str], log_path: Path) -> Running:
+    """Start JUnit classes of the package `org.apache.rocketmq.test`, one after the other.
+
+    An event `passed`, `failed` or `ignored` is printed for each test, with the reason.
+    """
+    broker1, broker2 = cluster.broker_names
+    home = java_home(CACHE)
+    command = [
+        program("java"),
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        *JVM_OPTIONS,
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        f"-Dpeers.namesrv={cluster.namesrv_addr}",
+        f"-Dpeers.cluster={CLUSTER_NAME}",
+        f"-Dpeers.broker1={broker1}",
+        f"-Dpeers.broker2={broker2}",
+        "-cp",
+        tests_class_path(),
+        MAIN_CLASS,
+        *classes,
+    ]
+    return Running(Child("RocketMQ's tests", command, log_path=log_path))
