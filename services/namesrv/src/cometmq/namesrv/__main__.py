@@ -4,16 +4,15 @@
 import sys
 
 from cometmq.namesrv.app import serve
-from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.namesrv.settings import load_namesrv
 from cometmq.runtime import logging
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import Stop, run
-from cometmq.runtime.settings import load
 
 
 async def main(stop: Stop) -> None:
     """Read the environment and serve."""
-    settings = load(NamesrvSettings, prefix="COMETMQ_NAMESRV")
+    settings = load_namesrv(None, {})
     await serve(settings, stop, log=logging.get("namesrv"), clock=SystemClock())
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the name server, under RocketMQ's names."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from cometmq.runtime.settings import Loaded, load
 
 
 def _home(name: str) -> str:
@@ -66,3 +69,20 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     admin_http_port: Annotated[
         int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
     ] = -1
+
+
+def load_namesrv(file: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:
+    """Read the settings of a name server, and those that were changed while it ran before.
+
+    Compatibility: changes go into the properties file that was given, as in RocketMQ. Without
+    one they go into `configStorePath`, which is then read at the next start.
+    """
+
+    def load_from(path: Path | None, options: Mapping[str, str]) -> Loaded[NamesrvSettings]:
+        return load(NamesrvSettings, prefix="COMETMQ_NAMESRV", file=path, cli=options)
+
+    if file is not None and file.suffix != ".toml":
+        return load_from(file, {"configStorePath": str(file), **cli})
+    loaded = load_from(file, cli)
+    saved = Path(loaded.value.config_store_path)
+    return load_from(saved, cli) if file is None and saved.is_file() else loaded

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `cometmq` command: its catalogue of commands and its exit status.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, settings or environment (with one line that says
+what to change), 130 interrupted.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.lazy import CommandInfo, LazyGroup
+from cometmq.remoting.errors import CometError
+
+PROGRAMS: Final = "Programs"
+
+COMMANDS: Final[Mapping[str, CommandInfo]] = {
+    "standalone": CommandInfo(
+        "cometmq.cli.standalone", "Run name server and broker in one process.", PROGRAMS
+    ),
+    "namesrv": CommandInfo("cometmq.cli.programs.namesrv", "Run a name server.", PROGRAMS),
+    "broker": CommandInfo("cometmq.cli.programs.broker", "Run a broker.", PROGRAMS),
+}
+
+
+class Commands(LazyGroup):
+    """The commands of `cometmq`."""
+
+    table = COMMANDS
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def print_version(is_wanted: bool) -> None:
+    """Print the version and exit, if asked to."""
+    if is_wanted:
+        typer.echo(f"cometmq {version('cometmq-cli')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the version and exit.", is_eager=True, callback=print_version
+    ),
+]
+
+
+@app.callback()
+def cometmq(*, _version: Version = False) -> None:
+    """CometMQ: a message broker that RocketMQ clients use."""
+
+
+def main() -> None:
+    """Run the command line; an error that a person can mend is one line."""
+    try:
+        app()
+    except CometError as error:
+        typer.echo(f"cometmq: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq namesrv`: run a name server in the foreground."""
+
+import typer
+
+from cometmq.cli.programs.running import (
+    OWN_OPTIONS,
+    ConfigFile,
+    LogJson,
+    LogLevel,
+    PrintSettings,
+    configure_log,
+    exit_on_bad_settings,
+    serve,
+    warn_unknown,
+)
+from cometmq.namesrv.app import NamesrvApp
+from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
+from cometmq.remoting.log import Log
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import parse_options
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings=OWN_OPTIONS)
+def namesrv(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    *,
+    print_settings: PrintSettings = False,
+    log_level: LogLevel = "info",
+    log_json: LogJson = None,
+) -> None:
+    """Run a name server in the foreground; SIGTERM and Ctrl-C stop it.
+
+    Every setting is an option too: --listen-port 9876 sets listenPort.
+    """
+    with exit_on_bad_settings():
+        settings = load_namesrv(config, parse_options(NamesrvSettings, ctx.args))
+    if print_settings:
+        typer.echo(settings.as_table(), nl=False)
+        return
+    log = configure_log("namesrv", level=log_level, json=log_json)
+    warn_unknown(settings, log)
+
+    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> NamesrvApp:
+        return NamesrvApp(settings, log=log, clock=clock, admin=admin)
+
+    serve(build, log=log, http_port=settings.value.admin_http_port)

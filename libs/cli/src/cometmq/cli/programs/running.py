@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `namesrv`, `broker` and `standalone` have in common: options, log, start and stop."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol
+
+import typer
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.log import Log
+from cometmq.runtime import logging
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock, SystemClock
+from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
+from cometmq.runtime.settings import Loaded
+
+OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Context settings of a command that takes every setting as an option."""
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("-c", "--config", help="Settings: RocketMQ's properties file, or TOML."),
+]
+PrintSettings = Annotated[
+    bool,
+    typer.Option("-p", "--print-settings", help="Print each setting and its source, and exit."),
+]
+LogLevel = Annotated[
+    str, typer.Option(help="debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
+]
+LogJson = Annotated[
+    bool | None,
+    typer.Option(
+        "--log-json/--log-text",
+        help="Form of the log; text on a terminal, else JSON.",
+        envvar="COMETMQ_LOG_JSON",
+    ),
+]
+
+
+class App(Protocol):
+    """A program as the frame sees it."""
+
+    async def start(self) -> None:
+        """Serve; raise CometError or OSError where the environment does not allow it."""
+
+    async def stop(self) -> None:
+        """End in order."""
+
+
+@contextmanager
+def exit_on_bad_settings() -> Iterator[None]:
+    """End with one line and status 2 where settings are wrong."""
+    try:
+        yield
+    except SettingsError as error:
+        raise fail(str(error)) from error
+
+
+def fail(line: str) -> typer.Exit:
+    """Print one line; return the exit of a program that could not start."""
+    typer.echo(f"cometmq: {line}", err=True)
+    return typer.Exit(EXIT_CANNOT_START)
+
+
+def configure_log(name: str, *, level: str, json: bool | None) -> Log:
+    """Set up the log of the process and return the program's."""
+    if level not in logging.LEVELS:
+        raise fail(f"--log-level={level}: must be one of {', '.join(logging.LEVELS)}")
+    logging.configure(json=json, level=level)
+    return logging.get(name)
+
+
+def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
+    """Say once which keys of the file mean nothing here."""
+    if loaded.unknown:
+        log.warning("settings.unknown", keys=sorted(loaded.unknown))
+
+
+class Build(Protocol):
+    """Constructs a program."""
+
+    def __call__(self, *, log: Log, clock: Clock, admin: AdminHttp) -> App:
+        """Construct, without starting anything."""
+
+
+def serve(build: Build, *, log: Log, http_port: int) -> None:
+    """Run one program until a signal asks it to stop; exit with its status."""
+
+    async def main(stop: Stop) -> None:
+        admin = AdminHttp(log=log)
+        app = build(log=log, clock=SystemClock(), admin=admin)
+        await app.start()
+        try:
+            if http_port >= 0:
+                await admin.start(http_port)
+            stop.serving()
+            await stop.wait()
+        finally:
+            await app.stop()
+            await admin.stop()
+
+    sys.exit(run(main, log=log))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq standalone`: name server and broker in one process, with nothing to configure.
+
+Both still speak the remoting protocol over loopback, so what works here works apart.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.programs.running import (
+    ConfigFile,
+    LogJson,
+    LogLevel,
+    configure_log,
+    exit_on_bad_settings,
+    warn_unknown,
+)
+from cometmq.namesrv.app import NamesrvApp
+from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
+from cometmq.remoting.log import Log
+from cometmq.runtime import logging
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.service import Stop, run
+from cometmq.runtime.settings import Loaded, load
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # only when the user names another host
+
+app = typer.Typer(add_completion=False)
+
+Data = Annotated[Path, typer.Option("--data", help="Folder of messages and configuration.")]
+Host = Annotated[
+    str,
+    typer.Option(
+        help="Address that clients connect to. With another than 127.0.0.1 the ports are open "
+        "to the network."
+    ),
+]
+NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
+BrokerPort = Annotated[
+    int,
+    typer.Option(min=1, max=65535, help="Port of the broker; the one two below is used as well."),
+]
+HttpPort = Annotated[
+    int, typer.Option(min=-1, max=65535, help="Port of metrics and health; -1 switches it off.")
+]
+
+
+class Suite(NamedTuple):
+    """What one standalone process runs."""
+
+    data: Path
+    host: str
+    http_port: int
+    namesrv: Loaded[NamesrvSettings]
+    broker: Loaded[BrokerSettings]
+    broker_file: Path
+
+
+@app.command()
+def standalone(  # noqa: PLR0913  # one parameter per option
+    data: Data = Path("cometmq-data"),
+    host: Host = LOOPBACK,
+    namesrv_port: NamesrvPort = 9876,
+    broker_port: BrokerPort = 10911,
+    http_port: HttpPort = 8080,
+    config: ConfigFile = None,
+    *,
+    log_level: LogLevel = "warning",
+    log_json: LogJson = None,
+) -> None:
+    """Run name server and broker in one process; Ctrl-C and SIGTERM stop them.
+
+    A second start on the same folder goes on where the first one ended.
+    """
+    folder = data.expanduser().resolve()
+    broker_file = config or folder / "broker.conf"
+    bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
+    with exit_on_bad_settings():
+        namesrv = load_namesrv(
+            None,
+            {
+                "bindAddress": bind,
+                "listenPort": str(namesrv_port),
+                "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
+                "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
+            },
+        )
+        broker = load(
+            BrokerSettings,
+            prefix="COMETMQ_BROKER",
+            file=broker_file if config is not None or broker_file.exists() else None,
+            cli={
+                "bindAddress": bind,
+                "brokerIP1": host,
+                "listenPort": str(broker_port),
+                "storePathRootDir": str(folder / "store"),
+            },
+        )
+    log = configure_log("standalone", level=log_level, json=log_json)
+    warn_unknown(broker, log)
+    suite = Suite(folder, host, http_port, namesrv, broker, broker_file)
+
+    async def main(stop: Stop) -> None:
+        await _serve(suite, stop, log)
+
+    sys.exit(run(main, log=log))
+
+
+async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
+    """Start in order of dependency, say what runs, stop in reverse."""
+    suite.data.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    admin = AdminHttp(log=log)
+    async with AsyncExitStack() as started:
+        started.push_async_callback(admin.stop)
+        namesrv = NamesrvApp(suite.namesrv, log=logging.get("namesrv"), clock=clock, admin=admin)
+        await namesrv.start()
+        started.push_async_callback(namesrv.stop)
+        port = namesrv.addresses[0].rpartition(":")[2]
+        settings = suite.broker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"})
+        broker = BrokerApp(
+            settings,
+            log=logging.get("broker"),
+            clock=clock,
+            admin=admin,
+            config_path=suite.broker_file,
+        )
+        await broker.start()
+        started.push_async_callback(broker.stop)
+        if suite.http_port >= 0:
+            await admin.start(suite.http_port, host=suite.namesrv.value.bind_address)
+        stop.serving()
+        typer.echo(banner(suite, f"{suite.host}:{port}", broker.addresses, admin))
+        await stop.wait()
+        typer.echo("stopping ...")
+    typer.echo(f"stopped; the data stays in {suite.data}")
+
+
+def banner(suite: Suite, namesrv: str, broker: Sequence[str], admin: AdminHttp) -> str:
+    """Say in a few lines what runs where and what to type next."""
+    lines = [
+        "CometMQ is running; Ctrl-C stops it.",
+        f"  name server  {namesrv}",
+        f"  broker       {' and '.join(broker)}",
+        f"  data         {suite.data}",
+    ]
+    if suite.http_port >= 0:
+        lines.append(f"  metrics      http://{suite.host}:{admin.port}/metrics")
+    lines += [
+        f"Give RocketMQ clients the name server address {namesrv}, or type in another terminal:",
+        "  cometmq --help",
+    ]
+    return "\n".join(lines)
