@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which queue a message goes to: round robin, by key, and away from slow or dead brokers.
+
+Pure: the clock and the random start are passed in. The selectors for ordered sending follow
+Java's hash rule, so that producers in several languages put one key into one queue.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final
+
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.message.flags import java_hash
+
+LATENCY_BOUNDS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
+"""A send that took at least this long ..."""
+
+BACK_OFF_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
+"""... keeps its broker out of the choice for so long (the table of RocketMQ 5.3)."""
+
+FAILURE_LATENCY_MS: Final = 30000
+"""A failed send counts as one that took so long."""
+
+QueueSelector = Callable[[Sequence[MessageQueue], Any, Any], MessageQueue]
+"""Choose one of the queues for (queues, message, argument)."""
+
+
+class RoundRobin:
+    """The next queue at each call, but not one of the broker that just failed."""
+
+    def __init__(self, start: int = 0) -> None:
+        """Begin with queue number `start`; producers begin at random places."""
+        self._numbers = count(start)
+
+    def next_number(self) -> int:
+        """Return the next number of the round."""
+        return next(self._numbers)
+
+    def choose(
+        self, queues: Sequence[MessageQueue], *, not_broker: str | None = None
+    ) -> MessageQueue:
+        """Return the next queue; one of another broker than `not_broker` where there is one."""
+        assert queues
+        for _ in queues:
+            queue = queues[self.next_number() % len(queues)]
+            if queue.broker_name != not_broker:
+                return queue
+        return queues[self.next_number() % len(queues)]
+
+
+class LatencyFaults:
+    """Remembers how long brokers took, and leaves slow or failing ones out for a while."""
+
+    def __init__(self) -> None:
+        """Start with every broker available."""
+        self._faults: dict[str, tuple[int, int]] = {}  # broker: (latency_ms, available_from_ms)
+
+    def note(self, broker_name: str, latency_ms: int, *, now_ms: int, failed: bool = False) -> None:
+        """Take a finished send into account."""
+        counted_ms = FAILURE_LATENCY_MS if failed else latency_ms
+        self._faults[broker_name] = (latency_ms, now_ms + back_off_ms(counted_ms))
+
+    def is_available(self, broker_name: str, *, now_ms: int) -> bool:
+        """Whether the broker's back-off is over."""
+        fault = self._faults.get(broker_name)
+        return fault is None or now_ms >= fault[1]
+
+    def choose(
+        self,
+        round_robin: RoundRobin,
+        queues: Sequence[MessageQueue],
+        *,
+        now_ms: int,
+        not_broker: str | None = None,
+    ) -> MessageQueue:
+        """Return a queue of an available broker, else of the better half, else any."""
+        assert queues
+        for _ in queues:
+            queue = queues[round_robin.next_number() % len(queues)]
+            if queue.broker_name != not_broker and self.is_available(
+                queue.broker_name, now_ms=now_ms
+            ):
+                return queue
+        better = self._better_half({queue.broker_name for queue in queues})
+        candidates = [queue for queue in queues if queue.broker_name in better]
+        return round_robin.choose(candidates or queues, not_broker=not_broker)
+
+    def _better_half(self, broker_names: set[str]) -> set[str]:
+        """Return the brokers that are back first, then fastest; at least one."""
+        ranked = sorted(
+            broker_names, key=lambda name: (*reversed(self._faults.get(name, (0, 0))), name)
+        )
+        return set(ranked[: max(1, len(ranked) // 2)])
+
+
+def back_off_ms(latency_ms: int) -> int:
+    """Return for how long a broker that took `latency_ms` is left out."""
+    for bound, back_off in zip(reversed(LATENCY_BOUNDS_MS), reversed(BACK_OFF_MS), strict=True):
+        if latency_ms >= bound:
+            return back_off
+    return 0
+
+
+def by_hash(queues: Sequence[MessageQueue], _message: Any, argument: Any) -> MessageQueue:
+    """Return the queue of a key: Java's hash code modulo the number of queues, made positive.
+
+    Text hashes as a Java String, a whole number as a Java Integer or Long, True and False as a
+    Java Boolean; anything else must be turned into text first.
+    """
+    remainder = abs(java_hash_code(argument)) % len(queues)
+    return queues[remainder]
+
+
+def java_hash_code(value: Any) -> int:
+    """Return what ``hashCode()`` of the corresponding Java value returns."""
+    if isinstance(value, bool):
+        return 1231 if value else 1237
+    if isinstance(value, str):
+        return java_hash(value)
+    if isinstance(value, int):
+        if -(1 << 31) <= value < 1 << 31:
+            return value
+        folded = (value ^ (value >> 32)) & 0xFFFF_FFFF
+        return folded - (1 << 32) if folded >> 31 else folded
+    raise TypeError(f"no Java hash for {type(value).__name__}: use text or a whole number")
