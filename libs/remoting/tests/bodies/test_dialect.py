@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Java's JSON dialect is read, strict JSON is written, hostile JSON is refused."""
+
+import json
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.remoting.bodies.dialect import DEPTH_MAX, decode_json, encode_json, parse_dialect
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat
+from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, ConsumerStatus, QueueOffsetTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import BrokerData, TopicRoute
+from cometmq.remoting.errors import RemoteProtocolError
+
+QUEUE = MessageQueue("t", "b", 3)
+JSON_TREES = st.recursive(
+    st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON_TREES)
+def test_strict_json_is_read_by_the_dialect_reader(tree: object) -> None:
+    assert parse_dialect(json.dumps(tree).encode()) == tree
+    assert parse_dialect(json.dumps(tree, ensure_ascii=False, indent=1).encode()) == tree
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_floats_are_read_exactly(value: float) -> None:
+    assert parse_dialect(json.dumps([value]).encode()) == [value]
+
+
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_refused_or_read(data: bytes) -> None:
+    for type_ in (Heartbeat, QueueOffsetTable, list[str]):
+        try:
+            decode_json(type_, data)
+        except RemoteProtocolError:
+            continue
+
+
+@given(st.text(st.sampled_from('{}[]:,"1a\\u0 '), max_size=30))
+def test_arbitrary_punctuation_is_refused_or_read(text: str) -> None:
+    try:
+        tree = parse_dialect(text.encode())
+    except RemoteProtocolError:
+        with pytest.raises(ValueError, match=r".+"):
+            json.loads(text)
+    else:
+        assert tree is None or isinstance(tree, (dict, list, str, int, float, bool))
+
+
+def test_integer_keys_need_no_quotes() -> None:
+    table = decode_json(ConsumerOffsetTable, b'{"offsetTable":{"T@G":{0:12,1:-1}}}')
+    assert table.offset_table == {"T@G": {0: 12, 1: -1}}
+    assert encode_json(table) == b'{"offsetTable":{"T@G":{"0":12,"1":-1}}}'
+
+
+def test_objects_are_keys_in_both_forms() -> None:
+    dialect = b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:7}}'
+    table = decode_json(QueueOffsetTable, dialect)
+    assert table.offset_table == {QUEUE: 7}
+    strict = encode_json(table)
+    assert json.loads(strict)
+    assert decode_json(QueueOffsetTable, strict) == table
+
+
+def test_maps_by_objects_may_lie_inside_maps_by_text() -> None:
+    status = ConsumerStatus({"client": {QUEUE: 1}}, {QUEUE: 2})
+    assert decode_json(ConsumerStatus, encode_json(status)) == status
+    dialect = b'{"consumerTable":{"{c":{{"topic":"t","brokerName":"b","queueId":"3"}:1}}}'
+    assert decode_json(ConsumerStatus, dialect).consumer_table == {"{c": {QUEUE: 1}}
+
+
+def test_nulls_count_as_missing() -> None:
+    data = b'{"clientID":"c","consumerDataSet":null,"producerDataSet":[{"groupName":null}]}'
+    heartbeat = decode_json(Heartbeat, data)
+    assert heartbeat.consumer_data_set == []
+    assert heartbeat.producer_data_set[0].group_name == ""
+
+
+def test_numbers_and_booleans_may_be_texts() -> None:
+    data = b'{"groupName":"g","unitMode":"true","subscriptionDataSet":[{"subVersion":"12"}]}'
+    consumer = decode_json(ConsumerData, data)
+    assert consumer.unit_mode
+    assert consumer.subscription_data_set[0].sub_version == 12
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (TopicRoute(), b'{"brokerDatas":[],"filterServerTable":{},"queueDatas":[]}'),
+        (
+            TopicRoute([BrokerData({0: "a"}, "n", "c")], order_topic_conf='x","y":null'),
+            (
+                b'{"brokerDatas":[{"brokerAddrs":{"0":"a"},"brokerName":"n","cluster":"c"}],'
+                b'"filterServerTable":{},"orderTopicConf":"x\\",\\"y\\":null","queueDatas":[]}'
+            ),
+        ),
+    ],
+)
+def test_members_that_are_none_are_left_out(route: TopicRoute, expected: bytes) -> None:
+    assert encode_json(route) == expected
+
+
+class _Optional(msgspec.Struct):
+    a: str | None = None
+    b: str | None = None
+    c: str | None = None
+
+
+@given(st.builds(_Optional, *[st.one_of(st.none(), st.text(max_size=12))] * 3))
+def test_leaving_out_keeps_the_rest(value: _Optional) -> None:
+    expected = {
+        name: text for name, text in msgspec.structs.asdict(value).items() if text is not None
+    }
+    assert json.loads(encode_json(value)) == expected
+    assert decode_json(_Optional, encode_json(value)) == value
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b"{", b'{"a":[{'])
+def test_deep_nesting_is_refused_at_once(opening: bytes) -> None:
+    started = time.process_time()
+    with pytest.raises(RemoteProtocolError):
+        decode_json(Heartbeat, opening * 100_000)
+    assert time.process_time() - started < 1
+
+
+def test_nesting_up_to_the_bound_is_read() -> None:
+    assert parse_dialect(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX)
+    with pytest.raises(RemoteProtocolError, match="nested"):
+        parse_dialect(b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"}", b"[1,]", b'{"a":1,}', b"{a b}", b"1 2", b"tru", b'"\\x"', b"[1 2]", b"-"],
+)
+def test_broken_json_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_dialect(data)
+
+
+def test_numbers_beyond_java_are_refused() -> None:
+    by_queue = '{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:12}}'
+    assert decode_json(QueueOffsetTable, by_queue.encode()).offset_table == {QUEUE: 12}
+    for number in ("9223372036854775808", '"9223372036854775808"', "9" * 500):
+        with pytest.raises(RemoteProtocolError):
+            decode_json(QueueOffsetTable, by_queue.replace("12", number).encode())
+        with pytest.raises(RemoteProtocolError):
+            decode_json(ConsumerOffsetTable, f'{{"offsetTable":{{"a":{{0:{number}}}}}}}'.encode())
+
+
+def test_lone_surrogates_become_what_java_writes() -> None:
+    assert decode_json(list[str], b'["\\ud800x"]') == ["?x"]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue is whole, consistent, and agrees with its documentation."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands import COMMANDS, NO_HEADER, Command, command_table
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
+from cometmq.remoting.types import Direction
+
+ROOT = Path(__file__).parents[4]
+DEAD = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302}
+OF_5X = {18, 47, 60, 61, 217, 225, 343, 345, 353, 354, 355, 370, 400, 401, 402, 513}
+TO_CLIENT = {39, 40, 220, 221, 307, 309, 326}
+
+
+def test_every_live_code_of_4_9_4_is_there() -> None:
+    expected = {code for code in RequestCode if code < 900} - DEAD - OF_5X
+    assert set(COMMANDS) == expected
+
+
+def test_the_table_is_keyed_by_its_own_codes() -> None:
+    assert all(command.code == code for code, command in COMMANDS.items())
+    assert {code for code, one in COMMANDS.items() if one.direction is Direction.TO_CLIENT} == (
+        TO_CLIENT
+    )
+
+
+def test_a_code_cannot_be_listed_twice() -> None:
+    one = Command(RequestCode.HEART_BEAT, NO_HEADER, NO_HEADER)
+    with pytest.raises(ValueError, match="HEART_BEAT"):
+        command_table(one, one)
+
+
+@pytest.mark.parametrize("code", COMMANDS)
+def test_headers_are_immutable_and_say_what_they_are_for(code: int) -> None:
+    for type_ in (COMMANDS[code].header_type, COMMANDS[code].reply_type):
+        assert type_.__struct_config__.frozen
+        assert not type_.__struct_config__.gc
+        assert type_.__doc__
+
+
+def test_both_forms_of_a_send_have_the_same_attributes() -> None:
+    assert SendMessage.__struct_fields__ == SendMessageV2.__struct_fields__
+    assert SendMessageV2.__struct_encode_fields__ == tuple("abcdefghijklm")
+    assert SendMessage.__struct_encode_fields__[3] == "defaultTopicQueueNums"
+
+
+def test_texts_of_ext_fields_become_numbers_and_booleans() -> None:
+    ext = dict(zip("abcdefgh", ("g", "t", "TBW102", "4", "-1", "0", "17", "0"), strict=True))
+    header = msgspec.convert(ext | {"k": "true"}, SendMessageV2, strict=False)
+    assert header == SendMessageV2("g", "t", "TBW102", 4, -1, 0, 17, 0, unit_mode=True)
+
+
+@pytest.mark.parametrize("value", ["2147483648", "-2147483649", "1.5", "x", ""])
+def test_a_number_that_is_no_java_int_is_refused(value: str) -> None:
+    ext = dict.fromkeys(PullMessage.__struct_encode_fields__[:9], "1") | {"queueId": value}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(ext, PullMessage, strict=False)
+
+
+def test_an_answer_knows_its_required_fields() -> None:
+    with pytest.raises(msgspec.ValidationError, match="queueOffset"):
+        msgspec.convert({"msgId": "0", "queueId": "1"}, SendMessageReply, strict=False)
+
+
+def test_the_documentation_is_up_to_date() -> None:
+    generator = [sys.executable, str(ROOT / "docs" / "generate.py"), "commands", "--check"]
+    done = subprocess.run(generator, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
