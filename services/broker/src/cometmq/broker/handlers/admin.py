@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.runtime_info import runtime_table
+from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
 from cometmq.broker.offsets import OffsetFile
 from cometmq.broker.producers import Client
@@ -78,9 +78,14 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     )
 
 
-def get_broker_runtime_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the figures that tools and dashboards show."""
-    return Reply(body=encode_json(KVTable(table=runtime_table(broker))))
+def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> Reply | None:
+    """Answer with the figures that tools and dashboards show, once the disk has told its own."""
+
+    def answer(disk: DiskFigures) -> None:
+        call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))
+
+    broker.driver.read(lambda: read_disk(broker), answer)
+    return None
 
 
 def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
@@ -119,27 +124,59 @@ def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectio
     return Reply(body=encode_json(connections))
 
 
-def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply:
-    """Return how far a group is in its topics, or in the one asked for.
+def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply | None:
+    """Answer how far a group is in its topics, or in the one asked for.
 
     Compatibility: a topic that a connected group no longer subscribes to is left out; a queue
     without an offset counts as 0.
     """
-    group, topic = call.header.consumer_group, call.header.topic
+    group = call.header.consumer_group
+    topics = _topics_of(broker, call.header)
+    tps = sum(broker.history.group_rate(topic, group) for topic in topics)
+    ends = {
+        MessageQueue(topic, broker.settings.broker_name, queue_id): (
+            broker.store.max_offset(topic, queue_id),
+            broker.offsets.committed(group, topic, queue_id) or 0,
+        )
+        for topic in topics
+        for queue_id in range(broker.topics.table[topic].read_queue_nums)
+    }
+
+    def progress() -> dict[MessageQueue, OffsetPair]:
+        return {
+            queue: OffsetPair(
+                broker_offset=end,
+                consumer_offset=max(0, committed),
+                last_timestamp=stored_ms(broker, queue, committed - 1),
+            )
+            for queue, (end, committed) in ends.items()
+        }
+
+    def answer(table: dict[MessageQueue, OffsetPair]) -> None:
+        call.answer(Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table))))
+
+    broker.driver.read(progress, answer)
+    return None
+
+
+def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> int:
+    """Return when a message was stored, 0 without one; may block for the disk."""
+    if offset < 0:
+        return 0
+    return max(0, broker.store.store_time(queue.topic, queue.queue_id, offset))
+
+
+def _topics_of(broker: Broker, asked: GetConsumeStats) -> list[str]:
+    """Return the topics of the question that exist and that the group has not left."""
+    group, topic = asked.consumer_group, asked.topic
     topics = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
     online = broker.consumers.group(group)
-    table: dict[MessageQueue, OffsetPair] = {}
-    tps = 0.0
-    for name in topics:
-        config = broker.topics.get(name)
-        is_left = online is not None and online.subscriptions and name not in online.subscriptions
-        if config is None or is_left:
-            continue
-        for queue_id in range(config.read_queue_nums):
-            queue = MessageQueue(name, broker.settings.broker_name, queue_id)
-            table[queue] = _progress(broker, group, name, queue_id)
-        tps += broker.history.group_rate(name, group)
-    return Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table)))
+    subscribed = online.subscriptions.keys() if online is not None else ()
+    return [
+        name
+        for name in topics
+        if name in broker.topics.table and (not subscribed or name in subscribed)
+    ]
 
 
 def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSettings]:
@@ -158,6 +195,7 @@ def _changed_keys(old: Loaded[BrokerSettings], new: Loaded[BrokerSettings]) -> s
 
 def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:
     broker.apply(loaded)
+    broker.store.apply(loaded.value)
     broker.settings_version = broker.settings_version.next_version(broker.clock.now_ms())
 
 
@@ -167,15 +205,4 @@ def _connection(client: Client) -> Connection:
         client_id=client.client_id,
         language=language_of(client.language).name,
         version=client.version,
-    )
-
-
-def _progress(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetPair:
-    committed = broker.offsets.committed(group, topic, queue_id) or 0
-    store = broker.store
-    stored_ms = store.store_time(topic, queue_id, committed - 1) if committed > 0 else 0
-    return OffsetPair(
-        broker_offset=max(0, store.max_offset(topic, queue_id)),
-        consumer_offset=max(0, committed),
-        last_timestamp=max(0, stored_ms),
     )

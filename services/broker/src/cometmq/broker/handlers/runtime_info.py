@@ -6,7 +6,9 @@ figure about a part that only RocketMQ has (thread pools, its transient buffers)
 that says "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
 """
 
-from typing import Final
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.names import SCHEDULE_TOPIC
@@ -14,18 +16,51 @@ from cometmq.broker.stats import WINDOWS_S
 from cometmq.remoting.versions import CURRENT_VERSION
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
-UNLIMITED: Final = "2147483647"
+UNMEASURED: Final = {
+    "dispatchMaxBuffer": "0",
+    "getMessageEntireTimeMax": "0",
+    "pageCacheLockTimeMills": "0",
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "putMessageDistributeTime": "null",
+    "putMessageEntireTimeMax": "0",
+    "remainTransientStoreBufferNumbs": "2147483647",
+}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def runtime_table(broker: Broker) -> dict[str, str]:
+class DiskFigures(NamedTuple):
+    """What only the disk can tell."""
+
+    commit_log: Path
+    total_bytes: int
+    free_bytes: int
+    earliest_ms: int  # when the oldest message was stored; -1 without one
+
+
+def read_disk(broker: Broker) -> DiskFigures:
+    """Ask the disk; may block, so it belongs on a worker thread."""
+    settings, store = broker.settings, broker.store
+    root = Path(settings.store_path_root_dir).expanduser()
+    named = settings.store_path_commit_log
+    commit_log = Path(named).expanduser() if named else root / "commitlog"
+    usage = shutil.disk_usage(commit_log if commit_log.exists() else root)
+    oldest = store.read_record(store.stats().min_offset)
+    earliest_ms = -1 if oldest is None else oldest.store_timestamp
+    return DiskFigures(commit_log, usage.total, usage.free, earliest_ms)
+
+
+def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
     """Return all figures."""
     return {
         **_identity(broker),
         **_messages(broker),
         **_rates(broker),
+        **_store(broker),
+        **_disk(disk),
         **_queues(broker),
         **_delays(broker),
+        **UNMEASURED,
     }
 
 
@@ -73,6 +108,30 @@ def _rates(broker: Broker) -> dict[str, str]:
     pairs = zip(rates["getFoundTps"], rates["getMissTps"], strict=True)
     rates["getTotalTps"] = [found + missed for found, missed in pairs]
     return {name: " ".join(map(str, values)) for name, values in rates.items()}
+
+
+def _store(broker: Broker) -> dict[str, str]:
+    stats = broker.store.stats()
+    return {
+        "commitLogMinOffset": str(stats.min_offset),
+        "commitLogMaxOffset": str(stats.max_offset),
+        "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
+        "remainHowManyDataToFlush": size_text(max(0, stats.max_offset - stats.flushed_offset)),
+    }
+
+
+def _disk(disk: DiskFigures) -> dict[str, str]:
+    used = disk.total_bytes - disk.free_bytes
+    ratio = f"{used / disk.total_bytes:.2f}" if disk.total_bytes else "-1"
+    return {
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{disk.commit_log}": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": (
+            f"Total : {size_text(disk.total_bytes)}, Free : {size_text(disk.free_bytes)}."
+        ),
+        "earliestMessageTimeStamp": str(disk.earliest_ms),
+    }
 
 
 def _queues(broker: Broker) -> dict[str, str]:

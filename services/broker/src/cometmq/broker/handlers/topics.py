@@ -2,7 +2,7 @@
 """Administration of topics."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave
+from cometmq.broker.handlers.admin import refuse_on_slave, stored_ms
 from cometmq.broker.names import check_topic
 from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting import remarks
@@ -77,20 +77,35 @@ def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
     return Reply(body=encode_json(config))
 
 
-def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply:
-    """Return the offsets of each queue and when its last message was stored."""
-    topic = call.header.topic
+def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply | None:
+    """Answer with the offsets of each queue and when its last message was stored."""
+    topic, store = call.header.topic, broker.store
     config = broker.topics.get(topic)
     if config is None:
         raise TopicNotExist(remarks.topic_not_exist(topic))
     count = max(config.read_queue_nums, config.write_queue_nums)
-    table = {
-        MessageQueue(topic, broker.settings.broker_name, queue_id): _queue_stats(
-            broker, topic, queue_id
+    ends = {
+        MessageQueue(topic, broker.settings.broker_name, queue_id): (
+            store.min_offset(topic, queue_id),
+            store.max_offset(topic, queue_id),
         )
         for queue_id in range(count)
     }
-    return Reply(body=encode_json(TopicStats(offset_table=table)))
+
+    def stats() -> TopicStats:
+        return TopicStats(
+            offset_table={
+                queue: TopicOffset(
+                    last_update_timestamp=stored_ms(broker, queue, end - 1),
+                    max_offset=end,
+                    min_offset=start,
+                )
+                for queue, (start, end) in ends.items()
+            }
+        )
+
+    broker.driver.read(stats, lambda found: call.answer(Reply(body=encode_json(found))))
+    return None
 
 
 async def save_topics(broker: Broker) -> None:
@@ -117,14 +132,3 @@ def _check_values(header: UpdateAndCreateTopic) -> None:
         raise ServerError(f"perm={header.perm}: must be between 0 and {PERM_MAX}")
     if header.topic_filter_type not in FILTER_TYPES:
         raise ServerError(f"topicFilterType={header.topic_filter_type}: must be {FILTER_TYPES}")
-
-
-def _queue_stats(broker: Broker, topic: str, queue_id: int) -> TopicOffset:
-    store = broker.store
-    max_offset = store.max_offset(topic, queue_id)
-    stored_ms = store.store_time(topic, queue_id, max_offset - 1) if max_offset > 0 else 0
-    return TopicOffset(
-        min_offset=max(0, store.min_offset(topic, queue_id)),
-        max_offset=max(0, max_offset),
-        last_update_timestamp=max(0, stored_ms),
-    )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker in memory: real tables, a clock that tests move, no disk and no name servers."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +25,10 @@ from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.store.settings import StoreSettings
+from cometmq.store.stats import StoreStats
+
+T = TypeVar("T")
 
 SETTINGS = {"brokerName": "broker-a", "brokerClusterName": "PeersCluster"}
 
@@ -51,6 +56,7 @@ class MemoryStore:
         """Start without queues."""
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
+        self.settings: StoreSettings | None = None
 
     def set_queue(
         self, topic: str, queue_id: int, *, max_offset: int, stored_ms: int, min_offset: int = 0
@@ -59,21 +65,43 @@ class MemoryStore:
         self.queues[topic, queue_id] = (min_offset, max_offset, stored_ms)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of a queue's oldest message, -1 for an unknown queue."""
-        return self.queues.get((topic, queue_id), (-1, 0, -1))[0]
+        """Return the offset of a queue's oldest message."""
+        return self.queues.get((topic, queue_id), (0, 0, -1))[0]
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset after a queue's newest message."""
-        return self.queues.get((topic, queue_id), (-1, 0, -1))[1]
+        return self.queues.get((topic, queue_id), (0, 0, -1))[1]
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return when a message was stored, -1 if it is not there."""
-        low, high, stored_ms = self.queues.get((topic, queue_id), (-1, 0, -1))
+        low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         return stored_ms if low <= offset < high else -1
+
+    confirm_offset = 0
+
+    def read_record(self, physical_offset: int) -> None:
+        """Find no message."""
+
+    def stats(self) -> StoreStats:
+        """Return the figures of an empty store."""
+        figures: list[Any] = [0] * len(StoreStats._fields)
+        return StoreStats._make(figures)._replace(is_writable=True, refusals=())
+
+    def apply(self, settings: StoreSettings) -> None:
+        """Keep changed settings."""
+        self.settings = settings
 
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic."""
         self.deleted.append(topic)
+
+
+class MemoryDriver:
+    """Reads at once, on the caller's thread."""
+
+    def read(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Do the work of the thread now."""
+        done(job())
 
 
 class MemoryDelay:
@@ -92,7 +120,7 @@ class MemoryDelay:
         return DelayFile(offset_table=self.progress)
 
 
-def memory_broker(store: MemoryStore | None = None, **settings: str) -> Broker:
+def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broker:
     """Return a broker with these settings, by their external names, on top of the defaults."""
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **settings})
     clock = FakeClock()
@@ -108,6 +136,7 @@ def memory_broker(store: MemoryStore | None = None, **settings: str) -> Broker:
     )
     absent: Any = None
     delay: Any = MemoryDelay()
+    driver: Any = MemoryDriver()
     queues: Any = store if store is not None else MemoryStore()
     return Broker(
         loaded=loaded,
@@ -116,7 +145,7 @@ def memory_broker(store: MemoryStore | None = None, **settings: str) -> Broker:
         clock=clock,
         log=NO_LOG,
         store=queues,
-        driver=absent,
+        driver=driver,
         saver=absent,
         topics=topics,
         groups=Groups(clock_ms=clock.now_ms),

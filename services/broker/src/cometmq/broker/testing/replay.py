@@ -60,6 +60,8 @@ async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
             result = await result
     except CommandError as error:
         return Reply(code=error.code, remark=error.remark)
+    if result is None:
+        return call.peer.replies.pop()  # type: ignore[no-any-return]  # a FakePeer
     return result if isinstance(result, Reply) else Reply(header=result)
 
 

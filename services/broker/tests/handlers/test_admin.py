@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions and orders about the whole broker, over the wire."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.handlers import admin
+from cometmq.broker.handlers.runtime_info import duration_text, size_text
+from cometmq.broker.producers import Client
+from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.testing import (
+    FakePeer,
+    MemoryStore,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.broker.testing.replay import serve
+from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from cometmq.remoting.bodies.stats import ConsumeStats
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.admin import GetConsumeStats
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.types import Language
+from cometmq.runtime import properties
+from cometmq.runtime.worker import Worker
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def config_change(text: str) -> Call[NoHeader]:
+    return Call(25, NoHeader(), body=text.encode(), peer=FakePeer())
+
+
+@pytest.mark.parametrize("exchange", exchanges("025-*"), ids=name_of)
+async def test_captured_changes_of_settings(exchange: Exchange) -> None:
+    broker = memory_broker()
+
+    answer = await replay(broker, exchange, admin.update_broker_config)
+
+    assert answer == expected_answer(exchange)
+    now = properties.parse(broker.loaded.as_properties())
+    for name, value in properties.parse(exchange.request.body_text or "").items():
+        assert now.get(name, value) == value
+
+
+@pytest.mark.parametrize("exchange", exchanges("026-*"), ids=name_of)
+async def test_captured_settings(exchange: Exchange) -> None:
+    """Keys that both know have the same value, but for those that the captured files set."""
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+
+    answer = await replay(broker, exchange, admin.get_broker_config)
+
+    assert (answer.code, answer.remark) == (0, None)
+    assert answer.ext.keys() == expected.ext.keys()
+    version, expected_version = (json.loads(one.ext["version"]) for one in (answer, expected))
+    assert version.keys() == expected_version.keys()
+    ours = properties.parse(answer.body.decode())
+    java = properties.parse(expected.body.decode())
+    assert java.keys() & ours.keys() >= {
+        "brokerName", "brokerPermission", "flushDiskType", "deleteWhen", "messageDelayLevel"
+    }  # fmt: skip
+    for name in ("defaultTopicQueueNums", "messageDelayLevel", "fileReservedTime"):
+        assert ours[name] == java[name]
+
+
+@pytest.fixture
+def store_folder(tmp_path: Path) -> str:
+    (tmp_path / "commitlog").mkdir()
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [one for one in exchanges("028-*") if expected_answer(one).code == 0],
+    ids=name_of,
+)
+async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -> None:
+    broker = memory_broker(storePathRootDir=store_folder)
+
+    answer = await replay(broker, exchange, admin.get_broker_runtime_info)
+
+    java = decode_json(KVTable, expected_answer(exchange).body).table
+    ours = decode_json(KVTable, answer.body).table
+    missing = {name for name in java.keys() - ours.keys() if "/" not in name and "_" not in name}
+    assert missing == set()
+    assert len(ours["putTps"].split(" ")) == 3
+    assert ours["brokerVersion"] == java["brokerVersion"]
+    assert ours["brokerVersionDesc"] == java["brokerVersionDesc"]
+
+
+@pytest.mark.parametrize("exchange", exchanges("043-*"), ids=name_of)
+async def test_captured_consumer_offsets(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    broker.offsets.table = decode_json(ConsumerOffsetTable, expected.body).offset_table
+
+    answer = await replay(broker, exchange, admin.get_all_consumer_offset)
+
+    assert (answer.code, answer.ext) == (0, {})
+    assert decode_json(ConsumerOffsetTable, answer.body) == decode_json(
+        ConsumerOffsetTable, expected.body
+    )
+
+
+@pytest.mark.parametrize("exchange", exchanges("045-*"), ids=name_of)
+async def test_captured_delay_offsets(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    for level, offset in decode_json(DelayOffsetTable, expected.body).offset_table.items():
+        broker.delay.offsets()[level] = offset  # type: ignore[index]  # a MemoryDelay
+
+    answer = await replay(broker, exchange, admin.get_all_delay_offset)
+
+    assert (answer.code, answer.ext) == (0, {})
+    assert decode_json(DelayOffsetTable, answer.body) == decode_json(
+        DelayOffsetTable, expected.body
+    )
+
+
+@pytest.mark.parametrize("exchange", exchanges("203-*"), ids=name_of)
+async def test_captured_members_of_groups(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    if expected.code == 0:
+        wanted = decode_json(ConsumerConnections, expected.body)
+        data = ConsumerData(
+            consume_from_where=wanted.consume_from_where,
+            consume_type=wanted.consume_type,
+            group_name=exchange.request.ext["consumerGroup"],
+            message_model=wanted.message_model,
+            subscription_data_set=list(wanted.subscription_table.values()),
+        )
+        for one in wanted.connection_set:
+            language = int(Language[one.language])
+            peer = FakePeer(one.client_addr)
+            client = Client(peer, one.client_id, language, one.version, seen_ms=0)
+            broker.consumers.register(data, client)
+
+    answer = await replay(broker, exchange, admin.get_consumer_connection_list)
+
+    assert (answer.code, answer.remark, answer.ext) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+    )
+    if expected.code == 0:
+        assert json.loads(answer.body) == json.loads(expected.body)
+
+
+@pytest.mark.parametrize("exchange", exchanges("204-*"), ids=name_of)
+async def test_captured_members_of_producer_groups(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    if expected.code == 0:
+        for one in decode_json(ProducerConnections, expected.body).connection_set:
+            language = int(Language[one.language])
+            peer = FakePeer(one.client_addr)
+            client = Client(peer, one.client_id, language, one.version, seen_ms=0)
+            broker.producers.register(exchange.request.ext["producerGroup"], client)
+
+    answer = await replay(broker, exchange, admin.get_producer_connection_list)
+
+    assert (answer.code, answer.remark, answer.ext) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+    )
+    if expected.code == 0:
+        assert json.loads(answer.body) == json.loads(expected.body)
+
+
+@pytest.mark.parametrize("exchange", exchanges("208-*"), ids=name_of)
+async def test_captured_progress_of_groups(exchange: Exchange) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    group = exchange.request.ext["consumerGroup"]
+    expected = decode_json(ConsumeStats, expected_answer(exchange).body)
+    queue_nums: dict[str, int] = {}
+    for queue in expected.offset_table:
+        queue_nums[queue.topic] = max(queue_nums.get(queue.topic, 0), queue.queue_id + 1)
+        assert queue.broker_name == broker.settings.broker_name
+    for topic, count in queue_nums.items():
+        broker.topics.create(topic, queue_nums=count)
+    for queue, pair in expected.offset_table.items():
+        stored_ms = pair.last_timestamp
+        store.set_queue(
+            queue.topic, queue.queue_id, max_offset=pair.broker_offset, stored_ms=stored_ms
+        )
+        broker.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
+
+    answer = await replay(broker, exchange, admin.get_consume_stats)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    found = decode_json(ConsumeStats, answer.body)
+    assert found.offset_table == expected.offset_table
+    json.loads(answer.body)
+
+
+async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    for topic in ("T", "U"):
+        broker.topics.create(topic, queue_nums=1)
+        broker.offsets.commit("G", topic, 0, 1)
+    data = decode_json(ConsumerData, b'{"groupName":"G","subscriptionDataSet":[{"topic":"T"}]}')
+    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, seen_ms=0))
+    call = Call(208, GetConsumeStats("G"), peer=FakePeer())
+
+    answer = await serve(broker, call, admin.get_consume_stats)
+
+    found = decode_json(ConsumeStats, bytes(answer.body))  # type: ignore[arg-type]
+    assert {queue.topic for queue in found.offset_table} == {"T"}
+
+
+async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("# mine\nbrokerPermission=6\n")
+    broker, worker = memory_broker(), Worker("settings")
+    broker.settings_file = SettingsFile(path, worker)
+    version = broker.topics.version
+
+    answer = await serve(
+        broker, config_change("brokerPermission=4\nnoSuchKey=1\n"), admin.update_broker_config
+    )
+    worker.close()
+
+    assert answer.code == 0
+    assert path.read_text() == "# mine\nbrokerPermission=4\n"
+    assert broker.settings.broker_permission == 4
+    assert broker.store.settings is broker.settings
+    assert broker.settings_version.counter == 1
+    assert broker.topics.version.counter == version.counter + 1
+    assert broker.topics.changes(version) == broker.topics.table
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ("storePathRootDir=/etc\n", "storePathRootDir cannot be changed"),
+        ("brokerName=x\nbrokerPermission=4\n", "brokerName cannot be changed"),
+        ("brokerPermission=9\n", "brokerPermission=9"),
+        ("brokerPermission=\\u00\n", "string2Properties error"),
+        ("namesrvAddr=host:port\n", "namesrvAddr="),
+    ],
+)
+async def test_a_change_that_cannot_be_made_changes_nothing(text: str, remark: str) -> None:
+    broker = memory_broker()
+    before = broker.settings
+
+    answer = await serve(broker, config_change(text), admin.update_broker_config)
+
+    assert answer.code == 1
+    assert remark in (answer.remark or "")
+    assert broker.settings is before
+    assert broker.settings_version.counter == 0
+
+
+async def test_sending_all_settings_back_is_no_change() -> None:
+    broker = memory_broker()
+    text = broker.loaded.as_properties()
+
+    answer = await serve(broker, config_change(text), admin.update_broker_config)
+
+    assert answer.code == 0
+    assert broker.settings_version.counter == 0
+
+
+async def test_a_file_that_cannot_be_written_is_an_answer(tmp_path: Path) -> None:
+    broker, worker = memory_broker(), Worker("settings")
+    folder = tmp_path / "broker.conf"
+    folder.mkdir()
+    broker.settings_file = SettingsFile(folder, worker)
+
+    answer = await serve(broker, config_change("brokerPermission=4"), admin.update_broker_config)
+    worker.close()
+
+    assert answer.code == 1
+    assert (answer.remark or "").startswith(f"cannot save {folder}")
+    assert broker.settings.broker_permission == 6
+
+
+async def test_figures_of_the_disk_and_of_delays(store_folder: str) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store, storePathRootDir=store_folder)
+    store.set_queue("SCHEDULE_TOPIC_XXXX", 2, max_offset=9, stored_ms=1)
+    broker.delay.offsets()[3] = 7  # type: ignore[index]  # a MemoryDelay
+    call = Call(28, NoHeader(), peer=FakePeer())
+
+    answer = await serve(broker, call, admin.get_broker_runtime_info)
+
+    table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
+    assert table["scheduleMessageOffset_3"] == "7,9"
+    assert 0 <= float(table[f"commitLogDiskRatio_{store_folder}/commitlog"]) <= 1
+    assert table["commitLogDirCapacity"].startswith("Total : ")
+    assert table["earliestMessageTimeStamp"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (924, "924 B"), (2355, "2.3 KiB"), (252 << 30, "252.0 GiB")]
+)
+def test_sizes_are_written_as_rocketmq_writes_them(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_durations_are_written_as_rocketmq_writes_them() -> None:
+    assert duration_text(93_784_000) == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
+    assert duration_text(-5) == "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heartbeats and their kin: captured exchanges, and what they do to the tables."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import clients
+from cometmq.broker.producers import CLIENT_SILENCE_MS, Client
+from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import (
+    ConsumerData,
+    Heartbeat,
+    ProducerData,
+    SubscriptionData,
+)
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import RemoteProtocolError, ServerError
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [
+        exchange
+        for exchange in load_exchanges(GOLDEN, pattern)
+        if exchange.response is not None
+        and "Acl" not in (exchange.response.header.get("remark") or "")
+    ]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def heartbeat(
+    broker: Broker, peer: FakePeer, *consumers: ConsumerData, producers: tuple[str, ...] = ()
+) -> None:
+    beat = Heartbeat(
+        client_id="c1",
+        consumer_data_set=list(consumers),
+        producer_data_set=[ProducerData(group) for group in producers],
+    )
+    call = Call(34, NoHeader(), version=401, body=encode_json(beat), peer=peer)
+    clients.heart_beat(broker, call)
+
+
+def consumer(group: str = "G", topic: str = "T", *, unit_mode: bool = False) -> ConsumerData:
+    return ConsumerData(
+        group_name=group,
+        subscription_data_set=[SubscriptionData(topic=topic, sub_string="*", sub_version=1)],
+        unit_mode=unit_mode,
+    )
+
+
+@pytest.mark.parametrize("exchange", exchanges("034-*"), ids=name_of)
+async def test_captured_heartbeats(exchange: Exchange) -> None:
+    broker, peer = memory_broker(), FakePeer()
+
+    assert await replay(broker, exchange, clients.heart_beat, peer) == expected_answer(exchange)
+
+    said = json.loads(exchange.request.body_text or "")
+    for group in said.get("producerDataSet", ()):
+        (known,) = broker.producers.clients(group["groupName"])
+        assert (known.client_id, known.peer) == (said["clientID"], peer)
+
+
+@pytest.mark.parametrize("exchange", exchanges("035-*"), ids=name_of)
+async def test_captured_goodbyes(exchange: Exchange) -> None:
+    broker, peer = memory_broker(), FakePeer()
+    ext = exchange.request.ext
+    if "consumerGroup" in ext:
+        heartbeat(broker, peer, consumer(ext["consumerGroup"]))
+    if "producerGroup" in ext:
+        heartbeat(broker, peer, producers=(ext["producerGroup"],))
+
+    answer = await replay(broker, exchange, clients.unregister_client, peer)
+
+    assert answer == expected_answer(exchange)
+    assert broker.consumers.client_count == broker.producers.client_count == 0
+
+
+@pytest.mark.parametrize("exchange", exchanges("038-*"), ids=name_of)
+async def test_captured_questions_for_members(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    ids = json.loads(expected.body)["consumerIdList"] if expected.body else []
+    for number, client_id in enumerate(ids):
+        peer = FakePeer(f"127.0.0.1:{number + 1}")
+        client = Client(peer, client_id, language=0, version=401, seen_ms=0)
+        broker.consumers.register(consumer(exchange.request.ext["consumerGroup"]), client)
+
+    answer = await replay(broker, exchange, clients.get_consumer_list_by_group)
+
+    assert answer == expected
+
+
+@pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
+async def test_captured_questions_about_filters_to_a_broker_without_sql(
+    exchange: Exchange,
+) -> None:
+    """Only one of the captured brokers had SQL off; its refusal is that to all questions."""
+    answer = await replay(memory_broker(), exchange, clients.check_client_config)
+
+    assert answer.code == 1
+    assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [None, {"expressionType": "TAG"}, {"expressionType": ""}, {"subString": "*"}],
+)
+def test_tags_need_no_permission(subscription: dict[str, str] | None) -> None:
+    body = msgspec.json.encode({"clientId": "c", "group": "G", "subscriptionData": subscription})
+
+    clients.check_client_config(memory_broker(), Call(46, NoHeader(), body=body))
+
+
+def test_other_languages_of_filters_are_named_in_the_refusal() -> None:
+    body = b'{"subscriptionData":{"expressionType":"LUA"}}'
+
+    with pytest.raises(ServerError, match="filter message by LUA"):
+        clients.check_client_config(memory_broker(), Call(46, NoHeader(), body=body))
+
+
+def test_a_heartbeat_creates_group_and_retry_topic() -> None:
+    broker, peer = memory_broker(), FakePeer()
+
+    heartbeat(broker, peer, consumer("G"), consumer("U", unit_mode=True))
+
+    assert broker.groups.get("G") is not None
+    retry = broker.topics.get("%RETRY%G")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.perm, retry.topic_sys_flag) == (1, 6, 0)
+    unit = broker.topics.get("%RETRY%U")
+    assert unit is not None
+    assert unit.topic_sys_flag == 2
+    subscription = broker.consumers.subscription("G", "T")
+    assert subscription is not None
+    assert subscription.sub_string == "*"
+    assert [sent.code for sent in peer.sent] == [40, 40]
+
+
+def test_an_unknown_group_may_consume_but_creates_nothing_where_that_is_off() -> None:
+    broker = memory_broker(autoCreateSubscriptionGroup="false")
+
+    heartbeat(broker, FakePeer(), consumer("G"))
+
+    assert broker.groups.get("G") is None
+    assert broker.topics.get("%RETRY%G") is None
+    assert broker.consumers.group("G") is not None
+
+
+def test_a_group_too_long_for_a_retry_topic_still_consumes() -> None:
+    broker, group = memory_broker(), "g" * 121
+
+    heartbeat(broker, FakePeer(), consumer(group))
+
+    assert broker.consumers.group(group) is not None
+    assert "%RETRY%" + group not in broker.topics.table
+
+
+@pytest.mark.parametrize("group", ["../../x", "nul\0", ""])
+def test_a_heartbeat_with_a_dangerous_name_changes_nothing(group: str) -> None:
+    broker = memory_broker()
+
+    with pytest.raises(ServerError):
+        heartbeat(broker, FakePeer(), consumer("fine"), consumer(group), producers=("P",))
+
+    assert broker.consumers.group("fine") is None
+    assert broker.producers.group_count == 0
+
+
+def test_one_client_cannot_create_groups_without_end() -> None:
+    broker = memory_broker()
+    many = [consumer(f"G{number}") for number in range(clients.GROUPS_PER_CLIENT_MAX + 1)]
+
+    with pytest.raises(ServerError, match="1000 groups, not 1001"):
+        heartbeat(broker, FakePeer(), *many)
+
+    assert broker.groups.get("G0") is None
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5}', b"\xff"])
+def test_a_body_that_is_no_heartbeat_is_an_error(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        clients.heart_beat(memory_broker(), Call(34, NoHeader(), body=body, peer=FakePeer()))
+
+
+def test_a_closed_connection_leaves_and_the_others_are_told() -> None:
+    broker, one, two = memory_broker(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    heartbeat(broker, one, consumer(), producers=("P",))
+    heartbeat(broker, two, consumer())
+    two.sent.clear()
+
+    clients.connection_closed(broker, one)
+
+    assert len(two.sent) == 1
+    assert broker.producers.group_count == 0
+    assert broker.consumers.client_count == 1
+
+
+def test_a_broker_may_forbid_notices() -> None:
+    broker = memory_broker(notifyConsumerIdsChangedEnable="false")
+    one, two = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    heartbeat(broker, one, consumer())
+    heartbeat(broker, two, consumer())
+
+    clients.connection_closed(broker, one)
+
+    assert two.sent == []
+
+
+def test_clients_that_fall_silent_are_closed() -> None:
+    broker, one, two = memory_broker(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    heartbeat(broker, one, consumer(), producers=("P",))
+    broker.clock.advance(CLIENT_SILENCE_MS)  # type: ignore[attr-defined]  # a FakeClock
+    heartbeat(broker, two, consumer())
+    clients.expire_clients(broker)
+    assert broker.consumers.client_count == 2
+    broker.clock.advance(1)  # type: ignore[attr-defined]  # a FakeClock
+
+    clients.expire_clients(broker)
+
+    assert (one.is_open, two.is_open) == (False, True)
+    assert broker.producers.group_count == 0
+    assert broker.consumers.client_count == 1

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of groups over the wire."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.handlers import groups
+from cometmq.broker.testing import expected_answer, memory_broker, replay
+from cometmq.broker.testing.replay import serve
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.groups import GetSubscriptiongroupConfig
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def role_for(exchange: Exchange) -> str:
+    """Return the role of the broker that gave the answer."""
+    is_slave = "from slave broker" in (expected_answer(exchange).remark or "")
+    return "SLAVE" if is_slave else "ASYNC_MASTER"
+
+
+@pytest.mark.parametrize("exchange", exchanges("200-*"), ids=name_of)
+async def test_captured_changes_of_groups(exchange: Exchange) -> None:
+    broker = memory_broker(brokerRole=role_for(exchange))
+
+    answer = await replay(broker, exchange, groups.update_and_create_subscriptiongroup)
+
+    assert answer == expected_answer(exchange)
+    asked = decode_json(SubscriptionGroupConfig, (exchange.request.body_text or "").encode())
+    assert broker.groups.get(asked.group_name) == asked
+
+
+@pytest.mark.parametrize("exchange", exchanges("207-*"), ids=name_of)
+async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
+    broker = memory_broker(brokerRole=role_for(exchange))
+    group = exchange.request.ext["groupName"]
+    broker.groups.put(SubscriptionGroupConfig(group_name=group))
+    broker.offsets.commit(group, "T", 0, 5)
+    broker.offsets.commit("other", "T", 0, 5)
+
+    answer = await replay(broker, exchange, groups.delete_subscriptiongroup)
+
+    assert answer == expected_answer(exchange)
+    assert broker.groups.get(group) is None
+    assert broker.offsets.committed(group, "T", 0) is None
+    assert broker.offsets.committed("other", "T", 0) == 5
+
+
+@pytest.mark.parametrize("exchange", exchanges("201-*"), ids=name_of)
+async def test_captured_group_tables(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    table = decode_json(SubscriptionGroupTable, expected.body)
+    broker.groups.table = table.subscription_group_table
+    broker.groups.version = table.data_version
+
+    answer = await replay(broker, exchange, groups.get_all_subscriptiongroup_config)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    assert json.loads(answer.body) == json.loads(expected.body)
+
+
+@pytest.mark.parametrize("body", [b'{"groupName":"a/b"}', b"{}", b'{"groupName":"..x"}'])
+async def test_dangerous_names_are_refused(body: bytes) -> None:
+    broker = memory_broker()
+    call = Call(200, NoHeader(), body=body)
+
+    answer = await serve(broker, call, groups.update_and_create_subscriptiongroup)
+
+    assert answer.code == 1
+    assert broker.groups.version.counter == 0
+
+
+async def test_a_slave_refuses() -> None:
+    call = Call(200, NoHeader(), body=b'{"groupName":"G"}')
+
+    answer = await serve(
+        memory_broker(brokerRole="SLAVE"), call, groups.update_and_create_subscriptiongroup
+    )
+
+    assert answer.code == 1
+    assert (answer.remark or "").startswith("Can't modify topic or subscription group")
+
+
+async def test_one_group_can_be_asked_for() -> None:
+    broker = memory_broker()
+    known = Call(352, GetSubscriptiongroupConfig("TOOLS_CONSUMER"))
+    unknown = Call(352, GetSubscriptiongroupConfig("G"))
+
+    found = await serve(broker, known, groups.get_subscriptiongroup_config)
+    missing = await serve(broker, unknown, groups.get_subscriptiongroup_config)
+
+    assert json.loads(bytes(found.body))["groupName"] == "TOOLS_CONSUMER"  # type: ignore[arg-type]
+    assert missing.code == 26

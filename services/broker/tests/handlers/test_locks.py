@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orderly locks over the wire."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.handlers import locks
+from cometmq.broker.testing import expected_answer, memory_broker, replay
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+@pytest.mark.parametrize("exchange", exchanges("041-*"), ids=name_of)
+async def test_captured_locks(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    asked = decode_json(LockBatch, (exchange.request.body_text or "").encode())
+    granted = decode_json(LockBatchReply, expected.body).lock_ok_mq_set
+    held = [queue for queue in asked.mq_set if queue not in granted]
+    broker.locks.lock(asked.consumer_group, "another client", held, now_ms=0)
+
+    answer = await replay(broker, exchange, locks.lock_batch_mq)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, expected.remark, expected.ext)
+    assert json.loads(answer.body) == json.loads(expected.body)
+
+
+@pytest.mark.parametrize("exchange", exchanges("042-*"), ids=name_of)
+async def test_captured_unlocks(exchange: Exchange) -> None:
+    broker = memory_broker()
+    asked = decode_json(LockBatch, (exchange.request.body_text or "").encode())
+    broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms=0)
+
+    assert await replay(broker, exchange, locks.unlock_batch_mq) == expected_answer(exchange)
+
+    assert broker.locks.count == 0

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of topics over the wire."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.handlers import topics
+from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
+from cometmq.broker.testing.replay import serve
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.stats import TopicStats
+from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.topics import (
+    DeleteTopicInBroker,
+    GetTopicConfig,
+    UpdateAndCreateTopic,
+)
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+SLAVE_REMARK = "from slave broker"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def role_for(exchange: Exchange) -> str:
+    """Return the role of the broker that gave the answer."""
+    remark = expected_answer(exchange).remark or ""
+    return "SLAVE" if SLAVE_REMARK in remark else "ASYNC_MASTER"
+
+
+@pytest.mark.parametrize("exchange", exchanges("017-*"), ids=name_of)
+async def test_captured_changes_of_topics(exchange: Exchange) -> None:
+    broker = memory_broker(brokerRole=role_for(exchange))
+
+    answer = await replay(broker, exchange, topics.update_and_create_topic)
+
+    assert answer == expected_answer(exchange)
+    ext = exchange.request.ext
+    created = broker.topics.get(ext["topic"])
+    if answer.code == 0:
+        assert created == TopicConfig(
+            topic_name=ext["topic"],
+            read_queue_nums=int(ext["readQueueNums"]),
+            write_queue_nums=int(ext["writeQueueNums"]),
+            perm=int(ext["perm"]),
+        )
+    else:
+        assert created is None or broker.topics.is_reserved(ext["topic"])
+
+
+@pytest.mark.parametrize("exchange", exchanges("215-*"), ids=name_of)
+async def test_captured_deletions(exchange: Exchange) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store, brokerRole=role_for(exchange))
+    topic = exchange.request.ext["topic"]
+    broker.topics.create(topic, queue_nums=4)
+    broker.offsets.commit("G", topic, 0, 5)
+
+    answer = await replay(broker, exchange, topics.delete_topic_in_broker)
+
+    assert answer == expected_answer(exchange)
+    is_deleted = answer.code == 0
+    assert (topic not in broker.topics.table) == is_deleted
+    assert store.deleted == ([topic] if is_deleted else [])
+    assert broker.offsets.committed("G", topic, 0) == 5
+
+
+@pytest.mark.parametrize("exchange", exchanges("021-*"), ids=name_of)
+async def test_captured_topic_tables(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    table = decode_json(TopicConfigTable, expected.body)
+    broker.topics.table = table.topic_config_table
+    broker.topics.version = table.data_version
+
+    answer = await replay(broker, exchange, topics.get_all_topic_config)
+
+    assert (answer.code, answer.remark) == (expected.code, expected.remark)
+    assert json.loads(answer.body) == json.loads(expected.body)
+
+
+@pytest.mark.parametrize("exchange", exchanges("202-*"), ids=name_of)
+async def test_captured_topic_statistics(exchange: Exchange) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    expected = expected_answer(exchange)
+    stats = decode_json(TopicStats, expected.body) if expected.body else TopicStats()
+    for queue, offsets in stats.offset_table.items():
+        broker.topics.create(queue.topic, queue_nums=len(stats.offset_table))
+        broker.settings = broker.settings.__replace__(broker_name=queue.broker_name)
+        if offsets.max_offset:
+            store.set_queue(
+                queue.topic,
+                queue.queue_id,
+                max_offset=offsets.max_offset,
+                stored_ms=offsets.last_update_timestamp,
+            )
+
+    answer = await replay(broker, exchange, topics.get_topic_stats_info)
+
+    assert (answer.code, answer.remark, answer.ext) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+    )
+    if expected.body:
+        assert decode_json(TopicStats, answer.body) == stats
+        json.loads(answer.body)
+
+
+def change(**values: object) -> Call[UpdateAndCreateTopic]:
+    fields = {"topic": "T", "read_queue_nums": 4, "write_queue_nums": 4, "perm": 6}
+    header = UpdateAndCreateTopic(**{**fields, **values})  # type: ignore[arg-type]
+    return Call(17, header)
+
+
+@pytest.mark.parametrize(
+    ("values", "remark"),
+    [
+        ({"read_queue_nums": -1}, "readQueueNums=-1: must be between 0 and 16384"),
+        ({"write_queue_nums": 2**31 - 1}, "writeQueueNums=2147483647"),
+        ({"perm": 8}, "perm=8: must be between 0 and 7"),
+        ({"perm": -1}, "perm=-1"),
+        ({"topic_filter_type": "TRIPLE_TAG"}, "topicFilterType=TRIPLE_TAG"),
+        ({"topic": "PeersCluster"}, "conflict with system topic"),
+        ({"topic": "broker-a"}, "conflict with system topic"),
+        ({"topic": "a/../b"}, "illegal characters"),
+    ],
+)
+async def test_values_that_would_harm_are_refused(values: dict[str, object], remark: str) -> None:
+    broker = memory_broker()
+    version = broker.topics.version
+
+    with pytest.raises(ServerError) as raised:
+        await topics.update_and_create_topic(broker, change(**values))
+
+    assert remark in raised.value.remark
+    assert broker.topics.version == version
+
+
+async def test_a_topic_can_be_closed_for_writing() -> None:
+    broker = memory_broker()
+
+    await topics.update_and_create_topic(broker, change(write_queue_nums=0, perm=4))
+
+    changed = broker.topics.get("T")
+    assert changed is not None
+    assert (changed.read_queue_nums, changed.write_queue_nums, changed.perm) == (4, 0, 4)
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", ".."])
+async def test_system_topics_cannot_be_deleted(topic: str) -> None:
+    store = MemoryStore()
+    call = Call(215, DeleteTopicInBroker(topic))
+
+    answer = await serve(memory_broker(store), call, topics.delete_topic_in_broker)
+
+    assert answer.code == 1
+    assert store.deleted == []
+
+
+async def test_one_topic_can_be_asked_for() -> None:
+    broker = memory_broker()
+
+    found = await serve(broker, Call(351, GetTopicConfig("TBW102")), topics.get_topic_config)
+    missing = await serve(broker, Call(351, GetTopicConfig("T")), topics.get_topic_config)
+
+    assert json.loads(bytes(found.body))["readQueueNums"] == 8  # type: ignore[arg-type]
+    assert (missing.code, missing.remark) == (17, "No topic in this broker. topic: T")
