@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.compression import (
-    CompressionType,
     compress,
     compression_bits,
     compression_type,
     decompress,
 )
+from cometmq.remoting.message.flags import CompressionType
 
 KINDS = [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD]
 

@@ -4,8 +4,8 @@
 import pytest
 
 from cometmq.remoting.message.batch import BatchItem, join_batch, split_batch
-from cometmq.remoting.message.compression import CompressionType, compress, decompress
-from cometmq.remoting.message.flags import index_hash, tag_code
+from cometmq.remoting.message.compression import compress, decompress
+from cometmq.remoting.message.flags import CompressionType, index_hash, tag_code
 from cometmq.remoting.message.ids import offset_message_id, parse_offset_message_id
 from cometmq.remoting.message.properties import join_properties, parse_properties
 from cometmq.remoting.message.record import (
