@@ -43,7 +43,7 @@ def test_every_module_is_used() -> None:
             continue
         text = path.read_text(encoding="utf-8")
         imported.update(re.findall(r"cometmq(?:\.\w+)+", text))
-        for match in re.finditer(r"from (cometmq[\w.]*) import \(?([^)#\n]+(?:\n[^)]*)?)", text):
+        for match in re.finditer(r"from (cometmq[\w.]*) import (\([^)]*\)|[^\n]+)", text):
             imported.update(f"{match[1]}.{name}" for name in re.findall(r"\w+", match[2]))
     names = {module_name(path) for path in SOURCES if path.name != "__main__.py"}
     unused = {
