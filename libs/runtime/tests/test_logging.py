@@ -11,7 +11,7 @@ import structlog
 
 from cometmq.runtime import logging as runtime_logging
 from cometmq.runtime.clock import FakeClock
-from cometmq.runtime.logging import WARNING_COUNT_MAX, WARNING_WINDOW_MS, RateLimit
+from cometmq.runtime.logging import REPEAT_COUNT_MAX, REPEAT_WINDOW_MS, RateLimit
 
 
 @pytest.fixture
@@ -81,16 +81,18 @@ def test_loggers_of_the_standard_library_end_in_the_same_log(stream):
     assert second["level"] == "warning"
 
 
-def test_equal_warnings_are_limited_and_the_rest_counted():
+@pytest.mark.parametrize("method", ["warning", "error"])
+def test_equal_events_are_limited_and_the_rest_counted(method):
     clock = FakeClock()
     limit = RateLimit(clock)
-    for _ in range(WARNING_COUNT_MAX):
-        assert limit(None, "warning", {"event": "a"}) == {"event": "a"}
+    for _ in range(REPEAT_COUNT_MAX):
+        assert limit(None, method, {"event": "a"}) == {"event": "a"}
     for _ in range(3):
         with pytest.raises(structlog.DropEvent):
-            limit(None, "warning", {"event": "a"})
-    assert limit(None, "warning", {"event": "b"}) == {"event": "b"}
-    assert limit(None, "error", {"event": "a"}) == {"event": "a"}
-    clock.advance(WARNING_WINDOW_MS)
-    assert limit(None, "warning", {"event": "a"}) == {"event": "a", "suppressed_count": 3}
-    assert limit(None, "warning", {"event": "a"}) == {"event": "a"}
+            limit(None, method, {"event": "a"})
+    assert limit(None, method, {"event": "b"}) == {"event": "b"}
+    assert limit(None, "info", {"event": "a"}) == {"event": "a"}
+    assert limit(None, method, {"event": "a", "task": "b"}) == {"event": "a", "task": "b"}
+    clock.advance(REPEAT_WINDOW_MS)
+    assert limit(None, method, {"event": "a"}) == {"event": "a", "suppressed_count": 3}
+    assert limit(None, method, {"event": "a"}) == {"event": "a"}

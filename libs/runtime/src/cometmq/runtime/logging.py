@@ -20,9 +20,10 @@ from cometmq.runtime.clock import Clock, SystemClock
 
 LEVELS = ("debug", "info", "warning", "error")
 
-WARNING_COUNT_MAX = 10
-"""Equal warnings that pass in one window; the next one that passes tells how many did not."""
-WARNING_WINDOW_MS = 10_000
+REPEAT_COUNT_MAX = 10
+"""Equal warnings or errors that pass in one window; the next that passes tells how many did not."""
+REPEAT_WINDOW_MS = 10_000
+_LIMITED = frozenset({"warning", "error"})
 
 EventDict = MutableMapping[str, Any]
 
@@ -50,26 +51,30 @@ def get(name: str) -> Log:
 
 
 class RateLimit:
-    """Drops warnings of one event beyond a number per window, and counts what it dropped."""
+    """Drops warnings and errors of one event beyond a number per window, and counts the dropped.
+
+    A loop that fails ten times a second must not fill the disk with its tracebacks.
+    """
 
     __slots__ = ("_clock", "_windows")
 
     def __init__(self, clock: Clock) -> None:
         """Measure windows by this clock."""
         self._clock = clock
-        self._windows: dict[str, list[int]] = {}
+        self._windows: dict[tuple[object, ...], list[int]] = {}
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
         """Pass the event on, or raise DropEvent."""
-        if method != "warning":
+        if method not in _LIMITED:
             return event
         now_ms = self._clock.monotonic_ms()
-        window = self._windows.setdefault(event["event"], [now_ms, 0, 0])
-        if now_ms - window[0] >= WARNING_WINDOW_MS:
+        key = (method, event["event"], event.get("component"), event.get("task"))
+        window = self._windows.setdefault(key, [now_ms, 0, 0])
+        if now_ms - window[0] >= REPEAT_WINDOW_MS:
             if window[2]:
                 event["suppressed_count"] = window[2]
             window[:] = [now_ms, 0, 0]
-        if window[1] >= WARNING_COUNT_MAX:
+        if window[1] >= REPEAT_COUNT_MAX:
             window[2] += 1
             raise structlog.DropEvent
         window[1] += 1

@@ -86,6 +86,8 @@ def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
     """Change settings that are marked as mutable, all or none, and keep them in the file.
 
+    What the disk refuses holds until the process ends, and the answer says so.
+
     Compatibility: RocketMQ lets anybody change any key here, paths of files included, which is a
     known hole. Ours refuses the others by name.
     """
