@@ -185,6 +185,7 @@ async def test_all_name_servers_hear_and_a_dead_one_delays_nobody(
         topics.put(config("U"))
 
         assert await subject.announce() == 1
+        assert subject.up_count == 1
 
         namesrvs.dead.clear()
         subject.notify()

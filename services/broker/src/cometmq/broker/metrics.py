@@ -73,6 +73,17 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
     gauge("cometmq_producer_clients", "Producers connected.", lambda b: b.producers.client_count),
     gauge("cometmq_consumer_clients", "Consumers connected.", lambda b: b.consumers.client_count),
+    gauge(
+        "cometmq_producer_groups", "Producer groups connected.", lambda b: b.producers.group_count
+    ),
+    gauge(
+        "cometmq_consumer_groups", "Consumer groups connected.", lambda b: b.consumers.group_count
+    ),
+    gauge("cometmq_queue_locks", "Queues that orderly consumers hold.", lambda b: b.locks.count),
+    gauge(
+        "cometmq_namesrv_registered", "Name servers that know this broker.",
+        lambda b: b.registration.up_count,
+    ),
     labelled_counter(
         "cometmq_topic_put_messages_total", "Messages stored.", ("topic",), _put_counts
     ),

@@ -116,6 +116,11 @@ class Registration:
         asked = self._settings().register_name_server_period
         return max(PERIOD_MIN_MS, min(asked, PERIOD_MAX_MS))
 
+    @property
+    def up_count(self) -> int:
+        """Return how many name servers took the last registration."""
+        return sum(link.is_up for link in self.links.values())
+
     async def run(self) -> None:
         """Resolve the name servers again and again and keep a task for each."""
         async with asyncio.TaskGroup() as group:
