@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is hidden is hidden inside the block only."""
+
+import subprocess
+import sys
+
+import pytest
+
+from cometmq.runtime.hidden import hidden_module
+
+
+def test_a_module_is_missing_inside_and_there_again_afterwards(monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with hidden_module("this"), pytest.raises(ImportError):
+        __import__("this")
+    assert "this" not in sys.modules
+
+
+def test_a_loaded_module_stays_visible():
+    with hidden_module("json"):
+        assert __import__("json") is sys.modules["json"]
+
+
+def test_the_log_loads_without_rich_and_does_not_break_it():
+    code = (
+        "import sys, cometmq.runtime.logging as log\n"
+        "assert 'rich' not in sys.modules\n"
+        "log.configure(json=False)\n"
+        "log.get('x').info('a.done', error='b')\n"
+        "import rich.console\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
