@@ -8,6 +8,7 @@ comes out of it is a finding.
 
 import contextlib
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -154,7 +155,9 @@ def dialect(data: bytes) -> None:
 
 
 def register_body(data: bytes) -> None:
-    """A broker's registration in either form."""
+    """A broker's registration in either form; what is neither is compressed first."""
+    if data[:1] not in (b"x", b"{"):
+        data = zlib.compress(data, 1)
     body = decode_register_body(data, compressed=data[:1] == b"x")
     again = decode_register_body(encode_register_body(body, compressed=True), compressed=True)
     assert len(again.topic_config_serialize_wrapper.topic_config_table) <= len(
@@ -234,6 +237,8 @@ def _seed_frame(found: dict[str, list[bytes]], data: bytes, command: Any) -> Non
         found["batch"].append(body)
     elif command.code == 103:
         found["register_body"].append(body)
+        if body[:1] == b"x":
+            found["register_body"].extend([zlib.decompress(body)] * 3)
     elif body[:1] == b"{":
         found["dialect"].append(body)
         found["json_body"].extend(_with_type(_JSON_BODIES, command, body))
