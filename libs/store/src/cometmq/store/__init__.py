@@ -1,2 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commit log, consume queues and index, byte-compatible with RocketMQ 4.9."""
+
+from cometmq.store.disk import OsDisk
+from cometmq.store.errors import CorruptStore, DiskError, LockHeld, StoreError
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import (
+    BoundaryType,
+    GetResult,
+    GetStatus,
+    PutResult,
+    PutStatus,
+    QueryResult,
+    TagFilter,
+)
+from cometmq.store.settings import BrokerRole, FlushDiskType, StoreSettings
+from cometmq.store.stats import StoreStats
+
+__all__ = [
+    "BoundaryType",
+    "BrokerRole",
+    "CorruptStore",
+    "DiskError",
+    "FlushDiskType",
+    "GetResult",
+    "GetStatus",
+    "LockHeld",
+    "MessageStore",
+    "OsDisk",
+    "PutResult",
+    "PutStatus",
+    "QueryResult",
+    "StoreError",
+    "StoreSettings",
+    "StoreStats",
+    "TagFilter",
+]

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep derived data on the disk no more than a moment behind the log.
+
+A checkpoint writes what queues and index hold in memory only, syncs it all, and then records the
+offset up to which nothing is missing: recovery starts there.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.store.append import Batch
+from cometmq.store.checkpoint import Checkpoint, CheckpointFiles, Progress
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.errors import DiskError
+from cometmq.store.flush import Flusher
+from cometmq.store.jobs import CheckpointJob, QueueWrite
+from cometmq.store.parts import Parts
+from cometmq.store.settings import CQ_ENTRY_BYTES
+
+VERIFY_BYTES_MAX: Final = 64 << 20
+"""Distance of the verify offset: what a recovery looks at again to find damage."""
+
+
+class Checkpointer:
+    """What changed since the last checkpoint."""
+
+    __slots__ = (
+        "_commit_log",
+        "_dirty",
+        "_disk",
+        "_files",
+        "_flusher",
+        "_index",
+        "_last_ms",
+        "_queues",
+        "_timestamp",
+        "_verify_offset",
+        "dispatched_offset",
+        "offset",
+    )
+
+    def __init__(self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher) -> None:
+        """Watch these parts; `begin` says where they stand."""
+        self._disk = parts.disk
+        self._files = files
+        self._commit_log = parts.commit_log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._flusher = flusher
+        self._dirty: set[ConsumeQueue] = set()
+        self._last_ms = 0
+        self._timestamp = 0
+        self._verify_offset = 0
+        self.offset = -1  # nothing is certain before the first checkpoint
+        self.dispatched_offset = 0
+
+    def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
+        """Take over what recovery has built: all that is in memory is dirty."""
+        self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
+        self._timestamp = last_timestamp
+        self._verify_offset = start
+        self.dispatched_offset = end
+
+    def note_commit(self, batch: Batch) -> None:
+        """Remember what a commit has touched."""
+        self._dirty.update(batch.touched)
+        self._timestamp = batch.store_timestamp
+        self.dispatched_offset = batch.end
+
+    def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:
+        """Remember what replicated records have touched."""
+        self._dirty |= queues
+        self._timestamp = max(self._timestamp, timestamp)
+        self.dispatched_offset = offset
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Never write this queue again: it was deleted."""
+        self._dirty.discard(queue)
+
+    def note_truncated(self, offset: int) -> None:
+        """Follow a log that ends earlier now."""
+        self.dispatched_offset = offset
+        self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
+        self.offset = -1
+
+    def is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether something changed and the interval has passed."""
+        return self.offset != self.dispatched_offset and now_ms - self._last_ms >= interval_ms
+
+    def plan(
+        self,
+        now_ms: int,
+        on_done: Callable[[CheckpointJob, Exception | None], None],
+        *,
+        is_closing: bool = False,
+    ) -> CheckpointJob:
+        """Copy what is to be written."""
+        self._last_ms = now_ms
+        index_flushes = self._index.plan_flush(is_closing=is_closing)
+        index_name, index_count = self._index.position()
+        checkpoint = Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp)
+        progress = Progress(
+            offset=self.dispatched_offset,
+            verify_offset=self._next_verify_offset(),
+            entry_count=sum(queue.max_offset for queue in self._queues.queues.values()),
+            index_count=index_count,
+            checkpoint=checkpoint,
+            index_name=index_name,
+        )
+        return CheckpointJob(
+            disk=self._disk,
+            files=self._files,
+            flush=self._flusher.plan(),
+            writes=[
+                QueueWrite(queue, queue.written_offset, queue.unwritten())
+                for queue in self._dirty
+                if queue.tail_bytes
+            ],
+            index_flushes=index_flushes,
+            progress=progress,
+            on_done=on_done,
+        )
+
+    def _next_verify_offset(self) -> int:
+        if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
+            self._verify_offset = self.offset
+        return max(self._verify_offset, self._commit_log.min_offset)
+
+    def take_over(self, job: CheckpointJob) -> None:
+        """Let go of what a finished job has brought to the disk."""
+        for queue, queue_offset, entries in job.writes:
+            queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
+            if not queue.tail_bytes:
+                self._dirty.discard(queue)
+        self._index.mark_flushed(job.index_flushes)
+        self._flusher.note_flushed(job.flush.offset)
+        self.offset = job.progress.offset
+
+    def give_back(self, job: CheckpointJob) -> None:
+        """Keep everything that a failed job should have written."""
+        self._index.mark_failed(job.index_flushes)
+
+    def save_all(self, now_ms: int) -> None:
+        """Write a complete checkpoint at once, as at the end; raise DiskError."""
+        job = self.plan(now_ms, _nothing, is_closing=True)
+        job.run()
+        self.take_over(job)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._files.close()
+
+
+def _nothing(_job: CheckpointJob, _error: Exception | None) -> None:
+    """Nobody waits for a job that runs at once."""
+
+
+def is_sync_failure(error: Exception | None) -> bool:
+    """Whether a disk refused to make written bytes safe: nothing is certain then."""
+    return isinstance(error, DiskError) and error.operation == "sync"

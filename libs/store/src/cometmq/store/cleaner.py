@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the disk, delete old files, and let queues and index follow.
+
+Three jobs after each other: look (usage and ages), trim (new minimum of each queue), remove. In
+between the loop decides and forgets the files; nobody can read them then but who already does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.jobs import Job, RemoveJob
+from cometmq.store.log_scanner import first_record
+from cometmq.store.parts import Parts
+from cometmq.store.retention import FILES_PER_ROUND_MAX, DiskState, decide
+from cometmq.store.write_state import Refusal
+
+ROUNDS_ASKED_FOR: Final = 20  # how often a request to delete is looked at, as in RocketMQ
+
+
+class Cleaner:
+    """Retention of one store."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Watch these parts."""
+        self._parts = parts
+        self._disk = parts.disk
+        self._commit_log = parts.commit_log
+        self._last_ms = -parts.settings.clean_resource_interval
+        self._rounds_asked_for = 0
+        self._must_trim = False
+        self._doomed: list[str] = []
+        self._was_above_ratio = False
+        self.used_percent = 0
+
+    def ask(self) -> None:
+        """Delete what has expired at whatever hour."""
+        self._rounds_asked_for = ROUNDS_ASKED_FOR
+        self._last_ms = -self._parts.settings.clean_resource_interval
+
+    def doom(self, paths: list[str]) -> None:
+        """Let these files and folders be deleted."""
+        self._doomed += paths
+
+    def removal(self) -> Job | None:
+        """Return the job that deletes what nobody uses any more.
+
+        It comes before the next checkpoint, which may make a file of the same name.
+        """
+        if not self._doomed:
+            return None
+        paths, self._doomed = self._doomed, []
+        return RemoveJob(self._disk, paths, self._note_removed)
+
+    def job(self, now_ms: int) -> Job | None:
+        """Return the next step."""
+        if self._must_trim:
+            self._must_trim = False
+            return _TrimJob(self)
+        if now_ms - self._last_ms >= self._parts.settings.clean_resource_interval:
+            self._last_ms = now_ms
+            return _LookJob(self, now_ms)
+        return None
+
+    def look(self) -> DiskState:
+        """Read how full the disk is and how old the oldest files are; blocks."""
+        used = max(
+            self._disk.usage(self._parts.layout.commit_log).percent,
+            self._disk.usage(self._parts.layout.consume_queue).percent,
+        )
+        files = self._commit_log.files
+        timestamps: list[int] = []
+        for start in range(files.first + files.file_size, files.end, files.file_size):
+            scan = first_record(files, start)
+            if scan is None or len(timestamps) >= FILES_PER_ROUND_MAX:
+                break
+            timestamps.append(scan.store_timestamp)
+        return DiskState(used, timestamps)
+
+    def take(self, state: DiskState, now_ms: int) -> None:
+        """Decide and forget the files that go."""
+        self.used_percent = state.used_percent
+        decision = decide(
+            self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0
+        )
+        self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
+        self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)
+        if not decision.delete_count:
+            return
+        paths = self._commit_log.forget_first(decision.delete_count)
+        self._doomed += paths
+        self._must_trim = True
+        self._parts.log.info("files.expired", count=len(paths), first=paths[0])
+
+    def _note_levels(self, *, is_full: bool, is_above: bool) -> None:
+        if self._parts.write_state.set(Refusal.DISK_FULL, holds=is_full):
+            event = "disk.full" if is_full else "disk.freed"
+            self._parts.log.error(event, used_percent=self.used_percent)
+        if is_above and not self._was_above_ratio:
+            self._parts.log.warning("disk.filling", used_percent=self.used_percent)
+        self._was_above_ratio = is_above
+
+    def trimmed_minimums(self) -> list[tuple[ConsumeQueue, int]]:
+        """Find where each queue begins now; blocks."""
+        first = self._commit_log.min_offset
+        queues = list(self._parts.queues.queues.values())
+        return [(queue, queue.first_at(first)) for queue in queues]
+
+    def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
+        """Let queues and index forget what points before the log."""
+        for queue, queue_offset in minimums:
+            self._doomed += queue.trim(queue_offset)
+        self._doomed += self._parts.index.remove_before(self._commit_log.min_offset)
+
+    def note_failed(self, name: str, error: Exception) -> None:
+        """Say that a step failed; the next round tries again."""
+        self._parts.log.warning("cleaning.failed", step=name, error=str(error))
+
+    def _note_removed(self, error: Exception | None) -> None:
+        if error is not None:
+            self.note_failed("remove", error)
+
+
+class _LookJob:
+    """Read usage and ages."""
+
+    name = "look"
+
+    def __init__(self, cleaner: Cleaner, now_ms: int) -> None:
+        self._cleaner = cleaner
+        self._now_ms = now_ms
+        self._state = DiskState(0, [])
+
+    def run(self) -> None:
+        """Read."""
+        self._state = self._cleaner.look()
+
+    def done(self, error: Exception | None) -> None:
+        """Decide."""
+        if error is not None:
+            self._cleaner.note_failed(self.name, error)
+        else:
+            self._cleaner.take(self._state, self._now_ms)
+
+
+class _TrimJob:
+    """Find the new minimum of each queue."""
+
+    name = "trim"
+
+    def __init__(self, cleaner: Cleaner) -> None:
+        self._cleaner = cleaner
+        self._minimums: list[tuple[ConsumeQueue, int]] = []
+
+    def run(self) -> None:
+        """Search."""
+        self._minimums = self._cleaner.trimmed_minimums()
+
+    def done(self, error: Exception | None) -> None:
+        """Apply."""
+        if error is not None:
+            self._cleaner.note_failed(self.name, error)
+        else:
+            self._cleaner.take_minimums(self._minimums)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From records that are in the log already to queue entries and index entries.
+
+Puts do not come this way: they bring both with them (`append.py`). Recovery and replicated bytes
+do, and there a record may have been dispatched before: an entry that its queue has is left alone,
+so doing it twice is the same as doing it once.
+"""
+
+from typing import Final
+
+from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.properties import PropertyKey, index_keys, property_value
+from cometmq.remoting.message.record import Scan
+from cometmq.store.append import ROLLBACK, UNQUEUED, KeyedRecord
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.queue_table import QueueTable
+
+_TAGS: Final = PropertyKey.TAGS.value
+_KEYS: Final = PropertyKey.KEYS.value
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+
+
+class Dispatcher:
+    """Feeds scanned records to the queues and collects what the index needs."""
+
+    __slots__ = ("_is_indexing", "_table", "gaps", "keyed", "touched")
+
+    def __init__(self, table: QueueTable, *, is_indexing: bool) -> None:
+        """Begin with nothing dispatched."""
+        self._table = table
+        self._is_indexing = is_indexing
+        self.keyed: list[KeyedRecord] = []
+        self.touched: set[ConsumeQueue] = set()
+        self.gaps: set[ConsumeQueue] = set()
+
+    def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
+        """Dispatch one record; `is_from_head` means that no older record can follow.
+
+        A queue that lacks entries before this one joins `gaps`, and gets nothing until its
+        entries are built again from an earlier place of the log; from the head of the log on,
+        what is missing is gone, and fillers take its place.
+        """
+        text = str(scan.properties, "utf-8", "replace")
+        if not scan.sys_flag & UNQUEUED:
+            self._enqueue(scan, text, is_from_head=is_from_head)
+        if self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+            keys = index_keys(property_value(text, _UNIQUE_KEY), property_value(text, _KEYS))
+            if keys:
+                self.keyed.append((scan.topic, keys, scan.physical_offset, scan.store_timestamp))
+
+    def _enqueue(self, scan: Scan, text: str, *, is_from_head: bool) -> None:
+        queue = self._table.get(scan.topic, scan.queue_id)
+        if queue is None:
+            queue = self._table.create(scan.topic, scan.queue_id)
+        missing = scan.queue_offset - queue.next_offset
+        if missing < 0:
+            return
+        if missing > 0:
+            if not is_from_head:
+                self.gaps.add(queue)
+                return
+            _close_gap(queue, scan.queue_offset)
+        code = (
+            tag_code(property_value(text, _TAGS))
+            if queue.delay_ms is None
+            else scan.store_timestamp + queue.delay_ms
+        )
+        queue.stage(scan.physical_offset, scan.size, code)
+        self.touched.add(queue)
+
+    def publish(self) -> None:
+        """Make what was dispatched visible in the queues."""
+        for queue in self.touched:
+            queue.publish()
+        self.touched.clear()
+
+
+def _close_gap(queue: ConsumeQueue, queue_offset: int) -> None:
+    queue.publish()
+    if queue.min_offset == queue.max_offset:
+        queue.skip_to(queue_offset)
+    else:
+        queue.fill_to(queue_offset)

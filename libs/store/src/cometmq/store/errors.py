@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of a store, by the phase in which a caller meets them.
+
+Opening: LockHeld, CorruptStore, DiskError. Running: DiskError inside the store only: what callers
+see of it is a status, and a store that takes no writes. Closed: StoreClosed.
+"""
+
+import errno as numbers
+
+from cometmq.remoting.errors import CorruptRecord, LockHeld, StoreClosed, StoreError
+
+__all__ = ["CorruptRecord", "CorruptStore", "DiskError", "LockHeld", "StoreClosed", "StoreError"]
+
+
+class DiskError(StoreError):
+    """The operating system refused an operation on a file."""
+
+    def __init__(self, operation: str, path: str, number: int) -> None:
+        """Remember what failed and why."""
+        name = numbers.errorcode.get(number, str(number))
+        super().__init__(f"cannot {operation} {path}: {name}")
+        self.operation = operation
+        self.path = path
+        self.errno = number
+
+    @property
+    def is_space_missing(self) -> bool:
+        """Whether it may succeed by itself once files are deleted."""
+        return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
+
+
+class CorruptStore(StoreError):  # noqa: N818  # the names of STYLE C.6 carry no suffix
+    """The files contradict each other: starting would lose or misplace acknowledged messages."""

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of one size that follow each other, named by the offset of their first byte.
+
+Invariants: `files` has no hole; a file's place is arithmetic on its offset, never a search.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.errors import CorruptStore
+from cometmq.store.layout import file_name
+
+_PAGE_BYTES: Final = 4096
+
+
+class FileSequence:
+    """The files of a commit log or of one consume queue."""
+
+    __slots__ = ("_disk", "_temporary", "file_size", "files", "first", "folder")
+
+    def __init__(
+        self, disk: Disk, folder: str, file_size: int, temporary: Callable[[str], str]
+    ) -> None:
+        """Know no file yet; `temporary` says where a new file is made."""
+        self._disk = disk
+        self._temporary = temporary
+        self.folder = folder
+        self.file_size = file_size
+        self.files: list[DiskFile] = []
+        self.first = 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last file."""
+        return self.first + len(self.files) * self.file_size
+
+    def load(self) -> None:
+        """Find the files in the folder; raise CorruptStore for a hole or a foreign file.
+
+        The last file may be short, as a crash or a copy leaves it: `pad_last` repairs that.
+        """
+        starts = sorted(self._start_of(name) for name in self._disk.names(self.folder))
+        if not starts:
+            return
+        self.first = starts[0]
+        for expected, start in enumerate(starts):
+            if start != self.first + expected * self.file_size:
+                raise CorruptStore(
+                    f"{self.folder}: {file_name(start)} does not follow the file before it;"
+                    f" files are configured to have {self.file_size} bytes"
+                )
+        self.files = [self._disk.open(self.path(start)) for start in starts]
+        for position, file in enumerate(self.files):
+            self._check_size(file, is_last=position == len(starts) - 1)
+
+    def _start_of(self, name: str) -> int:
+        if not name.isdigit():
+            raise CorruptStore(f"{self.folder}/{name} does not belong there; move it away")
+        return int(name)
+
+    def _check_size(self, file: DiskFile, *, is_last: bool) -> None:
+        size = file.size()
+        if size == self.file_size or (is_last and size < self.file_size):
+            return
+        raise CorruptStore(f"{file.path} has {size} bytes, configured are {self.file_size}")
+
+    def pad_last(self) -> bool:
+        """Give a short last file its full size; return whether it was short."""
+        if not self.files or self.files[-1].size() == self.file_size:
+            return False
+        self._disk.resize(self.files[-1].path, self.file_size)
+        return True
+
+    def path(self, start: int) -> str:
+        """Return the path of the file that begins at `start`."""
+        return f"{self.folder}/{file_name(start)}"
+
+    def file_at(self, offset: int) -> DiskFile:
+        """Return the file that holds this offset; it must exist."""
+        assert self.first <= offset < self.end
+        return self.files[(offset - self.first) // self.file_size]
+
+    def begin_at(self, start: int) -> None:
+        """Let the first file, which does not exist yet, begin here."""
+        assert not self.files
+        assert start % self.file_size == 0
+        self.first = start
+
+    def create_next(self) -> DiskFile:
+        """Make the file behind the last one."""
+        path = self.path(self.end)
+        file = self._disk.create(path, self.file_size, temporary=self._temporary(path))
+        self.files.append(file)
+        return file
+
+    def adopt_next(self, file: DiskFile) -> None:
+        """Take over a file that was made elsewhere as the next one."""
+        assert file.path == self.path(self.end)
+        self.files.append(file)
+
+    def forget_first(self, count: int) -> list[str]:
+        """Begin that many files later, the last file stays; return the paths to delete."""
+        doomed = self.files[: max(0, min(count, len(self.files) - 1))]
+        self.files = self.files[len(doomed) :]
+        self.first += len(doomed) * self.file_size
+        for file in doomed:
+            file.close()
+        return [file.path for file in doomed]
+
+    def remove_from(self, offset: int) -> None:
+        """Delete the files that begin at or behind this offset."""
+        keep = max(0, -(-(offset - self.first) // self.file_size))
+        doomed = self.files[keep:]
+        self.files = self.files[:keep]
+        self._remove(doomed)
+
+    def _remove(self, files: list[DiskFile]) -> None:
+        for file in files:
+            file.close()
+            self._disk.remove(file.path)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return the bytes, fewer at the end of the last file; may block."""
+        parts: list[bytes] = []
+        while count > 0 and self.first <= offset < self.end:
+            position = (offset - self.first) % self.file_size
+            wanted = min(count, self.file_size - position)
+            part = self.file_at(offset).read(position, wanted)
+            parts.append(part)
+            if len(part) < wanted:
+                break
+            offset += wanted
+            count -= wanted
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def has_data_from(self, offset: int) -> bool:
+        """Whether a byte at or behind this offset may differ from zero."""
+        if not self.first <= offset < self.end:
+            return False
+        file = self.file_at(offset)
+        position = (offset - self.first) % self.file_size
+        if self.files[-1] is not file and any(
+            later.next_data(0) is not None for later in self.files[self.files.index(file) + 1 :]
+        ):
+            return True
+        rest = min(-position % _PAGE_BYTES, self.file_size - position)
+        if any(file.read(position, rest)):
+            return True
+        return position + rest < self.file_size and file.next_data(position + rest) is not None
+
+    def clear_from(self, offset: int) -> None:
+        """Make every byte from here on zero: later files go. The caller syncs.
+
+        Cutting the file and giving it its size back frees the blocks instead of writing
+        zeros; a crash in between leaves a short last file, which `pad_last` repairs.
+        """
+        self.remove_from(offset)
+        if not self.first <= offset < self.end:
+            return
+        file = self.file_at(offset)
+        self._disk.resize(file.path, (offset - self.first) % self.file_size)
+        self._disk.resize(file.path, self.file_size)

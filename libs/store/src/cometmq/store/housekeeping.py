@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store does beside puts and reads: checkpoints, new and old files, failing disks.
+
+Each duty has a time and gives a job; `jobs` asks them in order of urgency and never has more
+than one job on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.store.append import Batch
+from cometmq.store.checkpointer import Checkpointer, is_sync_failure
+from cometmq.store.cleaner import Cleaner
+from cometmq.store.disk import DiskFile
+from cometmq.store.errors import DiskError
+from cometmq.store.flush import Flusher
+from cometmq.store.jobs import CheckpointJob, CreateJob, Job, ProbeJob
+from cometmq.store.parts import Parts
+from cometmq.store.write_state import Refusal
+
+RETRY_INTERVAL_MS: Final = 1_000
+
+
+class Housekeeping:
+    """The duties of one store."""
+
+    def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
+        """Look after these parts."""
+        self._parts = parts
+        self._commit_log = parts.commit_log
+        self._index = parts.index
+        self._write_state = parts.write_state
+        self._log = parts.log
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        self._running: Job | None = None
+        self._failed_segments: list[tuple[int, int]] = []
+        self._last_try_ms = 0
+        self._create_failed_ms = -RETRY_INTERVAL_MS
+        self._now_ms = 0
+        self.cleaner = Cleaner(parts)
+
+    def jobs(self, now_ms: int) -> list[Job]:
+        """Return the most urgent job that is due, unless one is on its way."""
+        self._now_ms = now_ms
+        if self._running is not None or self._write_state.has(Refusal.SYNC_FAILED):
+            return []
+        job = self._next_job(now_ms)
+        if job is None:
+            return []
+        self._running = _Running(job, self._note_done)
+        return [self._running]
+
+    def _next_job(self, now_ms: int) -> Job | None:
+        removal = self.cleaner.removal()
+        if removal is not None:
+            return removal
+        if self._write_state.has(Refusal.LOG_WRITE_FAILED):
+            if now_ms - self._last_try_ms < RETRY_INTERVAL_MS:
+                return self.cleaner.job(now_ms)
+            self._last_try_ms = now_ms
+            return ProbeJob(self._commit_log.files, self._failed_segments, self._note_probed)
+        if self._must_create(now_ms):
+            return self._create_job()
+        if self._checkpointer.is_due(now_ms, self._parts.settings.flush_interval_consume_queue):
+            self.put_index_backlog()
+            return self._checkpointer.plan(now_ms, self._note_checkpoint)
+        return self.cleaner.job(now_ms)
+
+    def _note_done(self) -> None:
+        self._running = None
+
+    # Failing writes
+
+    def note_write_failed(self, error: DiskError, batch: Batch) -> None:
+        """Take no writes until a probe succeeds where this one failed."""
+        self._failed_segments = [
+            (offset, sum(map(len, records))) for offset, records in batch.segments
+        ]
+        self._last_try_ms = self._now_ms
+        if self._write_state.set(Refusal.LOG_WRITE_FAILED, holds=True):
+            self._log.error("log.write_failed", error=str(error))
+
+    def _note_probed(self, error: Exception | None) -> None:
+        if is_sync_failure(error):
+            self._fail_for_good(error)
+        elif error is None:
+            self._failed_segments = []
+            self._commit_log.forget_view()
+            if self._write_state.set(Refusal.LOG_WRITE_FAILED, holds=False):
+                self._log.info("log.write_recovered")
+
+    def _fail_for_good(self, error: Exception | None) -> None:
+        self._flusher.fail(error if error is not None else RuntimeError("sync failed"))
+
+    def put_index(self, batch: Batch) -> None:
+        """Add a batch's keys; a disk that has no room for the index stops the puts."""
+        try:
+            self._index.put(batch.keyed)
+        except DiskError as error:
+            self._note_derived_failed(error)
+
+    def put_index_backlog(self) -> None:
+        """Try again to add keys that a failing disk kept out."""
+        try:
+            self._index.put(())
+        except DiskError as error:
+            self._note_derived_failed(error)
+
+    def _note_derived_failed(self, error: Exception) -> None:
+        if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=True):
+            self._log.error("queues.write_failed", error=str(error))
+
+    # Checkpoints
+
+    def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
+        if error is None:
+            self._checkpointer.take_over(job)
+            if not self._index.has_backlog and self._write_state.set(
+                Refusal.QUEUE_WRITE_FAILED, holds=False
+            ):
+                self._log.info("queues.write_recovered")
+            return
+        self._checkpointer.give_back(job)
+        if is_sync_failure(error):
+            self._fail_for_good(error)
+        else:
+            self._note_derived_failed(error)
+
+    # Files of the log
+
+    def _must_create(self, now_ms: int) -> bool:
+        files = self._commit_log.files
+        left = files.end - self._commit_log.end
+        is_retry_due = now_ms - self._create_failed_ms >= RETRY_INTERVAL_MS
+        return bool(files.files) and left < files.file_size // 2 and is_retry_due
+
+    def _create_job(self) -> Job:
+        files = self._commit_log.files
+        path = files.path(files.end)
+        temporary = f"{self._parts.layout.temporary(path)}.next"
+        return CreateJob(self._parts.disk, path, files.file_size, temporary, self._note_created)
+
+    def _note_created(self, file: DiskFile | None, error: Exception | None) -> None:
+        files = self._commit_log.files
+        if file is None:
+            self._create_failed_ms = self._now_ms
+            self._log.warning("file.create_failed", error=str(error))
+        elif file.path == files.path(files.end):
+            files.adopt_next(file)
+            self._commit_log.forget_view()
+            self._flusher.note_new_file()
+
+    # Topics and the end
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic's queues and delete their files."""
+        for queue in list(self._parts.queues.of_topic(topic)):
+            self._checkpointer.forget(queue)
+        self.cleaner.doom(self._parts.queues.remove_topic(topic))
+
+    def finish(self) -> bool:
+        """Bring everything to the disk; return whether nothing is missing."""
+        if self._write_state.has(Refusal.SYNC_FAILED):
+            return False
+        try:
+            removal = self.cleaner.removal()
+            if removal is not None:
+                removal.run()
+            self._index.put(())
+            self._checkpointer.save_all(self._now_ms)
+            self._remove_unused_file()
+        except DiskError as error:
+            self._flusher.fail(error)
+            return False
+        finally:
+            self._checkpointer.close()
+        return not self._index.has_backlog
+
+    def _remove_unused_file(self) -> None:
+        """Delete a file that was made ahead, as RocketMQ does when it stops."""
+        files = self._commit_log.files
+        last_start = files.end - files.file_size
+        if len(files.files) > 1 and last_start >= self._commit_log.end:
+            files.remove_from(last_start)
+
+
+class _Running:
+    """A job that says when it is no longer on its way."""
+
+    def __init__(self, job: Job, on_end: Callable[[], None]) -> None:
+        self._job = job
+        self._on_end = on_end
+
+    @property
+    def name(self) -> str:
+        """What the job does."""
+        return self._job.name
+
+    def run(self) -> None:
+        """Run the job."""
+        self._job.run()
+
+    def done(self, error: Exception | None) -> None:
+        """Finish the job."""
+        self._on_end()
+        self._job.done(error)

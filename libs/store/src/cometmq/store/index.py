@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hash index of a store: all its files, of which the newest grows.
+
+Compatibility: a new file inherits the last file's end as begin and end until its first entry, as
+RocketMQ's does; file names are local creation times.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from cometmq.remoting.message.flags import index_hash
+from cometmq.store.append import KeyedRecord
+from cometmq.store.disk import Disk
+from cometmq.store.errors import CorruptStore
+from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexShape
+from cometmq.store.layout import Layout
+from cometmq.store.settings import StoreSettings
+
+SLOTS_FLUSH_COUNT: Final = 1_000_000
+"""Entries after which slots and header are written: what a recovery links again at most."""
+
+
+class Index:
+    """The index files of a store."""
+
+    __slots__ = (
+        "_backlog",
+        "_clock_ms",
+        "_disk",
+        "_layout",
+        "_shape",
+        "_slots_flush_count",
+        "files",
+    )
+
+    def __init__(
+        self, disk: Disk, layout: Layout, settings: StoreSettings, clock_ms: Callable[[], int]
+    ) -> None:
+        """Know no file yet; `load` finds them."""
+        self._disk = disk
+        self._layout = layout
+        self._clock_ms = clock_ms
+        self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
+        self._slots_flush_count = SLOTS_FLUSH_COUNT
+        self._backlog: list[KeyedRecord] = []
+        self.files: list[IndexFile] = []
+
+    def load(self) -> None:
+        """Read the headers of the files in the store's folder."""
+        for name in self._disk.names(self._layout.index):
+            if not name.isdigit():
+                raise CorruptStore(f"{self._layout.index}/{name} does not belong there")
+            file = self._disk.open(f"{self._layout.index}/{name}")
+            self.files.append(IndexFile.load(name, file, self._shape))
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the newest indexed message."""
+        return self.files[-1].header.end_timestamp if self.files else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the newest indexed message."""
+        return self.files[-1].header.end_offset if self.files else 0
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether keys wait because a file could not be made."""
+        return bool(self._backlog)
+
+    def put(self, keyed: Iterable[KeyedRecord]) -> None:
+        """Add the keys of records, in the order of the log.
+
+        Records that a failing disk kept out (DiskError) wait for the next put.
+        """
+        backlog = self._backlog
+        backlog += keyed
+        while backlog:
+            hashes: list[int] = []
+            offsets: list[int] = []
+            timestamps: list[int] = []
+            for topic, keys, offset, timestamp in backlog:
+                for key in keys:
+                    hashes.append(index_hash(topic, key))
+                    offsets.append(offset)
+                    timestamps.append(timestamp)
+            self._add(hashes, offsets, timestamps)
+            backlog.clear()
+
+    def _add(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        while hashes:
+            if not self.files or self.files[-1].is_full:
+                self._begin_file()
+            done = self.files[-1].add(hashes, offsets, timestamps)
+            hashes, offsets, timestamps = hashes[done:], offsets[done:], timestamps[done:]
+
+    def _begin_file(self) -> None:
+        now = datetime.fromtimestamp(self._clock_ms() / 1000, tz=UTC).astimezone()
+        name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
+        header = IndexHeader()
+        if self.files:
+            last = self.files[-1]
+            name = max(name, str(int(last.name) + 1))
+            end = (last.header.end_timestamp, last.header.end_offset)
+            header = IndexHeader(end[0], end[0], end[1], end[1])
+        path = f"{self._layout.index}/{name}"
+        file = self._disk.create(
+            path, self._shape.file_size, temporary=self._layout.temporary(path)
+        )
+        index_file = IndexFile(name, file, self._shape, header)
+        index_file.begin()
+        self.files.append(index_file)
+
+    def plan_flush(self, *, is_closing: bool = False) -> list[IndexFlush]:
+        """Say what to write so that all entries are on the disk."""
+        flushes = []
+        for file in self.files:
+            if not file.is_growing:
+                continue
+            is_last = file is self.files[-1]
+            with_slots = not is_last or file.is_full or is_closing
+            with_slots = with_slots or file.unflushed_count >= self._slots_flush_count
+            with_slots = with_slots or not file.has_flushed_header
+            if file.unflushed_count > 0:
+                flushes.append(file.plan_flush(with_slots=with_slots))
+        return flushes
+
+    def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
+        """Forget what flushes have written; full files stop growing."""
+        by_file = {flush.file: flush for flush in flushes}
+        for file in self.files:
+            flush = by_file.get(file.file)
+            if flush is None:
+                continue
+            file.mark_flushed(flush)
+            if flush.header is not None and file.is_full and not file.unflushed_count:
+                file.rest()
+
+    def mark_failed(self, flushes: Iterable[IndexFlush]) -> None:
+        """Remember that nothing of these flushes is certain."""
+        by_file = {flush.file: flush for flush in flushes}
+        for file in self.files:
+            if file.file in by_file:
+                file.mark_failed(by_file[file.file])
+
+    def recover(self, *, name: str, written_count: int, offset_end: int) -> None:
+        """Keep the entries of records before `offset_end`; the caller adds the rest again.
+
+        `name` and `written_count` say what the last checkpoint knew of the file that grew.
+        """
+        while self.files and self.files[-1].begins_at_or_after(offset_end):
+            file = self.files.pop()
+            file.file.close()
+            self._disk.remove(file.file.path)
+        if not self.files:
+            return
+        last = self.files[-1]
+        if last.is_full and last.header.end_offset < offset_end:
+            return
+        count = written_count if last.name == name else 0
+        last.recover(written_count=count, offset_end=offset_end)
+
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield physical offsets that may hold the key, newest first."""
+        hash_ = index_hash(topic, key)
+        for file in reversed(self.files):
+            if file.header.next_number > 1 and file.overlaps(begin_ms, end_ms):
+                yield from file.candidates(hash_, begin_ms, end_ms)
+
+    def remove_before(self, offset: int) -> list[str]:
+        """Forget files that speak only of records before the log's begin; return their paths."""
+        paths = []
+        while len(self.files) > 1 and self.files[0].header.end_offset < offset:
+            file = self.files.pop(0)
+            file.file.close()
+            paths.append(file.file.path)
+        return paths
+
+    def position(self) -> tuple[str, int]:
+        """Return name and entry count of the file that grows, for the checkpoint."""
+        return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)

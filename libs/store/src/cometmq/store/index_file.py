@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file of the hash index: from keys to physical offsets.
+
+Layout (docs/protocol/store.md#index): header of 40 bytes, then the slots (int32: number of the
+newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, int32 seconds since
+the file's first message, int32 number of the entry before it in the same slot). Entry 0 is never
+used, so the header holds the next free number.
+
+Invariants: the file that grows has its slots in memory; its new entries are in `_unwritten`
+until they are appended. Slots and header reach the disk after all entries that they speak of, so
+that a crash can be undone: a slot that points beyond the header's entries leads, through the
+entries, to one that does not.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cometmq.store.disk import DiskFile
+from cometmq.store.errors import CorruptStore
+
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY: Final = struct.Struct(">iqii")
+SLOT_BYTES: Final = 4
+PAGE_SLOTS: Final = 1024
+CHUNK_SLOTS: Final = 64 * 1024
+SECONDS_MAX: Final = 0x7FFFFFFF
+
+_pack_entry = ENTRY.pack
+
+
+class IndexShape(NamedTuple):
+    """How many slots and entries each file has."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a whole file."""
+        return self.entry_position(self.entry_count)
+
+    def slot_position(self, slot: int) -> int:
+        """Return where a slot is in the file."""
+        return HEADER.size + slot * SLOT_BYTES
+
+    def entry_position(self, number: int) -> int:
+        """Return where an entry is in the file."""
+        return HEADER.size + self.slot_count * SLOT_BYTES + number * ENTRY.size
+
+
+class IndexHeader(NamedTuple):
+    """What the first 40 bytes say."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    used_slot_count: int = 0
+    next_number: int = 1
+
+
+class IndexFlush(NamedTuple):
+    """What to write, fixed at one moment; a worker thread runs it."""
+
+    file: DiskFile
+    shape: IndexShape
+    first_number: int
+    entries: bytes
+    header: IndexHeader | None  # with the slots below, or not at all
+    pages: list[tuple[int, "array[int]"]]
+
+    def run(self) -> None:
+        """Write and sync the entries, then the slots and the header."""
+        if self.entries:
+            self.file.write(self.shape.entry_position(self.first_number), [self.entries])
+        self.file.sync()
+        if self.header is None:
+            return
+        for first_slot, slots in self.pages:
+            for start in range(0, len(slots), CHUNK_SLOTS):
+                part = _big_endian(slots[start : start + CHUNK_SLOTS])
+                self.file.write(self.shape.slot_position(first_slot + start), [part])
+        self.file.write(0, [HEADER.pack(*self.header)])
+        self.file.sync()
+
+
+def _big_endian(slots: "array[int]") -> bytes:
+    if sys.byteorder == "little":
+        slots.byteswap()
+    return slots.tobytes()
+
+
+class IndexFile:
+    """One index file; the newest one grows."""
+
+    __slots__ = (
+        "_dirty_pages",
+        "_flushed_count",
+        "_slots",
+        "_unwritten",
+        "file",
+        "header",
+        "name",
+        "shape",
+    )
+
+    def __init__(self, name: str, file: DiskFile, shape: IndexShape, header: IndexHeader) -> None:
+        """Be a file that only answers look-ups; `begin` and `recover` make it grow."""
+        self.name = name
+        self.file = file
+        self.shape = shape
+        self.header = header
+        self._slots: array[int] | None = None
+        self._unwritten = bytearray()
+        self._dirty_pages: set[int] = set()
+        self._flushed_count = header.next_number
+
+    @classmethod
+    def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
+        """Read the header of a file."""
+        if file.size() != shape.file_size:
+            raise CorruptStore(f"{file.path} has not the configured {shape.file_size} bytes")
+        header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
+        count = min(max(header.next_number, 1), shape.entry_count)
+        return cls(name, file, shape, header._replace(next_number=count))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.header.next_number >= self.shape.entry_count
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether its slots are in memory."""
+        return self._slots is not None
+
+    def begins_at_or_after(self, offset: int) -> bool:
+        """Whether no entry can be of a record before this offset."""
+        return self.header.next_number <= 1 or self.header.begin_offset >= offset
+
+    @property
+    def written_count(self) -> int:
+        """The first entry number that is only in memory."""
+        return self.header.next_number - len(self._unwritten) // ENTRY.size
+
+    @property
+    def unflushed_count(self) -> int:
+        """Entries since slots and header were last written."""
+        return self.header.next_number - self._flushed_count
+
+    @property
+    def has_flushed_header(self) -> bool:
+        """Whether the file says when it begins, which its entries count from."""
+        return self._flushed_count > 1
+
+    def begin(self) -> None:
+        """Start to grow as a new, empty file."""
+        self._slots = array("i", (0,)) * self.shape.slot_count
+
+    def add(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> int:
+        """Add entries in the order of the log as far as they fit; return how many did."""
+        slots = self._slots
+        assert slots is not None
+        header = self.header
+        count, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
+        room = min(len(hashes), self.shape.entry_count - count)
+        slot_count = self.shape.slot_count
+        unwritten, dirty = self._unwritten, self._dirty_pages
+        for hash_, offset, timestamp in zip(
+            hashes[:room], offsets[:room], timestamps[:room], strict=True
+        ):
+            slot = hash_ % slot_count
+            previous = slots[slot]
+            seconds = (timestamp - begin) // 1000 if begin > 0 else 0
+            if not 0 <= seconds <= SECONDS_MAX:
+                seconds = 0 if seconds < 0 else SECONDS_MAX
+            unwritten += _pack_entry(hash_, offset, seconds, previous)
+            slots[slot] = count
+            dirty.add(slot // PAGE_SLOTS)
+            if not previous:
+                used += 1
+            if count == 1:
+                begin = timestamp
+                header = header._replace(begin_timestamp=timestamp, begin_offset=offset)
+            count += 1
+        if room:
+            self.header = header._replace(
+                end_timestamp=timestamps[room - 1],
+                end_offset=offsets[room - 1],
+                used_slot_count=used,
+                next_number=count,
+            )
+        return room
+
+    def plan_flush(self, *, with_slots: bool) -> IndexFlush:
+        """Say what to write so that the disk has all entries, and the slots if wanted."""
+        header = self.header if with_slots else None
+        pages = self._dirty_slots() if with_slots else []
+        if with_slots:
+            self._dirty_pages = set()
+        entries = bytes(self._unwritten)
+        return IndexFlush(self.file, self.shape, self.written_count, entries, header, pages)
+
+    def _dirty_slots(self) -> list[tuple[int, "array[int]"]]:
+        """Copy the changed pages; many of them are copied as one."""
+        slots = self._slots
+        assert slots is not None
+        if len(self._dirty_pages) * 4 > len(slots) // PAGE_SLOTS:
+            return [(0, slots[:])]
+        starts = [page * PAGE_SLOTS for page in sorted(self._dirty_pages)]
+        return [(start, slots[start : start + PAGE_SLOTS]) for start in starts]
+
+    def mark_flushed(self, flush: IndexFlush) -> None:
+        """Forget what a flush has written."""
+        end = flush.first_number + len(flush.entries) // ENTRY.size
+        del self._unwritten[: (end - self.written_count) * ENTRY.size]
+        if flush.header is not None:
+            self._flushed_count = flush.header.next_number
+
+    def mark_failed(self, flush: IndexFlush) -> None:
+        """Remember that slots of a flush may not be on the disk."""
+        for first_slot, slots in flush.pages:
+            pages = range(first_slot // PAGE_SLOTS, (first_slot + len(slots)) // PAGE_SLOTS + 1)
+            self._dirty_pages.update(pages)
+
+    def rest(self) -> None:
+        """Stop growing: free the slots, which the file has now."""
+        assert not self._unwritten
+        self._slots = None
+
+    def recover(self, *, written_count: int, offset_end: int) -> None:
+        """Grow again, with the entries of records before `offset_end` only.
+
+        `written_count` is how many entries the file is known to have, which may be more than
+        its header says: they are linked again without a look at the log.
+        """
+        known = max(self.header.next_number, min(written_count, self.shape.entry_count))
+        count = self._count_before(offset_end, known)
+        slots = array("i")
+        data = self.file.read(HEADER.size, self.shape.slot_count * SLOT_BYTES)
+        slots.frombytes(data)
+        if sys.byteorder == "little":
+            slots.byteswap()
+        self._slots = slots
+        flushed = min(self.header.next_number, count)
+        if count != self.header.next_number or written_count != count:
+            self._unlink(slots, flushed)
+        used = self._link(slots, flushed, count)
+        self._rewrite_header(slots, count, self.header.used_slot_count + used)
+
+    def _count_before(self, offset_end: int, known: int) -> int:
+        """Count the leading entries that are valid and of records before an offset."""
+        low, high = 1, known
+        while low < high:
+            middle = (low + high) // 2
+            _, offset, seconds, previous = self._entry(middle)
+            if offset < offset_end and seconds >= 0 and 0 <= previous < middle:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _unlink(self, slots: "array[int]", count: int) -> None:
+        """Lead slots that point at or beyond `count` back to the entry before it."""
+        if max(slots) < count:
+            return
+        entry_count = self.shape.entry_count
+        for slot, newest in enumerate(slots):
+            if newest < count:
+                continue
+            number = newest
+            for _ in range(entry_count):
+                if number < count:
+                    break
+                number = self._entry(number)[3] if number < entry_count else 0
+            slots[slot] = number
+            self._dirty_pages.add(slot // PAGE_SLOTS)
+
+    def _link(self, slots: "array[int]", start: int, count: int) -> int:
+        """Make the slots point at entries that the file has but its header does not count.
+
+        Return how many slots were empty before.
+        """
+        slot_count = self.shape.slot_count
+        used = 0
+        for number, (hash_, _, _, _) in self._entries(start, count):
+            slot = hash_ % slot_count
+            used += not slots[slot]
+            slots[slot] = number
+            self._dirty_pages.add(slot // PAGE_SLOTS)
+        return used
+
+    def _rewrite_header(self, slots: "array[int]", count: int, used: int) -> None:
+        old = self.header
+        if count == old.next_number:
+            return
+        if count < old.next_number:
+            self._flushed_count = 0
+            used = sum(map(bool, slots))
+        if count <= 1:
+            self.header = old._replace(next_number=1, used_slot_count=0)
+            return
+        _, begin_offset, _, _ = self._entry(1)
+        _, end_offset, seconds, _ = self._entry(count - 1)
+        end_timestamp = old.begin_timestamp + seconds * 1000
+        self.header = IndexHeader(
+            old.begin_timestamp, end_timestamp, begin_offset, end_offset, used, count
+        )
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        written = self.written_count
+        if number >= written:
+            return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
+        data = self.file.read(self.shape.entry_position(number), ENTRY.size)
+        return ENTRY.unpack(data)
+
+    def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield written entries with their numbers, some thousand per read."""
+        step = 16384
+        for first in range(start, end, step):
+            last = min(first + step, end)
+            data = self.file.read(self.shape.entry_position(first), (last - first) * ENTRY.size)
+            yield from enumerate(ENTRY.iter_unpack(data), first)
+
+    def candidates(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield physical offsets of entries with this hash, newest first.
+
+        Entries know whole seconds only, so a candidate may be up to a second out of range.
+        """
+        header = self.header
+        if header.next_number <= 1:
+            return
+        number = self._slot(hash_ % self.shape.slot_count)
+        limit = header.next_number
+        while 0 < number < limit:
+            entry_hash, offset, seconds, previous = self._entry(number)
+            stored_ms = header.begin_timestamp + seconds * 1000
+            if seconds < 0 or stored_ms + 999 < begin_ms:
+                return
+            if entry_hash == hash_ and stored_ms <= end_ms:
+                yield offset
+            limit = number  # an entry only ever points at older ones
+            number = previous
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return self._slots[slot]
+        data = self.file.read(self.shape.slot_position(slot), SLOT_BYTES)
+        return int.from_bytes(data, "big", signed=True)
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file has messages of this time."""
+        header = self.header
+        return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store that services use: put, commit, read, and the jobs that keep it healthy.
+
+One thread calls everything in here. Nothing but `open`, `close` and what says so touches a disk
+in a way that can wait: slow work comes out as jobs, which the caller runs on one worker thread,
+one after the other, and hands back.
+
+A message's way: `put` stages it (`append.py`), `commit` writes all that is staged with one
+write, makes it visible in its queue, adds its keys to the index, tells the listeners, and then
+answers (ASYNC_FLUSH) or lets the answer wait for the next sync (SYNC_FLUSH).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.store.append import Batch, undo
+from cometmq.store.checkpoint import CheckpointFiles
+from cometmq.store.checkpointer import Checkpointer
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.disk import Disk, DiskLock
+from cometmq.store.errors import DiskError
+from cometmq.store.flush import Flusher, FlushJob
+from cometmq.store.housekeeping import Housekeeping
+from cometmq.store.jobs import Job
+from cometmq.store.lookups import Lookups
+from cometmq.store.parts import build_parts
+from cometmq.store.queue_reader import ReadLimits, read_queue
+from cometmq.store.recovery import LastRun, Recovered, Recovery
+from cometmq.store.replica import Replica
+from cometmq.store.results import (
+    BoundaryType,
+    GetResult,
+    GetStatus,
+    PutDone,
+    PutStatus,
+    QueryResult,
+    TagFilter,
+)
+from cometmq.store.settings import BrokerRole, StoreSettings
+from cometmq.store.stats import Counters, StoreStats
+from cometmq.store.write_state import Refusal
+
+ArrivalListener = Callable[[str, int, int, int | None, int], None]
+"""Called with topic, queue id, new maximum offset, tag code (None: several), store timestamp."""
+
+MEMORY_BYTES_DEFAULT = 8 << 30
+
+
+class MessageStore:
+    """All messages of one broker."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        disk: Disk,
+        clock_ms: Callable[[], int],
+        log: Log = NO_LOG,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    ) -> None:
+        """Use `open` instead; this only builds the parts."""
+        self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
+        self._memory_bytes = memory_bytes
+        self._limits = ReadLimits.of(settings, memory_bytes)
+        self._disk = disk
+        self._clock_ms = clock_ms
+        self._log = log
+        self._appender = parts.appender
+        self._queues = parts.queues
+        self._lookups = Lookups(parts)
+        self._counters = Counters()
+        self._arrival_listeners: list[ArrivalListener] = []
+        self.layout = parts.layout
+        self.commit_log = parts.commit_log
+        self.write_state = parts.write_state
+        self._lock: DiskLock | None = None
+        self._flusher: Flusher
+        self._checkpointer: Checkpointer
+        self._housekeeping: Housekeeping
+        self._replica: Replica
+        self.recovered: Recovered
+
+    @classmethod
+    def open(
+        cls,
+        settings: StoreSettings,
+        *,
+        disk: Disk,
+        clock_ms: Callable[[], int],
+        log: Log = NO_LOG,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    ) -> Self:
+        """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError."""
+        store = cls(settings, disk=disk, clock_ms=clock_ms, log=log, memory_bytes=memory_bytes)
+        layout = store.layout
+        disk.make_folder(layout.root)
+        store._lock = disk.lock(layout.lock)
+        try:
+            store._load()
+        except BaseException:
+            store._lock.release()
+            raise
+        return store
+
+    def _load(self) -> None:
+        disk, layout = self._disk, self.layout
+        for folder in (layout.commit_log, layout.consume_queue, layout.index, layout.config):
+            disk.make_folder(folder)
+        checkpoints = CheckpointFiles(
+            disk,
+            checkpoint=layout.checkpoint,
+            progress=layout.progress,
+            temporary=layout.temporary(layout.checkpoint),
+        )
+        checkpoint, progress = checkpoints.load()
+        was_clean = not disk.exists(layout.abort)
+        self._parts.commit_log.files.load()
+        self._queues.load()
+        self._parts.index.load()
+        last_run = LastRun(checkpoint, progress, was_clean)
+        self.recovered = recovered = Recovery(self._parts, last_run).run()
+        disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
+        disk.sync_folder(layout.root)
+        self._begin(checkpoints, recovered)
+
+    def _begin(self, checkpoints: CheckpointFiles, recovered: Recovered) -> None:
+        parts = self._parts
+        self._flusher = flusher = Flusher(parts, self._note_sync_failed)
+        self._checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher)
+        self._checkpointer.begin(
+            start=recovered.start.offset,
+            end=recovered.end,
+            last_timestamp=recovered.last_timestamp,
+        )
+        self._housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=self._checkpointer)
+        self._replica = Replica(parts, flusher=flusher, checkpointer=self._checkpointer)
+        is_slave = self._parts.settings.broker_role is BrokerRole.SLAVE
+        self.write_state.set(Refusal.ROLE, holds=is_slave)
+
+    # Writing
+
+    def put(self, message: NewMessage, done: PutDone) -> None:
+        """Stage one message; `done` is called with its place once it is stored."""
+        self._appender.put(message, done)
+
+    def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """Stage messages of one queue as a unit with one answer."""
+        self._appender.put_batch(messages, done)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes that wait for the next commit."""
+        return self._appender.staged_bytes
+
+    def commit(self) -> None:
+        """Store everything staged and answer it."""
+        batch = self._appender.take()
+        if batch is None:
+            return
+        if self.write_state.refusals:
+            self._fail(batch)
+            return
+        try:
+            self._write(batch)
+        except DiskError as error:
+            self._fail(batch)
+            self._housekeeping.note_write_failed(error, batch)
+            return
+        self._publish(batch)
+        self._answer(batch)
+
+    def _write(self, batch: Batch) -> None:
+        files = self.commit_log.files
+        for offset, records in batch.segments:
+            if not records:
+                continue
+            if offset >= files.end:
+                self._flusher.note_new_file()
+            self.commit_log.write(offset, records)
+        self.commit_log.advance(batch.end)
+
+    def _publish(self, batch: Batch) -> None:
+        counters = self._counters
+        counters.commit_count += 1
+        counters.put_count += batch.message_count
+        counters.put_bytes += batch.end - batch.start
+        for queue in batch.touched:
+            queue.publish()
+        self._checkpointer.note_commit(batch)
+        self._housekeeping.put_index(batch)
+        if not self._arrival_listeners:
+            return
+        timestamp = batch.store_timestamp
+        for queue in batch.touched:
+            tag_code = queue.newest_tag_code(batch.start)
+            for listener in self._arrival_listeners:
+                listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
+
+    def _answer(self, batch: Batch) -> None:
+        if not self._flusher.is_sync:
+            for done, _, result in batch.results:
+                done(result)
+            return
+        now_ms = self._clock_ms()
+        for done, is_waiting, result in batch.results:
+            if is_waiting:
+                self._flusher.wait(batch.end, now_ms, done, result)
+            else:
+                done(result)
+
+    def _fail(self, batch: Batch) -> None:
+        undo(batch)
+        self._counters.failed_put_count += batch.message_count
+        for done, _, result in batch.results:
+            result.status = PutStatus.SERVICE_NOT_AVAILABLE
+            done(result)
+
+    def add_arrival_listener(self, listener: ArrivalListener) -> None:
+        """Hear of new messages: once per queue and commit, before the puts are answered."""
+        self._arrival_listeners.append(listener)
+
+    # Jobs
+
+    def flush_job(self, now_ms: int) -> FlushJob | None:
+        """Return a sync that is due; run it on a worker, then call `flush_done`."""
+        return self._flusher.job(now_ms)
+
+    def flush_done(self, job: FlushJob, error: Exception | None = None) -> None:
+        """Answer the puts that waited for this sync."""
+        self._flusher.done(job, error)
+
+    def jobs(self, now_ms: int) -> list[Job]:
+        """Return slow work that is due: run it in order on one worker, then call its `done`."""
+        return self._housekeeping.jobs(now_ms)
+
+    def clean_expired(self) -> None:
+        """Delete what has expired at the next opportunity, at whatever hour."""
+        self._housekeeping.cleaner.ask()
+
+    def _note_sync_failed(self, error: Exception) -> None:
+        if self.write_state.set(Refusal.SYNC_FAILED, holds=True):
+            self._log.error("store.failed", error=str(error), action="restart the broker")
+
+    # Reading
+
+    def get_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        *,
+        accept: TagFilter | None = None,
+        bytes_max: int | None = None,
+    ) -> GetResult:
+        """Return messages of a queue from this offset on; see GetResult for cold reads."""
+        self._counters.get_count += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+        limits = self._limits.narrowed(max(1, count_max), bytes_max)
+        result = read_queue(queue, offset, self.commit_log.view(), accept, limits)
+        self._counters.get_message_count += result.count
+        if result.loader is not None:
+            self._counters.cold_get_count += 1
+        return result
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue; None if it never had a message."""
+        return self._queues.get(topic, queue_id)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the oldest offset of a queue; 0 without a queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the next message of a queue gets; 0 without a queue."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp: int,
+        boundary: BoundaryType | None = None,
+    ) -> int:
+        """Return the offset of the message stored nearest to a time; may block."""
+        return self._lookups.offset_by_time(topic, queue_id, timestamp, boundary)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when a message was stored; -1 if it is not there. May block."""
+        return self._lookups.store_time(topic, queue_id, offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Return when the oldest message of a queue was stored; -1 without one. May block."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def read_record(self, physical_offset: int) -> MessageRecord | None:
+        """Return the record at an offset that anybody may have made up; may block."""
+        return self._lookups.read_record(physical_offset)
+
+    def query(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Return messages that hold a key and were stored in this time; may block."""
+        count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
+        return self._lookups.query(topic, key, count_max, begin_ms, end_ms)
+
+    def topics(self) -> set[str]:
+        """Return the topics that have a queue."""
+        return {topic for topic, _ in self._queues.queues}
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic; the log keeps its messages until they expire."""
+        self.commit()
+        self._housekeeping.delete_topic(topic)
+
+    # Replication
+
+    @property
+    def confirm_offset(self) -> int:
+        """The end of the last whole record that is visible."""
+        return self._checkpointer.dispatched_offset
+
+    def append_raw(self, offset: int, data: bytes) -> None:
+        """Append bytes of a master's log at exactly our end; whole records become visible."""
+        for queue, timestamp in self._replica.append(offset, data):
+            for listener in self._arrival_listeners:
+                listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
+
+    def truncate(self, offset: int) -> None:
+        """Let the log end at this record border, and with it queues and index; blocks."""
+        self.commit()
+        self._replica.truncate(offset, self._clock_ms())
+
+    # State
+
+    @property
+    def role_writable(self) -> bool:
+        """Whether the broker's role lets it take messages."""
+        return not self.write_state.has(Refusal.ROLE)
+
+    @role_writable.setter
+    def role_writable(self, value: bool) -> None:
+        self.write_state.set(Refusal.ROLE, holds=not value)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether puts are taken now."""
+        return self.write_state.is_writable
+
+    @property
+    def waiting_put_count(self) -> int:
+        """Puts that wait for a sync."""
+        return self._flusher.waiting_count
+
+    @property
+    def flushed_offset(self) -> int:
+        """The log is on the disk up to here."""
+        return self._flusher.flushed_offset
+
+    def queue_ids(self) -> list[tuple[str, int]]:
+        """Return topic and id of every queue that ever had a message."""
+        return list(self._queues.queues)
+
+    def apply(self, settings: StoreSettings) -> None:
+        """Follow changed settings."""
+        self._parts.settings = settings
+        self._limits = ReadLimits.of(settings, self._memory_bytes)
+        self._appender.apply(settings)
+
+    def stats(self) -> StoreStats:
+        """Return all counters."""
+        counters = self._counters
+        return StoreStats(
+            counters.put_count,
+            counters.put_bytes,
+            counters.failed_put_count,
+            counters.commit_count,
+            counters.get_count,
+            counters.get_message_count,
+            counters.cold_get_count,
+            self._flusher.flush_count,
+            self._flusher.waiting_count,
+            self.commit_log.min_offset,
+            self.commit_log.end,
+            self._flusher.flushed_offset,
+            self._checkpointer.offset,
+            len(self._queues.queues),
+            len(self._parts.index.files),
+            self.write_state.is_writable,
+            tuple(sorted(self.write_state.refusals)),
+            self._housekeeping.cleaner.used_percent,
+            len(self.commit_log.files.files),
+        )
+
+    def close(self) -> None:
+        """Store what is staged, bring everything to the disk, unlock; blocks.
+
+        The abort file stays if that failed, and the next start recovers.
+        """
+        if self._lock is None:
+            return
+        self.commit()
+        is_clean = self._housekeeping.finish()
+        self.write_state.set(Refusal.CLOSED, holds=True)
+        if is_clean:
+            self._disk.remove(self.layout.abort)
+        self._lock.release()
+        self._lock = None

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that one store consists of, for those who work on several of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cometmq.remoting.log import Log
+from cometmq.store.append import Appender
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.disk import Disk
+from cometmq.store.index import Index
+from cometmq.store.layout import Layout
+from cometmq.store.queue_table import QueueTable
+from cometmq.store.settings import StoreSettings
+from cometmq.store.write_state import WriteState
+
+
+@dataclass(slots=True)
+class Parts:
+    """One store; only `settings` is ever replaced."""
+
+    settings: StoreSettings
+    disk: Disk
+    layout: Layout
+    commit_log: CommitLog
+    queues: QueueTable
+    index: Index
+    appender: Appender
+    write_state: WriteState
+    clock_ms: Callable[[], int]
+    log: Log
+
+
+def build_parts(
+    settings: StoreSettings, *, disk: Disk, clock_ms: Callable[[], int], log: Log
+) -> Parts:
+    """Build the parts of a store; nothing is read yet."""
+    layout = Layout(settings)
+    commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
+    queues = QueueTable(disk, layout, settings)
+    index = Index(disk, layout, settings, clock_ms)
+    appender = Appender(settings, commit_log, queues, clock_ms)
+    return Parts(
+        settings=settings,
+        disk=disk,
+        layout=layout,
+        commit_log=commit_log,
+        queues=queues,
+        index=index,
+        appender=appender,
+        write_state=WriteState(appender),
+        clock_ms=clock_ms,
+        log=log,
+    )

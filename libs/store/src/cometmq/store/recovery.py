@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring a store's parts into agreement when it opens: where to start, where the log ends.
+
+The log is the truth; queues and index are cut to what the last checkpoint vouches for and built
+again from there. The time this takes is bounded by what was written since that checkpoint.
+
+Two decisions are tables, each row with a test (docs/protocol/store.md#recovery): `choose_start`
+says from which record on nothing is certain, `judge_stop` what to do at the first place that
+holds no record.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from cometmq.remoting.message.record import Scan
+from cometmq.store.checkpoint import Checkpoint, Progress
+from cometmq.store.dispatcher import Dispatcher
+from cometmq.store.errors import CorruptStore
+from cometmq.store.log_scanner import LogScanner, find_record, first_record, follow_headers
+from cometmq.store.parts import Parts
+
+PUBLISH_COUNT: Final = 20_000  # records between two additions to the index
+
+
+class StartReason(StrEnum):
+    """Why recovery starts where it does."""
+
+    EMPTY_LOG = "empty-log"
+    PROGRESS = "progress"
+    QUEUES_LOST = "queues-lost"
+    QUEUE_END = "queue-end"
+    CHECKPOINT = "checkpoint"
+    DAMAGED_BEFORE_PROGRESS = "damaged-before-progress"
+
+
+class Start(NamedTuple):
+    """The first record of which something may be missing."""
+
+    offset: int
+    reason: StartReason
+
+
+class LastRun(NamedTuple):
+    """What the program that last had the store left behind."""
+
+    checkpoint: Checkpoint
+    progress: Progress | None
+    was_clean: bool
+
+
+class StopVerdict(StrEnum):
+    """What to do at the first place of the log that holds no record."""
+
+    END = "end"  # nothing follows: the log ends here
+    TRUNCATE = "truncate"  # what follows was never safe: the log ends here
+    REFUSE = "refuse"  # what follows was safe: somebody must look at the damage
+
+
+class Recovered(NamedTuple):
+    """What recovery found."""
+
+    start: Start
+    end: int
+    record_count: int
+    last_timestamp: int
+    was_clean: bool
+
+
+def judge_stop(
+    *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
+) -> StopVerdict:
+    """Decide from what is known to have been on the disk.
+
+    | a whole record follows | it was certainly on the disk | verdict |
+    |---|---|---|
+    | no | - | END |
+    | yes | no: behind the safe offset, stored after the safe time | TRUNCATE |
+    | yes | yes | REFUSE |
+    """
+    if follows is None:
+        return StopVerdict.END
+    if stop < safe_offset or follows.store_timestamp <= safe_timestamp:
+        return StopVerdict.REFUSE
+    return StopVerdict.TRUNCATE
+
+
+class Recovery:
+    """One recovery; `run` does it."""
+
+    def __init__(self, parts: Parts, last_run: LastRun) -> None:
+        """Take the parts after they have loaded their files."""
+        self._settings = parts.settings
+        self._commit_log = parts.commit_log
+        self._files = parts.commit_log.files
+        self._queues = parts.queues
+        self._index = parts.index
+        self._log = parts.log
+        self._checkpoint, self._progress, self._was_clean = last_run
+        self._dispatcher = Dispatcher(parts.queues, is_indexing=parts.settings.message_index_enable)
+        self._record_count = 0
+        self._last_timestamp = self._checkpoint.log_timestamp
+
+    def run(self) -> Recovered:
+        """Recover all parts; raise CorruptStore where starting would lose messages."""
+        start = self.choose_start()
+        self._log.info(
+            "recovery.started", physical_offset=start.offset, reason=start.reason.value,
+            was_clean=self._was_clean,
+        )  # fmt: skip
+        self._cut_derived(start)
+        end = self._scan(start.offset)
+        self._end_log(end)
+        self._fill_gaps()
+        return Recovered(start, end, self._record_count, self._last_timestamp, self._was_clean)
+
+    def choose_start(self) -> Start:
+        """Decide from which record on something may be missing.
+
+        | log | progress | headers before it | queues | last stop | start at |
+        |---|---|---|---|---|---|
+        | empty | - | - | - | - | 0: everything derived goes |
+        | yes | yes | whole | complete | - | the progress |
+        | yes | yes | whole | entries missing | - | the log's first record |
+        | yes | yes | damaged | - | - | the verified offset: the scan finds the damage |
+        | yes | none | - | - | clean | the end of what the queues know |
+        | yes | none | - | - | crash | the last file that the checkpoint vouches for |
+        """
+        files = self._files
+        if not files.files:
+            return Start(0, StartReason.EMPTY_LOG)
+        progress = self._progress
+        if progress is not None and files.first <= progress.offset <= files.end:
+            verify = max(progress.verify_offset, files.first)
+            if (
+                not self._was_clean
+                and follow_headers(files, verify, progress.offset) != progress.offset
+            ):
+                return Start(verify, StartReason.DAMAGED_BEFORE_PROGRESS)
+            if self._has_all_entries(progress):
+                return Start(progress.offset, StartReason.PROGRESS)
+            return Start(files.first, StartReason.QUEUES_LOST)
+        if self._was_clean:
+            return Start(self._queue_end(), StartReason.QUEUE_END)
+        return Start(self._checkpointed_file(), StartReason.CHECKPOINT)
+
+    def _has_all_entries(self, progress: Progress) -> bool:
+        for queue in self._queues.queues.values():
+            queue.recover(self._files.first, progress.offset)
+        count = sum(queue.max_offset for queue in self._queues.queues.values())
+        return count == progress.entry_count
+
+    def _queue_end(self) -> int:
+        """Return the end of the newest record that a queue knows, if it is one."""
+        end = self._files.first
+        for queue in self._queues.queues.values():
+            queue.recover(self._files.first, self._files.end)
+            entry = queue.last_entry()
+            if entry is not None and entry.physical_offset + entry.size > end:
+                scan = first_record(self._files, entry.physical_offset)
+                if scan is not None and scan.size == entry.size:
+                    end = entry.physical_offset + entry.size
+        return end
+
+    def _checkpointed_file(self) -> int:
+        """Return the newest file whose first record was safe before the crash."""
+        files = self._files
+        for start in range(files.end - files.file_size, files.first, -files.file_size):
+            scan = first_record(files, start)
+            if scan is not None and 0 < scan.store_timestamp <= self._checkpoint.min_timestamp:
+                return start
+        return files.first
+
+    def _cut_derived(self, start: Start) -> None:
+        """Forget all entries of records from the start on: they are made again."""
+        first = self._files.first
+        for queue in self._queues.queues.values():
+            queue.recover(first, start.offset)
+        progress = self._progress
+        if start.reason is StartReason.PROGRESS and progress is not None:
+            name, count = progress.index_name, progress.index_count
+        else:
+            name, count = "", 0
+        self._index.recover(name=name, written_count=count, offset_end=start.offset)
+
+    def _scan(self, start: int) -> int:
+        """Dispatch every record from the start on; return where the log ends.
+
+        A record is dispatched when the next one proves it whole: the last one before a stop may
+        be torn in its properties, which its CRC does not cover.
+        """
+        scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
+        is_from_head = start == self._files.first
+        last: Scan | None = None
+        for scan in scanner:
+            if last is not None:
+                self._dispatch(last, is_from_head=is_from_head)
+            last = scan
+        end = scanner.offset
+        if last is not None:
+            if _is_torn(last):
+                end = last.physical_offset
+                self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
+            else:
+                self._dispatch(last, is_from_head=is_from_head)
+        self._publish()
+        return end
+
+    def _dispatch(self, scan: Scan, *, is_from_head: bool) -> None:
+        self._dispatcher.dispatch(scan, is_from_head=is_from_head)
+        self._record_count += 1
+        self._last_timestamp = scan.store_timestamp
+        if self._record_count % PUBLISH_COUNT == 0:
+            self._publish()
+
+    def _publish(self) -> None:
+        self._dispatcher.publish()
+        self._index.put(self._dispatcher.keyed)
+        self._dispatcher.keyed.clear()
+
+    def _end_log(self, end: int) -> None:
+        """Let the log end here, after a look at what is behind."""
+        files = self._files
+        if not files.files:
+            self._commit_log.end = end
+            return
+        if self._was_clean and not files.has_data_from(end):
+            files.pad_last()
+            self._commit_log.end = end
+            return
+        self._judge(end)
+        if files.pad_last():
+            self._log.warning("file.padded", path=files.files[-1].path, size=files.file_size)
+        self._commit_log.truncate(end)
+
+    def _judge(self, stop: int) -> None:
+        follows = find_record(self._files, stop + 1)
+        verdict = judge_stop(
+            stop=stop,
+            safe_offset=self._progress.offset if self._progress is not None else 0,
+            safe_timestamp=self._checkpoint.log_timestamp,
+            follows=follows,
+        )
+        if follows is None:
+            return
+        if verdict is StopVerdict.REFUSE:
+            path = self._files.file_at(stop).path
+            position = (stop - self._files.first) % self._files.file_size
+            raise CorruptStore(
+                f"{path}: damaged at byte {position} (physical offset {stop}), but whole records"
+                f" follow at {follows.physical_offset}; look with `cometmq store verify`"
+            )
+        self._log.warning(
+            "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
+        )
+
+    def _fill_gaps(self) -> None:
+        """Build queues again that lost entries in the middle: once more from the log's head."""
+        gaps = self._dispatcher.gaps
+        if not gaps:
+            return
+        names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
+        self._log.warning("queues.rebuilt", count=len(names), first=names[0])
+        gaps.clear()
+        dispatcher = Dispatcher(self._queues, is_indexing=False)
+        for scan in LogScanner(self._files, self._files.first, check_crc=False):
+            if scan.physical_offset >= self._commit_log.end:
+                break
+            dispatcher.dispatch(scan, is_from_head=True)
+        dispatcher.publish()
+
+
+def _is_torn(scan: Scan) -> bool:
+    """Whether a last record's properties end in bytes that were never written."""
+    return scan.properties.endswith(b"\0")

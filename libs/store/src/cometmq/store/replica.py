@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of another broker's log: appended at exactly our end, dispatched record by record.
+
+The bytes come in pieces of any size, so the log may end inside a record: what is visible ends at
+the last whole one, and a restart cuts the rest.
+"""
+
+from typing import NamedTuple
+
+from cometmq.store.checkpointer import Checkpointer
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.dispatcher import Dispatcher
+from cometmq.store.errors import StoreError
+from cometmq.store.flush import Flusher
+from cometmq.store.log_scanner import LogScanner
+from cometmq.store.parts import Parts
+
+
+class Arrival(NamedTuple):
+    """New messages of one queue."""
+
+    queue: ConsumeQueue
+    store_timestamp: int
+
+
+class Replica:
+    """Takes over raw bytes."""
+
+    __slots__ = ("_checkpointer", "_commit_log", "_dispatcher", "_flusher", "_index", "_queues")
+
+    def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
+        """Append to this log."""
+        self._commit_log = parts.commit_log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        is_indexing = parts.settings.message_index_enable
+        self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing)
+
+    def append(self, offset: int, data: bytes) -> list[Arrival]:
+        """Append bytes, make whole records visible, and return which queues got some."""
+        log = self._commit_log
+        if not log.files.files and not log.end:
+            log.files.begin_at(offset - offset % log.files.file_size)
+            log.end = offset
+            self._checkpointer.dispatched_offset = offset
+        if offset != log.end:
+            raise StoreError(f"bytes of offset {offset} do not fit behind {log.end}")
+        view = memoryview(data)
+        while view:
+            left = log.files.file_size - (log.end - log.files.first) % log.files.file_size
+            part = view[:left]
+            if log.end >= log.files.end:
+                self._flusher.note_new_file()
+            log.write(log.end, [part])
+            log.advance(log.end + len(part))
+            view = view[len(part) :]
+        return self._dispatch()
+
+    def _dispatch(self) -> list[Arrival]:
+        log, dispatcher = self._commit_log, self._dispatcher
+        scanner = LogScanner(log.files, self._checkpointer.dispatched_offset, check_crc=False)
+        reached = scanner.offset
+        is_from_head = reached == log.files.first
+        timestamp = 0
+        for scan in scanner:
+            if scanner.offset > log.end:
+                break
+            dispatcher.dispatch(scan, is_from_head=is_from_head)
+            reached = scanner.offset
+            timestamp = scan.store_timestamp
+        if reached < scanner.offset <= log.end:
+            reached = scanner.offset  # behind the mark that closes a file
+        touched = set(dispatcher.touched)
+        dispatcher.publish()
+        self._index.put(dispatcher.keyed)
+        dispatcher.keyed.clear()
+        self._checkpointer.note_dispatched(touched, reached, timestamp)
+        return [Arrival(queue, timestamp) for queue in touched]
+
+    def truncate(self, offset: int, now_ms: int) -> None:
+        """Let log, queues and index end at a record border."""
+        log = self._commit_log
+        self._checkpointer.save_all(now_ms)
+        for queue in self._queues.queues.values():
+            queue.recover(log.min_offset, offset)
+        self._index.recover(name="", written_count=0, offset_end=offset)
+        log.truncate(offset)
+        self._flusher.note_truncated(offset)
+        self._checkpointer.note_truncated(offset)
+        self._checkpointer.save_all(now_ms)

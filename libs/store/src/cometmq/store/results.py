@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What puts and reads of a store end with: expected outcomes are values, not exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.types import Buffer
+
+TagFilter: TypeAlias = Callable[[int], bool]
+"""Whether a message with this tag code may interest the reader."""
+
+
+class PutStatus(IntEnum):
+    """How a put ended; the names are RocketMQ's."""
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPPED_FILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    OS_PAGE_CACHE_BUSY = 8
+    UNKNOWN_ERROR = 9
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 10
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is in the log, however safely."""
+        return self <= PutStatus.SLAVE_NOT_AVAILABLE
+
+
+class PutResult(msgspec.Struct, gc=False):
+    """Where a message is, or why it is nowhere.
+
+    For a batch: the place of the first message, the size of all of them, and the ids of all,
+    separated by commas.
+    """
+
+    status: PutStatus
+    physical_offset: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    store_timestamp: int = 0
+    message_id: str = ""
+
+
+PutDone: TypeAlias = Callable[[PutResult], None]
+"""Called once for each put, in the order of the log."""
+
+
+class GetStatus(IntEnum):
+    """How a read of a queue ended; the names are RocketMQ's."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class GetResult(msgspec.Struct):
+    """Records of a queue, in order, and where to go on.
+
+    `is_cold`: the bytes are not in memory, nothing was read; `load()` reads them and may
+    block, so it belongs on a worker thread. Its result is never cold.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    records: list[Buffer] = []
+    count: int = 0
+    bytes: int = 0
+    suggest_slave: bool = False
+    loader: Callable[[], GetResult] | None = None
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether `load()` must be called to get the records."""
+        return self.loader is not None
+
+    def load(self) -> GetResult:
+        """Read the records from the disk; blocks."""
+        return self if self.loader is None else self.loader()
+
+
+class BoundaryType(IntEnum):
+    """Which of several messages with the wanted time a search by time returns (5.x)."""
+
+    LOWER = 0
+    UPPER = 1
+
+
+class QueryResult(msgspec.Struct):
+    """Messages that hold a key, oldest first."""
+
+    records: list[MessageRecord]
+    index_last_update_timestamp: int
+    index_last_update_physical_offset: int

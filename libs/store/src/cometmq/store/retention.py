@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of the log may go, and when: pure decisions.
+
+Compatibility: RocketMQ takes a file's age from its modification time, which copies and restores
+change; here it is the store time of the first record of the next file, which is no older than
+anything in the file itself.
+"""
+
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from cometmq.store.settings import StoreSettings
+
+FILES_PER_ROUND_MAX: Final = 10
+_HOUR_MS: Final = 3_600_000
+
+
+class DiskState(NamedTuple):
+    """What a look at the disk says."""
+
+    used_percent: int
+    end_timestamps: list[int]  # of the oldest files: no record in them is newer
+
+
+class Decision(NamedTuple):
+    """What to do about it."""
+
+    delete_count: int
+    is_full: bool
+    is_above_clean_ratio: bool
+
+
+def decide(
+    settings: StoreSettings, disk: DiskState, now_ms: int, *, is_asked_for: bool
+) -> Decision:
+    """Say how many of the oldest files go, and whether sends are refused.
+
+    | use of the disk | deleted |
+    |---|---|
+    | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files at any age |
+    | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or asked for | expired files |
+    | else | none |
+    """
+    used = disk.used_percent
+    is_forced = (
+        settings.clean_file_forcibly_enable and used > settings.disk_space_clean_forcibly_ratio
+    )
+    is_above = used > settings.disk_max_used_space_ratio
+    is_due = is_asked_for or is_above or is_delete_hour(settings.delete_when, now_ms)
+    count = 0
+    if is_forced:
+        count = min(len(disk.end_timestamps), FILES_PER_ROUND_MAX)
+    elif is_due:
+        count = _expired_count(settings, disk, now_ms)
+    return Decision(count, used > settings.disk_space_warning_level_ratio, is_above)
+
+
+def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
+    """Count the expired files at the beginning: the log never gets a hole."""
+    oldest_ms = now_ms - settings.file_reserved_time * _HOUR_MS
+    count = 0
+    for timestamp in disk.end_timestamps[:FILES_PER_ROUND_MAX]:
+        if timestamp > oldest_ms:
+            break
+        count += 1
+    return count
+
+
+def is_delete_hour(delete_when: str, now_ms: int) -> bool:
+    """Whether the local hour is one of `04;16`."""
+    hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
+    return any(int(word) == hour for word in delete_when.split(";") if word.strip())

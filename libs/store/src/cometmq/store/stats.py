@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain counters of a store and an immutable copy of them for metrics."""
+
+from typing import NamedTuple
+
+
+class Counters:
+    """What the hot path adds to."""
+
+    __slots__ = (
+        "cold_get_count",
+        "commit_count",
+        "failed_put_count",
+        "get_count",
+        "get_message_count",
+        "put_bytes",
+        "put_count",
+    )
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self.put_count = 0
+        self.put_bytes = 0
+        self.failed_put_count = 0
+        self.commit_count = 0
+        self.get_count = 0
+        self.get_message_count = 0
+        self.cold_get_count = 0
+
+
+class StoreStats(NamedTuple):
+    """A store at one moment."""
+
+    put_count: int
+    put_bytes: int
+    failed_put_count: int
+    commit_count: int
+    get_count: int
+    get_message_count: int
+    cold_get_count: int
+    flush_count: int
+    waiting_put_count: int
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    checkpoint_offset: int
+    queue_count: int
+    index_file_count: int
+    is_writable: bool
+    refusals: tuple[str, ...]
+    disk_used_percent: int
+    commit_log_file_count: int

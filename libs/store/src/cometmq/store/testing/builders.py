@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages, settings and a driver that runs a store's jobs at once."""
+
+import msgspec
+
+from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.ids import pack_host
+from cometmq.remoting.message.properties import index_keys, render_properties
+from cometmq.remoting.message.record import NewMessage
+from cometmq.store.disk import Disk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import PutResult
+from cometmq.store.settings import StoreSettings
+
+START_MS = 1_700_000_000_000
+BORN_HOST = pack_host(bytes((10, 0, 0, 2)), 50000)
+STORE_HOST = pack_host(bytes((10, 0, 0, 1)), 10911)
+
+SMALL = StoreSettings(
+    store_path_root_dir="/store",
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=200,
+    max_hash_slot_num=16,
+    max_index_num=64,
+    disk_space_warning_level_ratio=100,
+    disk_space_clean_forcibly_ratio=100,
+    disk_max_used_space_ratio=100,
+)
+
+
+def small_settings(**changes: object) -> StoreSettings:
+    """Return settings with files of a few records, so that everything rolls over."""
+    return msgspec.structs.replace(SMALL, **changes)
+
+
+class SteppingClock:
+    """A clock that tests move."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        """Begin at a time."""
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        """Return the time."""
+        return self.now_ms
+
+    def advance(self, elapsed_ms: int) -> int:
+        """Let time pass; return the new time."""
+        self.now_ms += elapsed_ms
+        return self.now_ms
+
+
+def make_message(  # noqa: PLR0913  # every field has a default
+    topic: str = "T",
+    queue_id: int = 0,
+    body: bytes = b"Hello",
+    *,
+    tags: str | None = None,
+    keys: str | None = None,
+    unique_key: str | None = None,
+    wait: bool = True,
+    sys_flag: int = 0,
+    properties: dict[str, str] | None = None,
+) -> NewMessage:
+    """Build a message as a broker hands it to the store."""
+    pairs = {"TAGS": tags, "KEYS": keys, "UNIQ_KEY": unique_key, **(properties or {})}
+    text = render_properties({key: value for key, value in pairs.items() if value is not None})
+    return NewMessage(
+        topic=topic,
+        queue_id=queue_id,
+        flag=0,
+        sys_flag=sys_flag,
+        born_timestamp=START_MS,
+        born_host=BORN_HOST,
+        store_host=STORE_HOST,
+        body=body,
+        properties=text,
+        tag_code=tag_code(tags),
+        keys=index_keys(unique_key, keys),
+        wait=wait,
+    )
+
+
+class StoreRig:
+    """A store with a clock, and the driver that a broker would be."""
+
+    def __init__(
+        self, disk: Disk, settings: StoreSettings = SMALL, clock: SteppingClock | None = None
+    ) -> None:
+        """Open the store."""
+        self.clock = clock or SteppingClock()
+        self.store = MessageStore.open(settings, disk=disk, clock_ms=self.clock)
+
+    def put(self, message: NewMessage) -> PutResult:
+        """Store one message at once and return its result, which may still wait for a sync."""
+        results: list[PutResult] = []
+        self.store.put(message, results.append)
+        self.store.commit()
+        return results[0] if results else PutResult.__new__(PutResult)
+
+    def work(self, rounds: int = 20, elapsed_ms: int = 1_000) -> None:
+        """Let time pass and run every job that comes."""
+        for _ in range(rounds):
+            now_ms = self.clock.advance(elapsed_ms)
+            self.flush(now_ms)
+            for job in self.store.jobs(now_ms):
+                error: Exception | None = None
+                try:
+                    job.run()
+                except Exception as caught:  # noqa: BLE001  # what a worker would hand back
+                    error = caught
+                job.done(error)
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Run the sync that is due."""
+        job = self.store.flush_job(self.clock.now_ms if now_ms is None else now_ms)
+        if job is None:
+            return
+        error: Exception | None = None
+        try:
+            job.run()
+        except Exception as caught:  # noqa: BLE001  # what a worker would hand back
+            error = caught
+        self.store.flush_done(job, error)

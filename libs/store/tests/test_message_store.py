@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.errors import LockHeld
+from cometmq.store.results import GetStatus, PutResult, PutStatus
+from cometmq.store.settings import FlushDiskType
+from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def rig(disk):
+    return StoreRig(disk)
+
+
+def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
+    found = []
+    while True:
+        result = rig.store.get_messages(topic, queue_id, offset, count)
+        if result.status is not GetStatus.FOUND:
+            return found
+        found += [decode_record(record).body for record in result.records]
+        offset = result.next_offset
+
+
+def test_a_message_is_visible_only_after_the_commit(rig):
+    results = []
+    rig.store.put(make_message(body=b"one"), results.append)
+    assert results == []
+    assert rig.store.max_offset("T", 0) == 0
+    assert rig.store.get_messages("T", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    rig.store.commit()
+    assert results[0].status is PutStatus.PUT_OK
+    assert results[0].queue_offset == 0
+    assert bodies(rig) == [b"one"]
+
+
+def test_answers_come_in_the_order_of_the_log(rig):
+    results = []
+    for number in range(50):
+        rig.store.put(make_message(queue_id=number % 3), results.append)
+    rig.store.commit()
+    offsets = [result.physical_offset for result in results]
+    assert offsets == sorted(offsets)
+    assert [result.queue_offset for result in results[:6]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_messages_go_on_in_the_next_file_and_none_is_lost(rig):
+    sent = [b"%0100d" % number for number in range(100)]
+    for body in sent:
+        assert rig.put(make_message(body=body)).status is PutStatus.PUT_OK
+    assert rig.store.stats().commit_log_file_count > 3
+    assert bodies(rig) == sent
+
+
+def test_a_batch_of_one_commit_may_span_files(rig):
+    results = []
+    for number in range(100):
+        rig.store.put(make_message(body=b"%0100d" % number), results.append)
+    rig.store.commit()
+    assert {result.status for result in results} == {PutStatus.PUT_OK}
+    assert bodies(rig) == [b"%0100d" % number for number in range(100)]
+
+
+def test_reads_go_on_in_the_next_consume_queue_file(rig):
+    for number in range(25):
+        rig.put(make_message(body=b"%d" % number))
+    rig.work(2)
+    result = rig.store.get_messages("T", 0, 5, 32)
+    assert result.count == 20
+    assert result.next_offset == 25
+
+
+def test_entries_on_disk_and_in_memory_read_as_one_queue(rig):
+    for number in range(7):
+        rig.put(make_message(body=b"%d" % number))
+    rig.work(2)
+    for number in range(7, 12):
+        rig.put(make_message(body=b"%d" % number))
+    assert bodies(rig) == [b"%d" % number for number in range(12)]
+    assert [decode_record(r).body for r in rig.store.get_messages("T", 0, 6, 2).records] == [
+        b"6",
+        b"7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_offset"),
+    [
+        (0, GetStatus.FOUND, 3),
+        (2, GetStatus.FOUND, 3),
+        (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_an_offset_outside_of_the_queue_is_corrected(rig, offset, status, next_offset):
+    for _ in range(3):
+        rig.put(make_message())
+    result = rig.store.get_messages("T", 0, offset, 32)
+    assert (result.status, result.next_offset) == (status, next_offset)
+    assert (result.min_offset, result.max_offset) == (0, 3)
+
+
+def test_looking_up_a_queue_never_makes_one(rig):
+    assert rig.store.get_messages("Nobody", 7, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert rig.store.queue("Nobody", 7) is None
+    assert rig.store.stats().queue_count == 0
+
+
+def test_a_filter_skips_messages_and_says_how_far_it_looked(rig):
+    for number in range(20):
+        rig.put(make_message(tags="even" if number % 2 == 0 else "odd", body=b"%d" % number))
+    code = make_message(tags="odd").tag_code
+    result = rig.store.get_messages("T", 0, 0, 5, accept=lambda tag: tag == code)
+    assert [decode_record(r).body for r in result.records] == [b"1", b"3", b"5", b"7", b"9"]
+    assert result.next_offset == 10
+    nothing = rig.store.get_messages("T", 0, 0, 5, accept=lambda _: False)
+    assert (nothing.status, nothing.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 20)
+
+
+def test_the_first_message_ignores_the_byte_limit(rig):
+    for _ in range(3):
+        rig.put(make_message(body=bytes(500)))
+    assert rig.store.get_messages("T", 0, 0, 32, bytes_max=10).count == 1
+    assert rig.store.get_messages("T", 0, 0, 32, bytes_max=1300).count == 2
+
+
+def test_a_cold_read_is_loaded_elsewhere(disk, rig):
+    for number in range(15):
+        rig.put(make_message(body=b"%d" % number))
+    rig.work(2)
+    disk.is_cold = True
+    result = rig.store.get_messages("T", 0, 3, 5)
+    assert result.is_cold
+    assert result.records == []
+    loaded = result.load()
+    assert not loaded.is_cold
+    assert [decode_record(r).body for r in loaded.records] == [b"%d" % n for n in range(3, 8)]
+    assert loaded.next_offset == 8
+    assert rig.store.stats().cold_get_count == 1
+
+
+def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
+    results: list[PutResult] = []
+    rig.put(make_message())
+    rig.store.put_batch([make_message(body=b"%d" % n) for n in range(3)], results.append)
+    rig.store.commit()
+    (result,) = results
+    assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
+    ids = result.message_id.split(",")
+    assert len(ids) == 3
+    records = rig.store.get_messages("T", 0, 1, 32).records
+    assert [decode_record(r).offset_message_id for r in records] == ids
+    assert len({decode_record(r).store_timestamp for r in records}) == 1
+    assert result.size == sum(map(len, records))
+
+
+def test_a_batch_never_spans_two_files(rig):
+    while rig.store.commit_log.end < 3500:
+        rig.put(make_message(body=bytes(100)))
+    results: list[PutResult] = []
+    rig.store.put_batch([make_message(body=bytes(200)) for _ in range(5)], results.append)
+    rig.store.commit()
+    assert results[0].physical_offset == 4096
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        make_message(body=bytes(4096)),  # larger than a file of the log
+        make_message(body=bytes(5 << 20)),
+        make_message(topic="x" * 128),
+        make_message(topic="ü" * 100),
+        make_message(topic="a/b"),
+        make_message(topic=""),
+        make_message(queue_id=-1),
+    ],
+    ids=["file", "body", "topic chars", "topic bytes", "path", "empty", "queue"],
+)
+def test_what_cannot_be_stored_is_refused_at_once(rig, message):
+    results: list[PutResult] = []
+    rig.store.put(message, results.append)
+    assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL]
+    rig.store.put_batch([message, message], results.append)
+    assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL] * 2
+    rig.store.commit()
+    assert rig.store.commit_log.end == 0
+    assert rig.put(make_message()).queue_offset == 0
+
+
+def test_properties_beyond_the_length_field_are_refused(rig):
+    settings = small_settings(mapped_file_size_commit_log=1 << 20, store_path_root_dir="/other")
+    rig = StoreRig(MemoryDisk(), settings)
+    long = make_message(properties={"a": "ü" * 16384})
+    assert rig.put(long).status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    assert rig.put(make_message(properties={"a": "u" * 33000})).status is PutStatus.MESSAGE_ILLEGAL
+    assert rig.put(make_message(properties={"a": "u" * 32765})).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("sys_flag", [0x4, 0xC])
+def test_prepared_and_rolled_back_messages_take_no_place_in_the_queue(rig, sys_flag):
+    assert rig.put(make_message(sys_flag=sys_flag)).queue_offset == 0
+    assert rig.put(make_message(sys_flag=0x8)).queue_offset == 0
+    assert rig.store.max_offset("T", 0) == 1
+
+
+def test_delayed_messages_carry_their_delivery_time(rig):
+    rig.put(make_message("SCHEDULE_TOPIC_XXXX", queue_id=2, tags="A"))
+    entry = rig.store.queue("SCHEDULE_TOPIC_XXXX", 2).entry(0)
+    assert entry.tag_code == rig.clock.now_ms + 10_000
+
+
+def test_listeners_hear_of_each_queue_before_the_answers(rig):
+    heard = []
+    rig.store.add_arrival_listener(lambda *facts: heard.append(facts))
+    tag = make_message(tags="A").tag_code
+    rig.store.put(make_message(queue_id=1, tags="A"), lambda _: heard.append("answered"))
+    rig.store.put(make_message(queue_id=2, tags="A"), lambda _: None)
+    rig.store.put(make_message(queue_id=2, tags="B"), lambda _: None)
+    rig.store.commit()
+    now_ms = rig.clock.now_ms
+    assert heard == [("T", 1, 1, tag, now_ms), ("T", 2, 2, None, now_ms), "answered"]
+
+
+def test_one_commit_is_one_write(disk, rig):
+    for _ in range(10):
+        rig.store.put(make_message(), lambda _: None)
+    rig.store.commit()
+    path, offset, size = disk.last_write
+    assert path.endswith("commitlog/00000000000000000000")
+    assert (offset, size) == (0, rig.store.commit_log.end)
+
+
+def test_a_second_opener_is_told_that_the_store_is_locked(disk, rig):
+    with pytest.raises(LockHeld):
+        StoreRig(disk)
+    rig.store.close()
+    StoreRig(disk).store.close()
+
+
+def test_store_time_never_runs_backwards(rig):
+    first = rig.put(make_message())
+    rig.clock.advance(-5000)
+    second = rig.put(make_message())
+    assert second.store_timestamp == first.store_timestamp
+
+
+def test_a_clean_stop_leaves_no_abort_file_and_no_spare_file(disk):
+    rig = StoreRig(disk)
+    for _ in range(30):
+        rig.put(make_message(body=bytes(100)))
+    rig.work(3)
+    assert disk.exists("/store/abort")
+    rig.store.close()
+    assert not disk.exists("/store/abort")
+    last = disk.names("/store/commitlog")[-1]
+    assert int(last) < rig.store.commit_log.end
+    again = StoreRig(disk)
+    assert again.store.recovered.was_clean
+    assert again.store.recovered.record_count == 0
+    assert len(bodies(again)) == 30
+    assert again.put(make_message()).queue_offset == 30
+
+
+def test_deleting_a_topic_frees_its_files_and_offsets_begin_again(disk, rig):
+    for number in range(30):
+        rig.put(make_message("Gone", number % 2))
+        rig.put(make_message("Stays"))
+    rig.work(2)
+    rig.store.delete_topic("Gone")
+    assert rig.store.max_offset("Gone", 0) == 0
+    assert rig.put(make_message("Gone", 0)).queue_offset == 0
+    rig.work(5)
+    assert rig.store.topics() == {"Gone", "Stays"}
+    assert disk.names("/store/consumequeue/Gone") == ["0"]
+    assert len(bodies(rig, "Stays")) == 30
+
+
+def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    assert [result.queue_offset for result in results] == [1]
+    job = rig.store.flush_job(rig.clock.now_ms)
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    assert rig.store.flush_job(rig.clock.now_ms) is None  # one at a time
+    job.run()
+    rig.store.flush_done(job)
+    assert [result.queue_offset for result in results] == [1, 0]
+    rig.flush()
+    assert [result.queue_offset for result in results] == [1, 0, 2]
+    assert {result.status for result in results} == {PutStatus.PUT_OK}
+
+
+def test_a_slow_disk_is_answered_as_flush_timeout(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    job = rig.store.flush_job(rig.clock.now_ms)
+    rig.store.flush_job(rig.clock.advance(5_000))
+    assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
+    job.run()
+    rig.store.flush_done(job)
+    assert len(results) == 1
+
+
+def test_async_flush_follows_the_timers(disk, rig):
+    rig.put(make_message())
+    rig.flush(rig.clock.advance(10_001))
+    assert rig.store.stats().flush_count == 1
+    rig.put(make_message())
+    rig.flush(rig.clock.advance(600))
+    assert rig.store.stats().flush_count == 1  # too little is dirty
+    for _ in range(200):
+        rig.put(make_message())
+    rig.flush(rig.clock.advance(600))
+    assert rig.store.stats().flush_count == 2
+    assert rig.store.stats().flushed_offset == rig.store.commit_log.end
+
+
+def test_a_slave_takes_no_puts_until_its_role_changes(rig):
+    rig.store.role_writable = False
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert not rig.store.is_writable
+    rig.store.role_writable = True
+    assert rig.put(make_message()).status is PutStatus.PUT_OK
+
+
+def test_a_closed_store_takes_no_puts(rig):
+    rig.store.close()
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
