@@ -37,6 +37,7 @@ from cometmq.remoting.transport.settings import (
 )
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Step, every
 from cometmq.store.disk import OsDisk
@@ -102,7 +103,12 @@ class BrokerApp:
         stack.callback(workers.close)
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
-        client = RemotingClient(ClientSettings(), log=self._log, clock_ms=self._clock.monotonic_ms)
+        client = RemotingClient(
+            ClientSettings(),
+            log=self._log,
+            clock_ms=self._clock.monotonic_ms,
+            on_close=self._namesrv_lost,
+        )
         stack.push_async_callback(client.close)
         broker = assemble(
             Parts(
@@ -136,6 +142,11 @@ class BrokerApp:
         await self._stack.aclose()
         self._log.info("broker.stopped")
 
+    def _namesrv_lost(self, peer: Peer) -> None:
+        """Register anew: a name server drops a broker together with its connection."""
+        if self._broker is not None:
+            self._broker.registration.connection_lost(peer.address)
+
     def _open_store(self) -> MessageStore:
         settings = self._loaded.value
         return MessageStore.open(
@@ -143,6 +154,7 @@ class BrokerApp:
             disk=OsDisk(open_files_max=settings.open_queue_files_max),
             clock_ms=self._clock.now_ms,
             log=self._log,
+            memory_bytes=memory_limit_bytes(),
         )
 
     async def _listen(self, broker: Broker) -> Server[Broker]:
@@ -168,7 +180,7 @@ class BrokerApp:
             server.flush()
 
         broker.driver.after_commit = after_commit
-        broker.store.on_arrival = broker.hold.arrived
+        broker.store.add_arrival_listener(broker.hold.arrived)
         self._stack.push_async_callback(server.close, 0)
         bind = settings.bind_address or "0.0.0.0"  # noqa: S104  # a broker serves the network
         await server.listen(bind, self._ports.main)

@@ -28,6 +28,7 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
@@ -173,6 +174,7 @@ def assemble(parts: Parts) -> Broker:
         host=host,
         store_host=store_host,
         settings_file=_settings_file(parts),
+        memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
     )
     tables.topics_changed.then = broker.registration.notify
@@ -191,8 +193,9 @@ def _delay(
         host=store_host,
         log=parts.log,
     )
-    if not parts.store.was_clean:
-        delay.expect_copies(parts.store.last_store_timestamp)
+    recovered = parts.store.recovered
+    if not recovered.was_clean:
+        delay.expect_copies(recovered.last_timestamp)
     return delay
 
 

@@ -61,6 +61,7 @@ class Broker:
     cluster_pair: str = ""  # the property that every message gets
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
+    memory_bytes: int = 8 << 30  # what the process may use: the window of hot messages
     started_ms: int = 0
     is_stopping: bool = False
 

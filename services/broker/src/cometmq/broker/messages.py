@@ -23,7 +23,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
     without_property,
 )
-from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
 
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
@@ -206,4 +206,14 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
         tag_code=tag_code(group),
         keys=(group,),
         wait=False,
+    )
+
+
+def stored_bytes(record: MessageRecord) -> bytes:
+    """Return a record as it lies in the log: what pulls and queries answer with."""
+    return encode_record(
+        record.to_new_message(),
+        record.queue_offset,
+        record.physical_offset,
+        record.store_timestamp,
     )

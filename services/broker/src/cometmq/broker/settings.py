@@ -14,6 +14,7 @@ from cometmq.store.settings import MUTABLE, StoreSettings
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
 NAME_CHARS_MAX: Final = 127
+TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no text
 
 
 def _host_name() -> str:
@@ -129,7 +130,12 @@ class BrokerSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
     # Sending
     start_accept_send_request_time_stamp: Annotated[
         int,
-        Meta(ge=0, extra=MUTABLE, description="Sends are refused until this time (ms since 1970)."),
+        Meta(
+            ge=0,
+            le=TIME_MS_MAX,
+            extra=MUTABLE,
+            description="Sends are refused until this time (ms since 1970).",
+        ),
     ] = 0
     reject_transaction_message: Annotated[
         bool, Meta(extra=MUTABLE, description="Refuse transactional messages.")

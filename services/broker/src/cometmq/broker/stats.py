@@ -45,6 +45,7 @@ class BrokerStats:
     """All counters."""
 
     __slots__ = (
+        "any_queue_count",
         "busy_count",
         "cold_read_count",
         "delayed_count",
@@ -78,6 +79,7 @@ class BrokerStats:
         self.delayed_count = 0
         self.delivered_count = 0
         self.busy_count = 0
+        self.any_queue_count = 0  # sends that left the queue to the broker
         self.send_without_permission_count = 0
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group

@@ -10,7 +10,7 @@ Hot path: `put` is one call and one test per message; everything else is per bat
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cometmq.remoting.errors import Overloaded, SystemBusy
 from cometmq.remoting.log import Log
@@ -68,6 +68,7 @@ class StoreDriver:
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._flushing: asyncio.Future[None] | None = None
+        self._reads: set[asyncio.Future[Any]] = set()
         self.commit_count = 0
 
     def put(self, message: NewMessage, done: PutDone) -> None:
@@ -83,7 +84,7 @@ class StoreDriver:
     @property
     def waiting_count(self) -> int:
         """Sends that wait until their bytes are on the disk."""
-        return self._store.waiting_count
+        return self._store.waiting_put_count
 
     def commit(self) -> None:
         """Write what is staged, wake held pulls, let the answers leave."""
@@ -91,7 +92,7 @@ class StoreDriver:
         self.commit_count += 1
         self._store.commit()
         self.after_commit()
-        if self._store.waiting_count:
+        if self._store.waiting_put_count:
             self._flush()
 
     def read(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
@@ -103,6 +104,8 @@ class StoreDriver:
             future = self._workers.read.submit(job)
         except Overloaded as error:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
+        self._reads.add(future)
+        future.add_done_callback(self._reads.discard)
         future.add_done_callback(lambda ended: done(ended.result()))
 
     def tick(self) -> None:
@@ -113,10 +116,11 @@ class StoreDriver:
             future.add_done_callback(partial(self._job_ended, job))
 
     async def drain(self) -> None:
-        """Write everything that was put and wait for the flush that runs."""
+        """Write everything that was put; wait until reads and those who wait are answered."""
         self.commit()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        while self._flushing is not None or self._reads:
+            flushing = [] if self._flushing is None else [self._flushing]
+            await asyncio.wait([*flushing, *self._reads])
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -138,7 +142,7 @@ class StoreDriver:
         self._flushing = None
         self._store.flush_done(job, _error(future))
         self.after_commit()
-        if self._store.waiting_count:
+        if self._store.waiting_put_count:
             self._flush()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:

@@ -49,13 +49,24 @@ def _starts_at_zero(broker: Broker, header: QueryConsumerOffset) -> bool:
     if store.min_offset(topic, queue_id) > 0:
         return False
     if broker.settings.young_queue_starts_at_zero:
-        return store.is_in_memory(topic, queue_id, 0)
+        return _is_in_memory(broker, topic, queue_id)
     if broker.offsets.queues(header.consumer_group, topic):
         return True  # the topic got another queue while the group consumed the others
     age_ms = _subscription_age_ms(broker, header.consumer_group, topic)
     if age_ms is None:
         return False
     return broker.clock.now_ms() - age_ms <= store.earliest_store_time(topic, queue_id)
+
+
+def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> bool:
+    """Tell whether a queue's first message is so young that RocketMQ counts it as in memory."""
+    queue = broker.store.queue(topic, queue_id)
+    entry = None if queue is None else queue.entry(0)
+    if entry is None:
+        return False
+    behind = broker.store.commit_log.end - entry.physical_offset
+    ratio = broker.settings.access_message_in_memory_max_ratio
+    return behind <= broker.memory_bytes * ratio // 100
 
 
 def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | None:

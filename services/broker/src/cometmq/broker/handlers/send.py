@@ -74,7 +74,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     header = call.header
     topic = header.topic
     config = _admit(broker, call)
-    queue_id = _queue_id(broker, config, header.queue_id, call)
+    answered_id = queue_id = _queue_id(broker, config, header.queue_id, call)
     sent = read_sent(header.properties, broker.cluster_pair)
     if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
         topic, queue_id = _redirect(broker, call, topic, queue_id)
@@ -103,9 +103,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         message.sys_flag |= SysFlag.MULTI_TAGS
     if sent.delay_level > 0:
         delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
-    broker.driver.put(
-        message, lambda result: _answer(broker, call, topic, header.queue_id, result, 1)
-    )
+    broker.driver.put(message, lambda result: _answer(broker, call, topic, answered_id, result, 1))
 
 
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
@@ -221,7 +219,8 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
 def _queue_id(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
     """Return the queue to write to; a negative wish means any."""
     if queue_id < 0:
-        return broker.stats.put_count % max(1, config.write_queue_nums)
+        broker.stats.any_queue_count += 1
+        return broker.stats.any_queue_count % max(1, config.write_queue_nums)
     if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
         raise ServerError(refusals.queue_illegal(queue_id, config, call.peer.address))
     return queue_id
@@ -293,7 +292,7 @@ _REFUSALS: Final = {
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
     """Return code and remark for a message that was not stored."""
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        usage = broker.store.stats().disk_used_ratio
+        usage = broker.store.stats().disk_used_percent / 100
         return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
     code, remark = _REFUSALS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"))
     return int(code), remark

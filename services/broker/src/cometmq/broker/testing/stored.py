@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker in memory with a real store in a folder: what the data plane's tests start."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.handlers.pull import resume
+from cometmq.broker.hold import HoldTable
+from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.testing.brokers import SETTINGS, memory_broker
+from cometmq.broker.testing.peers import FakePeer
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.settings import load
+from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.disk import OsDisk
+from cometmq.store.message_store import MessageStore
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+}
+
+
+@asynccontextmanager
+async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
+    """Run a broker on a store in a folder; what it puts is committed by `ask`."""
+    given = {"storePathRootDir": str(folder), **SMALL_FILES, **settings}
+    loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
+    broker = memory_broker(**given)
+    clock_ms = broker.clock.now_ms
+    store = MessageStore.open(loaded.value, disk=OsDisk(), clock_ms=clock_ms, log=NO_LOG)
+    workers = Workers.start()
+    broker.store = store
+    broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
+    broker.saver = ConfigSaver(workers.config, log=NO_LOG)
+    broker.hold = HoldTable(count_max=loaded.value.pull_thread_pool_queue_capacity)
+    broker.delay = DelayService(
+        store,
+        DelayLevels.parse(loaded.value.message_delay_level),
+        delay_file(str(folder / "config" / "delayOffset.json")),
+        put=broker.driver.put,
+        saver=broker.saver,
+        host=broker.store_host,
+        log=NO_LOG,
+    )
+
+    def after_commit() -> None:
+        for held in broker.hold.take_ready():
+            resume(broker, held)
+
+    broker.driver.after_commit = after_commit
+    store.add_arrival_listener(broker.hold.arrived)
+    try:
+        yield broker
+    finally:
+        await broker.driver.drain()
+        await broker.saver.drain()
+        store.close()
+        workers.close()
+
+
+def call_with(code: int, header: Any, body: bytes = b"", **fields: Any) -> Call[Any]:
+    """Return a call from a new connection."""
+    return Call(code=code, header=header, body=body, peer=FakePeer(), **fields)
+
+
+def ask(broker: Broker, call: Call[Any]) -> Reply | None:
+    """Have a call served as the server would, and commit; None if it waits for more."""
+    try:
+        result: Any = HANDLERS[call.code](broker, call)
+    except CommandError as error:
+        return Reply(code=error.code, remark=error.remark)
+    if result is None:
+        broker.driver.commit()
+        return last_answer(call)
+    return result if isinstance(result, Reply) else Reply(header=result)
+
+
+def last_answer(call: Call[Any]) -> Reply | None:
+    """Return the answer that came later, None if there is none yet."""
+    replies: list[Reply] = call.peer.replies
+    return replies[-1] if replies else None

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets over the wire, where new groups start, and the ends of queues."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.producers import Client
+from cometmq.broker.testing import FakePeer, expected_answer
+from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Reply
+from cometmq.remoting.commands.offsets import (
+    GetEarliestMsgStoretime,
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffsetByTimestamp,
+    UpdateConsumerOffset,
+)
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.testing.golden import load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+QUERY = QueryConsumerOffset("G", "T", 1)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        yield broker
+
+
+def store(broker: Broker, count: int = 1, queue_id: int = 1) -> None:
+    for _ in range(count):
+        header = SendMessageV2("P", "T", "TBW102", 4, queue_id, 0, 0, 0, "")
+        ask(broker, call_with(310, header, b"x"))
+
+
+def asked(broker: Broker, code: int, header: Any) -> Reply:
+    reply = ask(broker, call_with(code, header))
+    assert reply is not None
+    return reply
+
+
+def committed(broker: Broker) -> int | None:
+    reply = asked(broker, Code.QUERY_CONSUMER_OFFSET, QUERY)
+    if reply.code:
+        assert reply.code == ResponseCode.QUERY_NOT_FOUND
+        return None
+    return reply.header.offset
+
+
+def subscribe(broker: Broker) -> None:
+    data = ConsumerData(
+        group_name="G",
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[SubscriptionData(topic="T", sub_string="*")],
+    )
+    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, broker.clock.monotonic_ms()))
+
+
+def test_a_committed_offset_is_answered(broker: Broker) -> None:
+    store(broker, 3)
+    reply = asked(broker, Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 1, 2))
+    assert reply == Reply()
+    assert committed(broker) == 2
+
+
+def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
+    assert committed(broker) == 0
+
+
+def test_a_new_group_on_a_young_topic_decides_for_itself(broker: Broker) -> None:
+    """RocketMQ 4 answers 0, and CONSUME_FROM_LAST_OFFSET is not obeyed."""
+    store(broker)
+    broker.clock.advance(10)
+    subscribe(broker)
+    assert committed(broker) is None
+
+
+def test_messages_after_the_subscription_are_not_skipped(broker: Broker) -> None:
+    """The consumer learns of a new topic's queues later than the first message comes."""
+    subscribe(broker)
+    broker.clock.advance(10)
+    store(broker)
+    assert committed(broker) == 0
+
+
+def test_a_queue_added_to_a_consumed_topic_is_consumed_whole(broker: Broker) -> None:
+    broker.offsets.commit("G", "T", 0, 17)
+    store(broker)
+    assert committed(broker) == 0
+
+
+async def test_the_old_rule_can_be_switched_on(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, youngQueueStartsAtZero="true") as broker:
+        store(broker)
+        assert committed(broker) == 0
+        broker.memory_bytes = 0
+        store(broker)
+        assert committed(broker) is None
+
+
+def test_the_ends_of_queues(broker: Broker) -> None:
+    assert asked(broker, Code.GET_MAX_OFFSET, GetMaxOffset("T", 1)).header.offset == 0
+    assert asked(broker, Code.GET_MIN_OFFSET, GetMinOffset("T", 1)).header.offset == 0
+    header = GetEarliestMsgStoretime("T", 1)
+    assert asked(broker, Code.GET_EARLIEST_MSG_STORETIME, header).header.timestamp == -1
+
+    stored_ms = broker.clock.now_ms()
+    store(broker, 3)
+
+    assert asked(broker, Code.GET_MAX_OFFSET, GetMaxOffset("T", 1)).header.offset == 3
+    assert asked(broker, Code.GET_EARLIEST_MSG_STORETIME, header).header.timestamp == stored_ms
+    assert broker.store.queue("T", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("delta_ms", "boundary", "expected"),
+    [
+        (-100, None, 0),
+        (0, None, 0),
+        (4, None, 0),
+        (6, None, 1),
+        (1000, None, 2),
+        (5, "LOWER", 1),
+        (5, "upper", 0),
+    ],
+)
+def test_offsets_by_time(
+    broker: Broker, delta_ms: int, boundary: str | None, expected: int
+) -> None:
+    start_ms = broker.clock.now_ms()
+    for _ in range(3):
+        store(broker)
+        broker.clock.advance(10)
+    header = SearchOffsetByTimestamp("T", 1, start_ms + delta_ms, boundary)
+    assert asked(broker, Code.SEARCH_OFFSET_BY_TIMESTAMP, header).header.offset == expected
+
+
+EXCHANGES = [
+    one
+    for pattern in ("014-*", "015-*", "029-*", "030-*", "031-*", "032-*")
+    for one in load_exchanges(GOLDEN, pattern)
+    if one.response is not None and expected_answer(one).code == 0
+]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
+async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
+    """Each queue is brought to the length that the captured answer tells of."""
+    expected = expected_answer(exchange)
+    call = call_of(exchange.request, FakePeer())
+    header = call.header
+    if call.code == Code.GET_MAX_OFFSET:
+        count = int(expected.ext["offset"])
+        for _ in range(count):
+            message = SendMessageV2("P", header.topic, "TBW102", 4, header.queue_id, 0, 0, 0, "")
+            ask(broker, call_with(310, message, b"x"))
+    if call.code == Code.QUERY_CONSUMER_OFFSET and expected.ext["offset"] != "0":
+        offset = int(expected.ext["offset"])
+        broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, offset)
+    if call.code == Code.GET_EARLIEST_MSG_STORETIME and expected.ext["timestamp"] != "-1":
+        broker.clock.jump(int(expected.ext["timestamp"]))
+        message = SendMessageV2("P", header.topic, "TBW102", 4, header.queue_id, 0, 0, 0, "")
+        ask(broker, call_with(310, message, b"x"))
+
+    reply = ask(broker, call)
+
+    assert reply is not None
+    assert reply.code == 0
+    answered = msgspec.to_builtins(reply.header) if reply.header is not None else {}
+    assert {name: str(value) for name, value in answered.items()} == expected.ext

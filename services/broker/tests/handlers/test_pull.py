@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pulls: the checks, statuses and offsets, long polling, cold reads."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.producers import Client
+from cometmq.broker.testing import FakePeer, expected_answer
+from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.store.disk import OsFile
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+PULL = PullMessage("G", "T", 1, 0, 32, SUBSCRIPTION, 0, 15_000, 0, "*")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        broker.topics.create("T", queue_nums=4)
+        yield broker
+
+
+def store(broker: Broker, *tags: str, topic: str = "T", queue_id: int = 1) -> None:
+    for tag in tags:
+        text = f"TAGS\x01{tag}" if tag else ""
+        header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, text)
+        ask(broker, call_with(310, header, tag.encode()))
+
+
+def pull_call(**fields: Any) -> Call[PullMessage]:
+    return call_with(RequestCode.PULL_MESSAGE, msgspec.structs.replace(PULL, **fields))
+
+
+def pull(broker: Broker, **fields: Any) -> Reply:
+    reply = ask(broker, pull_call(**fields))
+    assert reply is not None
+    return reply
+
+
+def bodies(reply: Reply) -> list[bytes]:
+    return [decode_record(record).body for record in reply.body]
+
+
+def subscribe(broker: Broker, expression: str, *, model: str = "CLUSTERING") -> None:
+    tags = [] if expression == "*" else [tag.strip() for tag in expression.split("||")]
+    subscription = SubscriptionData(
+        topic="T",
+        sub_string=expression,
+        tags_set=tags,
+        code_set=[tag_code(tag) for tag in tags],
+        sub_version=100,
+    )
+    data = ConsumerData(
+        group_name="G",
+        consume_type="CONSUME_PASSIVELY",
+        message_model=model,
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[subscription],
+    )
+    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+
+
+def test_messages_are_answered_as_stored(broker: Broker) -> None:
+    store(broker, "a", "b", "c")
+    reply = pull(broker, queue_offset=1)
+
+    assert (reply.code, reply.remark) == (0, "FOUND")
+    assert reply.header == PullMessageReply(0, 3, 0, 3)
+    assert bodies(reply) == [b"b", b"c"]
+    assert (broker.stats.get_count, broker.stats.found_count) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "remark", "next_offset"),
+    [
+        ({"queue_offset": 3}, 19, "OFFSET_OVERFLOW_ONE", 3),
+        ({"queue_offset": 4}, 21, "OFFSET_OVERFLOW_BADLY", 3),
+        ({"queue_offset": -1}, 21, "OFFSET_TOO_SMALL", 0),
+        ({"queue_id": 0}, 19, "NO_MESSAGE_IN_QUEUE", 0),
+        ({"queue_id": 0, "queue_offset": 7}, 21, "NO_MESSAGE_IN_QUEUE", 0),
+        ({"subscription": "nothing"}, 20, "NO_MATCHED_MESSAGE", 3),
+    ],
+)
+def test_statuses(
+    broker: Broker, fields: dict[str, Any], code: int, remark: str, next_offset: int
+) -> None:
+    store(broker, "a", "b", "c")
+    reply = pull(broker, **fields)
+
+    assert (reply.code, reply.remark) == (code, remark)
+    assert reply.header.next_begin_offset == next_offset
+    assert broker.stats.miss_count == 1
+
+
+def test_a_pull_creates_no_queue(broker: Broker) -> None:
+    pull(broker, queue_id=3)
+    assert broker.store.queue("T", 3) is None
+
+
+def test_an_offset_outside_the_queue_is_reported_to_operators(broker: Broker) -> None:
+    store(broker, "a")
+    pull(broker, queue_offset=9)
+    broker.driver.commit()
+
+    (event,) = broker.store.get_messages("OFFSET_MOVED_EVENT", 0, 0, 32).records
+    assert b'"offsetRequest":9' in decode_record(event).body
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("*", [b"a", b"b", b"c"]), ("b", [b"b"]), ("a || c", [b"a", b"c"]), ("", [b"a", b"b", b"c"])],
+)
+def test_tags_in_the_request(broker: Broker, expression: str, expected: list[bytes]) -> None:
+    store(broker, "a", "b", "c")
+    assert bodies(pull(broker, subscription=expression)) == expected
+
+
+def test_tags_of_the_registered_subscription(broker: Broker) -> None:
+    subscribe(broker, "a || c")
+    store(broker, "a", "b", "c")
+    reply = pull(broker, sys_flag=0, subscription=None, sub_version=100)
+    assert bodies(reply) == [b"a", b"c"]
+
+
+def test_the_answer_is_bounded_by_count(broker: Broker) -> None:
+    store(broker, *("a" for _ in range(40)))
+    assert len(pull(broker).body) == 32
+    assert len(pull(broker, max_msg_nums=5).body) == 5
+    assert len(pull(broker, max_msg_nums=-1).body) == 1
+    assert len(pull(broker, max_msg_nums=1 << 30).body) == 32
+
+
+def refusal(broker: Broker, **fields: Any) -> tuple[int, str | None]:
+    reply = pull(broker, **fields)
+    return reply.code, reply.remark
+
+
+def test_refusals_of_requests(broker: Broker) -> None:
+    faq = "See http://rocketmq.apache.org/docs/faq/ for further details."
+    assert refusal(broker, topic="No") == (
+        17,
+        f"topic[No] not exist, apply first please! \n{faq}",
+    )
+    assert refusal(broker, queue_id=4) == (
+        1,
+        (
+            "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4] "
+            "consumer:[/127.0.0.1:40001]"
+        ),
+    )
+    assert refusal(broker, queue_id=-1)[0] == 1
+    assert refusal(broker, expression_type="SQL92", subscription="a > 1") == (
+        1,
+        "The broker does not support consumer to filter message by SQL92",
+    )
+    assert refusal(broker, subscription="||")[0] == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_refusals_by_configuration(broker: Broker) -> None:
+    config = broker.topics.get("T")
+    assert config is not None
+    broker.topics.put(msgspec.structs.replace(config, perm=2))
+    assert refusal(broker) == (16, "the topic[T] pulling message is forbidden")
+    broker.groups.disable("G")
+    assert refusal(broker) == (16, "subscription group no permission, G")
+
+
+async def test_refusals_by_settings(tmp_path: Path) -> None:
+    settings = {"autoCreateSubscriptionGroup": "false", "brokerPermission": "2"}
+    async with stored_broker(tmp_path, **settings) as broker:
+        assert refusal(broker) == (16, "the broker[127.0.0.1] pulling message is forbidden")
+    settings["brokerPermission"] = "6"
+    async with stored_broker(tmp_path, **settings) as broker:
+        code, remark = refusal(broker)
+        assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (remark or "").startswith("subscription group [G] does not exist, \n")
+
+
+def test_consumers_must_be_registered_with_their_latest_subscription(broker: Broker) -> None:
+    registered = {"sys_flag": 0, "subscription": None, "sub_version": 101}
+    assert refusal(broker, **registered)[0] == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    subscribe(broker, "*")
+    assert refusal(broker, **registered) == (25, "the consumer's subscription not latest")
+    broker.topics.create("U", queue_nums=4)
+    code, remark = refusal(broker, **registered, topic="U")
+    assert code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert (remark or "").startswith("the consumer's subscription not exist\n")
+
+
+def test_broadcasting_must_be_allowed(broker: Broker) -> None:
+    subscribe(broker, "*", model="BROADCASTING")
+    config = broker.groups.find("G", auto_create=True)
+    assert config is not None
+    broker.groups.put(msgspec.structs.replace(config, consume_broadcast_enable=False))
+    assert refusal(broker, sys_flag=0, subscription=None) == (
+        16,
+        "the consumer group[G] can not consume by broadcast way",
+    )
+
+
+def test_a_commit_comes_along(broker: Broker) -> None:
+    pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=7)
+    assert broker.offsets.committed("G", "T", 1) == 7
+    pull(broker, sys_flag=SUBSCRIPTION, commit_offset=9)
+    assert broker.offsets.committed("G", "T", 1) == 7
+
+
+def hold(broker: Broker, **fields: Any) -> Call[PullMessage]:
+    call = pull_call(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields})
+    assert ask(broker, call) is None
+    return call
+
+
+def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:
+    call = hold(broker)
+    store(broker, "x", queue_id=2)
+    assert last_answer(call) is None
+
+    store(broker, "a")
+
+    answer = last_answer(call)
+    assert answer is not None
+    assert bodies(answer) == [b"a"]
+    assert broker.hold.count == 0
+
+
+def test_a_held_pull_with_a_filter_waits_for_its_tag(broker: Broker) -> None:
+    call = hold(broker, subscription="b")
+    store(broker, "a")
+    assert last_answer(call) is None
+    store(broker, "b")
+    answer = last_answer(call)
+    assert answer is not None
+    assert bodies(answer) == [b"b"]
+
+
+def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
+    call = hold(broker, subscription="b")
+    store(broker, "a")
+    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
+    broker.driver.after_commit()
+
+    answer = last_answer(call)
+    assert answer is not None
+    assert (answer.code, answer.header.next_begin_offset) == (20, 1)
+
+
+def test_a_held_pull_ends_with_its_time(broker: Broker) -> None:
+    call = hold(broker, suspend_timeout_millis=500)
+    broker.clock.advance(499)
+    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.driver.after_commit()
+    assert last_answer(call) is None
+
+    broker.clock.advance(1)
+    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.driver.after_commit()
+    answer = last_answer(call)
+    assert answer is not None
+    assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+
+
+def test_the_offset_is_committed_once_although_the_pull_runs_twice(broker: Broker) -> None:
+    hold(broker, sys_flag=SUBSCRIPTION | SUSPEND | COMMIT, commit_offset=5)
+    assert broker.offsets.committed("G", "T", 1) == 5
+    broker.offsets.commit("G", "T", 1, 6)
+    store(broker, "a")
+    assert broker.offsets.committed("G", "T", 1) == 6
+
+
+def test_a_topic_deleted_meanwhile_answers_the_held_pull(broker: Broker) -> None:
+    call = hold(broker)
+    broker.topics.remove("T")
+    broker.hold.wake_all()
+    broker.driver.after_commit()
+    answer = last_answer(call)
+    assert answer is not None
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_closed_connection_gets_no_answer(broker: Broker) -> None:
+    call = hold(broker)
+    call.peer.close()
+    store(broker, "a")
+    assert last_answer(call) is None
+    assert broker.hold.count == 0
+
+
+async def test_held_pulls_are_bounded(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, pullThreadPoolQueueCapacity="1") as broker:
+        broker.topics.create("T", queue_nums=4)
+        hold(broker)
+        reply = pull(broker, sys_flag=SUBSCRIPTION | SUSPEND)
+        assert reply.code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_without_long_polling_a_pull_waits_shortly(tmp_path: Path) -> None:
+    settings = {"longPollingEnable": "false", "shortPollingTimeMills": "100"}
+    async with stored_broker(tmp_path, **settings) as broker:
+        broker.topics.create("T", queue_nums=4)
+        call = hold(broker)
+        broker.clock.advance(100)
+        broker.hold.expire(broker.clock.monotonic_ms())
+        broker.driver.after_commit()
+        assert last_answer(call) is not None
+
+
+async def test_cold_messages_are_read_on_a_worker(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(broker, "a")
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+    call = pull_call()
+
+    assert ask(broker, call) is None
+    assert broker.stats.cold_read_count == 1
+    await broker.driver.drain()
+
+    answer = last_answer(call)
+    assert answer is not None
+    assert bodies(answer) == [b"a"]
+
+
+def comparable(exchange: Exchange) -> bool:
+    """Leave out what needs SQL filters or the state of a running consumer."""
+    return exchange.response is not None and expected_answer(exchange).code != 28
+
+
+GOLDEN_PULLS = [one for one in load_exchanges(GOLDEN, "011-*") if comparable(one)]
+
+
+@pytest.mark.parametrize("exchange", GOLDEN_PULLS, ids=lambda exchange: exchange.name)
+async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
+    """The broker is put into the state of the captured one; code, remark and ext must agree."""
+    expected = expected_answer(exchange)
+    settings = {}
+    if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        settings["autoCreateSubscriptionGroup"] = "false"
+    if "the broker[" in (expected.remark or ""):
+        settings["brokerPermission"] = "2"
+    async with stored_broker(tmp_path, **settings) as broker:
+        call = call_of(exchange.request, FakePeer())
+        prepare(broker, call.header, expected)
+        reply = ask(broker, call)
+        if reply is None:
+            broker.hold.wake_all()
+            broker.driver.after_commit()
+            reply = last_answer(call)
+
+        assert reply is not None
+        assert reply.code == expected.code
+        if "consumer:[" not in (expected.remark or ""):
+            assert reply.remark == expected.remark
+        if expected.ext:
+            answered = {
+                name: str(value) for name, value in msgspec.to_builtins(reply.header).items()
+            }
+            assert answered == expected.ext
+
+
+def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
+    """Bring topic, group, subscription and queue into the state that the answer tells of."""
+    remark = expected.remark or ""
+    if expected.code != ResponseCode.TOPIC_NOT_EXIST:
+        queue_nums = 2 if "readQueueNums:[2]" in remark else 8
+        broker.topics.create(header.topic, queue_nums=queue_nums)
+    config = broker.topics.get(header.topic)
+    if "the topic[" in remark and config is not None:
+        broker.topics.put(msgspec.structs.replace(config, perm=2))
+    if "no permission" in remark:
+        broker.groups.find(header.consumer_group, auto_create=True)
+        broker.groups.disable(header.consumer_group)
+    if not header.sys_flag & SUBSCRIPTION and "group info" not in remark:
+        register(broker, header, expected)
+    count = int(expected.ext.get("maxOffset", 0))
+    is_filtered = expected.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    for number in range(count):
+        is_wanted = number == count - 1 and not is_filtered  # the scan ends with the last one
+        text = f"TAGS\x01{first_tag(header) if is_wanted else 'unwanted'}"
+        message = SendMessageV2("P", header.topic, "TBW102", 8, header.queue_id, 0, 0, 0, text)
+        ask(broker, call_with(310, message, b"x"))
+
+
+def first_tag(header: PullMessage) -> str:
+    return (header.subscription or "x").split("||")[0].strip()
+
+
+def register(broker: Broker, header: PullMessage, expected: Any) -> None:
+    version = header.sub_version - (expected.code == ResponseCode.SUBSCRIPTION_NOT_LATEST)
+    topic = "other" if "subscription not exist" in (expected.remark or "") else header.topic
+    is_filtered = expected.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    subscription = SubscriptionData(
+        topic=topic,
+        sub_string="A" if is_filtered else "*",
+        code_set=[tag_code("A")] if is_filtered else [],
+        sub_version=version,
+    )
+    data = ConsumerData(
+        group_name=header.consumer_group,
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[subscription],
+    )
+    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))

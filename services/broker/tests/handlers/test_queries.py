@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages by key and by offset id."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.testing import expected_answer
+from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Reply
+from cometmq.remoting.commands.queries import QueryMessage, ViewMessageById
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.testing.golden import load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+FOREVER = (1 << 63) - 1
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        yield broker
+
+
+def store(broker: Broker, text: str, topic: str = "T") -> None:
+    header = SendMessageV2("P", topic, "TBW102", 4, 1, 0, 0, 0, text)
+    ask(broker, call_with(310, header, text.encode()))
+
+
+def query(broker: Broker, key: str, **fields: Any) -> Reply:
+    header = QueryMessage("T", key, **{"max_num": 32, **fields}, begin_timestamp=0,
+                          end_timestamp=FOREVER)  # fmt: skip
+    reply = ask(broker, call_with(Code.QUERY_MESSAGE, header))
+    assert reply is not None
+    return reply
+
+
+def test_messages_are_found_by_key_and_by_unique_key(broker: Broker) -> None:
+    store(broker, "KEYS\x01k1 k2\x02UNIQ_KEY\x01U1")
+    store(broker, "KEYS\x01k2\x02UNIQ_KEY\x01U2")
+    store(broker, "KEYS\x01k1", topic="Other")
+
+    assert [decode_record(record).unique_key for record in query(broker, "k2").body] == ["U1", "U2"]
+    assert len(query(broker, "k1").body) == 1
+    assert len(query(broker, "U2", max_num=1, unique_key_query=True).body) == 1
+    assert query(broker, "k2").header.index_last_update_phyoffset > 0
+
+
+def test_an_unknown_key(broker: Broker) -> None:
+    reply = query(broker, "nobody")
+    assert (reply.code, reply.remark) == (
+        ResponseCode.QUERY_NOT_FOUND,
+        "can not find message, maybe time range not correct",
+    )
+    assert reply.header.index_last_update_timestamp == 0
+
+
+def test_a_record_by_its_offset(broker: Broker) -> None:
+    store(broker, "")
+    store(broker, "KEYS\x01k")
+    (stored,) = broker.store.get_messages("T", 1, 1, 1).records
+    offset = decode_record(stored).physical_offset
+
+    reply = ask(broker, call_with(Code.VIEW_MESSAGE_BY_ID, ViewMessageById(offset)))
+    assert reply is not None
+    assert reply.body == bytes(stored)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 1 << 50, -(1 << 63), (1 << 63) - 1])
+def test_an_offset_where_no_record_begins(broker: Broker, offset: int) -> None:
+    store(broker, "")
+    reply = ask(broker, call_with(Code.VIEW_MESSAGE_BY_ID, ViewMessageById(offset)))
+    assert reply is not None
+    assert (reply.code, reply.remark) == (1, f"can not find message by the offset, {offset}")
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [*load_exchanges(GOLDEN, "012-*"), *load_exchanges(GOLDEN, "033-*")],
+    ids=lambda exchange: exchange.name,
+)
+async def test_captured_queries_without_messages(broker: Broker, exchange: Any) -> None:
+    expected = expected_answer(exchange)
+    call = call_of(exchange.request, call_with(0, None).peer)
+    reply = ask(broker, call)
+    assert reply is not None
+    if expected.code:
+        assert (reply.code, reply.remark) == (expected.code, expected.remark)
+    else:  # the captured broker had the message, this one has not
+        assert reply.code in {ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR}

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages sent back: tried again later, or given up."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.testing import expected_answer
+from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Reply
+from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.store.write_state import Refusal
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+BACK = ConsumerSendMsgBack(0, "G", 0, "U", "T", max_reconsume_times=16)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        store(broker)
+        yield broker
+
+
+def store(broker: Broker) -> None:
+    header = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 7, 3, "TAGS\x01A\x02UNIQ_KEY\x01U")
+    ask(broker, call_with(310, header, b"body"))
+
+
+def send_back(broker: Broker, version: int = 401, **fields: Any) -> Reply:
+    header = msgspec.structs.replace(BACK, **fields)
+    reply = ask(broker, call_with(Code.CONSUMER_SEND_MSG_BACK, header, version=version))
+    assert reply is not None
+    return reply
+
+
+def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
+    result = broker.store.get_messages(topic, queue_id, 0, 32)
+    return [decode_record(record) for record in result.records]
+
+
+def test_the_copy_waits_in_the_third_level(broker: Broker) -> None:
+    assert send_back(broker) == Reply()
+
+    (copy,) = records(broker, "SCHEDULE_TOPIC_XXXX", 2)
+    assert copy.body == b"body"
+    assert (copy.reconsume_times, copy.flag, copy.born_timestamp) == (1, 3, 7)
+    assert copy.properties == {
+        "TAGS": "A",
+        "UNIQ_KEY": "U",
+        "CLUSTER": "PeersCluster",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "7F00000100002A9F0000000000000000",
+        "WAIT": "false",
+        "DELAY": "3",
+        "REAL_TOPIC": "%RETRY%G",
+        "REAL_QID": "0",
+    }
+    retry = broker.topics.get("%RETRY%G")
+    assert retry is not None
+    assert (retry.write_queue_nums, retry.perm) == (1, 6)
+    assert broker.stats.send_back_count == 1
+
+
+def test_it_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
+    send_back(broker)
+    broker.clock.advance(10_000)
+    broker.delay.step(broker.clock.now_ms())
+    broker.driver.commit()
+
+    (copy,) = records(broker, "%RETRY%G", 0)
+    assert (copy.body, copy.tags, copy.reconsume_times) == (b"body", "A", 1)
+    again = send_back(broker, offset=copy.physical_offset)
+    assert again.code == 0
+    (second,) = records(broker, "SCHEDULE_TOPIC_XXXX", 3)
+    assert second.reconsume_times == 2
+    assert second.properties["RETRY_TOPIC"] == "T"
+
+
+@pytest.mark.parametrize(
+    ("fields", "version"),
+    [({"delay_level": -1}, 401), ({"max_reconsume_times": 0}, 401)],
+)
+def test_given_up_messages_are_dead_letters(
+    broker: Broker, fields: dict[str, Any], version: int
+) -> None:
+    send_back(broker, version, **fields)
+    (copy,) = records(broker, "%DLQ%G", 0)
+    assert copy.reconsume_times == 1
+    assert copy.properties["RETRY_TOPIC"] == "T"
+    dead = broker.topics.get("%DLQ%G")
+    assert dead is not None
+    assert (dead.write_queue_nums, dead.perm) == (1, 6)
+
+
+def test_old_clients_do_not_choose_the_count(broker: Broker) -> None:
+    send_back(broker, version=100, max_reconsume_times=0)
+    assert records(broker, "%DLQ%G", 0) == []
+
+
+def test_the_client_may_choose_the_level(broker: Broker) -> None:
+    send_back(broker, delay_level=1)
+    assert len(records(broker, "SCHEDULE_TOPIC_XXXX", 0)) == 1
+
+
+def test_a_message_that_is_gone(broker: Broker) -> None:
+    reply = send_back(broker, offset=1 << 50)
+    assert (reply.code, reply.remark) == (1, f"look message by offset failed, {1 << 50}")
+
+
+def test_a_group_without_retry_queues_drops(broker: Broker) -> None:
+    group = broker.groups.find("G", auto_create=True)
+    assert group is not None
+    broker.groups.put(msgspec.structs.replace(group, retry_queue_nums=0))
+    assert send_back(broker) == Reply()
+    assert broker.topics.get("%RETRY%G") is None
+
+
+def test_a_retry_topic_that_takes_nothing(broker: Broker) -> None:
+    config = broker.topics.create("%RETRY%G", queue_nums=1)
+    broker.topics.put(msgspec.structs.replace(config, perm=4))
+    reply = send_back(broker)
+    assert (reply.code, reply.remark) == (16, "the topic[%RETRY%G] sending message is forbidden")
+
+
+def test_a_full_store_says_so(broker: Broker) -> None:
+    broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+    reply = send_back(broker)
+    assert (reply.code, reply.remark) == (1, "SERVICE_NOT_AVAILABLE")
+
+
+@pytest.mark.parametrize("group", ["../../x", "a\x00b", "a/b", "", "x" * 300])
+def test_dangerous_group_names_create_nothing(broker: Broker, group: str) -> None:
+    assert send_back(broker, group=group).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert all(name in {"T", "OFFSET_MOVED_EVENT"} for name in broker.store.topics())
+
+
+EXCHANGES = [one for one in load_exchanges(GOLDEN, "036-*") if one.response is not None]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
+async def test_captured_exchanges(tmp_path: Path, exchange: Any) -> None:
+    expected = expected_answer(exchange)
+    settings = {}
+    if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        settings["autoCreateSubscriptionGroup"] = "false"
+    async with stored_broker(tmp_path, **settings) as broker:
+        store(broker)
+        call = call_of(exchange.request, call_with(0, None).peer)
+        if expected.code == 0:
+            call.header = msgspec.structs.replace(call.header, offset=0)
+        reply = ask(broker, call) or last_answer(call)
+        assert reply is not None
+        assert (reply.code, reply.remark) == (expected.code, expected.remark)
