@@ -147,11 +147,15 @@ def test_the_order_flag_follows_the_name_servers_only(topics: Topics, saves: Sav
     assert topics.version.counter == version.counter + 2
 
 
-def test_an_unchanged_topic_is_no_new_version(topics: Topics, saves: Saves) -> None:
+def test_setting_a_topic_again_is_a_change_for_the_name_servers(
+    topics: Topics, saves: Saves
+) -> None:
     topics.put(config("T"))
+    before = topics.version
     topics.put(config("T"))
 
-    assert (saves.count, topics.version.counter) == (1, 1)
+    assert saves.count == 2
+    assert set(topics.changes(before)) == {"T"}
 
 
 def test_changes_since_a_version_are_exactly_those(topics: Topics) -> None:

@@ -136,19 +136,23 @@ class Registration:
             link.wake.set()
 
     async def announce(self) -> int:
-        """Register now, wait until each live name server has answered or failed; count successes.
+        """Wait until each live name server knows the topics as they are now; count those who do.
 
         A name server that was not reachable before is tried too, but not waited for.
         """
         loop = asyncio.get_running_loop()
-        waiters = []
+        waiters: list[asyncio.Future[bool]] = []
+        told_count = 0
         for link in self.links.values():
+            if link.acknowledged == self._topics.version:
+                told_count += 1
+                continue
             link.wake.set()
             if link.is_up:
                 waiter = loop.create_future()
                 link.waiters.append(waiter)
                 waiters.append(waiter)
-        return sum([await waiter for waiter in waiters])
+        return told_count + sum([await waiter for waiter in waiters])
 
     def use_addresses(self, text: str) -> None:
         """Follow another list of name servers from now on."""

@@ -127,12 +127,13 @@ class Topics:
         return config
 
     def put(self, config: TopicConfig) -> None:
-        """Add or replace a topic; its order flag stays what the name servers said."""
+        """Add or replace a topic; its order flag stays what the name servers said.
+
+        Also an unchanged topic is told to the name servers anew: one of them may have dropped it.
+        """
         old = self.table.get(config.topic_name)
         if old is not None and old.order != config.order:
             config = msgspec.structs.replace(config, order=old.order)
-        if old == config:
-            return
         self._store(config)
         self._log.info(
             "topic.updated" if old else "topic.created",

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker as a process of its own, and name servers that keep what it tells them."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from cometmq.remoting.bodies.topic_config import (
+    RegisterBrokerBody,
+    TopicConfig,
+    decode_register_body,
+)
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
+from cometmq.remoting.transport.server import Server
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.tasks import Background
+
+START_TIMEOUT_S: Final = 30
+STOP_TIMEOUT_S: Final = 10
+LOCALHOST: Final = "127.0.0.1"
+
+
+class BrokerProcess:
+    """`python -m cometmq.broker FILE` in a folder of its own; a context that ends it."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        """Write the file; `settings` are external names on top of what a test needs."""
+        self.folder = folder
+        self.file = folder / "broker.conf"
+        self.address = ""
+        self.events: list[dict[str, Any]] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader = Background()
+        self._ready = asyncio.Event()
+        self._is_silent = asyncio.Event()
+        values = {
+            "brokerName": "broker-a",
+            "brokerIP1": LOCALHOST,
+            "bindAddress": LOCALHOST,
+            "listenPort": "0",
+            "storePathRootDir": str(folder / "store"),
+            **settings,
+        }
+        self.file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+    async def __aenter__(self) -> Self:
+        """Start and wait until it serves."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """End it in any case."""
+        await self.kill()
+
+    async def start(self) -> None:
+        """Start the process; raise AssertionError with its output if it does not serve."""
+        self._ready.clear()
+        self._is_silent.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "cometmq.broker",
+            str(self.file),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        self._reader.spawn(self._read(self._process), name="broker-output")
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self._ready.wait()
+        assert self.address, f"the broker did not start: {self.events}"
+
+    async def stop(self) -> int:
+        """Ask it to stop as an operator does; return its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            return await self._ended(self._process)
+
+    async def kill(self) -> None:
+        """End it at once, as a crash does."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await self._ended(process)
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> int:
+        status = await process.wait()
+        await self._is_silent.wait()
+        self._process = None
+        self.address = ""
+        return status
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            event = _event(line)
+            self.events.append(event)
+            if event.get("event") == "broker.ready":
+                self.address = event["addresses"][0]
+                self._ready.set()
+        self._is_silent.set()
+        self._ready.set()
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Return a line of the log, or of anything else that the process prints."""
+    try:
+        event = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return {"output": line.decode(errors="replace").rstrip()}
+    return event if isinstance(event, dict) else {"output": event}
+
+
+class RecordingNamesrv:
+    """A name server that remembers registrations and knows no routes."""
+
+    def __init__(self) -> None:
+        """Prepare on the running loop; nothing listens yet."""
+        self.registrations: list[RegisterBrokerBody] = []
+        self.unregistered: list[UnregisterBroker] = []
+        self.topics: dict[str, TopicConfig] = {}
+        self.address = ""
+        self._changed = asyncio.Event()
+        self._server = self._new_server()
+
+    async def start(self, port: int = 0) -> None:
+        """Listen on a free port, or on the one given."""
+        self._server = self._new_server()
+        self.address = f"{LOCALHOST}:{await self._server.listen(LOCALHOST, port)}"
+
+    async def stop(self) -> None:
+        """Close all connections, as a name server that ends."""
+        await self._server.close(0)
+
+    async def wait_for(self, count: int) -> None:
+        """Wait until so many registrations have come in all."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while len(self.registrations) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _new_server(self) -> Server["RecordingNamesrv"]:
+        handlers: Mapping[int, Any] = {
+            RequestCode.REGISTER_BROKER: _register,
+            RequestCode.UNREGISTER_BROKER: _unregister,
+        }
+        return Server(handlers, self, ServerSettings(), clock_ms=SystemClock().monotonic_ms)
+
+    def note(self, body: RegisterBrokerBody) -> None:
+        """Remember a registration."""
+        self.registrations.append(body)
+        self.topics |= body.topic_config_serialize_wrapper.topic_config_table
+        self._changed.set()
+
+
+def _register(namesrv: RecordingNamesrv, call: Call[RegisterBroker]) -> Reply:
+    namesrv.note(decode_register_body(call.body, compressed=call.header.compressed))
+    return OK
+
+
+def _unregister(namesrv: RecordingNamesrv, call: Call[UnregisterBroker]) -> Reply:
+    namesrv.unregistered.append(call.header)
+    return OK
