@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the client raises beside the broker's own refusals (`CommandError`).
+
+The numbers are those of the Java client, so that people find them in its documentation.
+"""
+
+from typing import Final
+
+from cometmq.remoting.errors import CometError
+
+NO_NAMESRV: Final = 10004
+NO_ROUTE: Final = 10005
+BROKER_MISSING: Final = 10003
+
+
+class ClientError(CometError):
+    """A call that the client could not carry out."""
+
+    code: int | None = None
+
+
+class ClientStateError(ClientError):
+    """The client was not started, was started twice, or is shut down already."""
+
+
+class InvalidArgument(ClientError):
+    """A message, a name or an option that RocketMQ does not accept."""
+
+    code = 13
+
+
+class NoNamesrv(ClientError):
+    """No name server address was given, or none of them answers."""
+
+    code = NO_NAMESRV
+
+
+class NoRoute(ClientError):
+    """No name server knows the topic, and it cannot be created by sending."""
+
+    code = NO_ROUTE
+
+
+class BrokerMissing(ClientError):
+    """The broker is in no route: it was stopped, or its name is wrong."""
+
+    code = BROKER_MISSING
+
+
+class SendFailed(ClientError):
+    """A message was not stored, after every attempt; `__cause__` is the last reason.
+
+    It may be stored nevertheless if an attempt timed out.
+    """
+
+    def __init__(self, text: str, *, brokers: tuple[str, ...], code: int | None = None) -> None:
+        """Remember the brokers that were asked, in order, and the last answer's code."""
+        super().__init__(text)
+        self.brokers = brokers
+        self.code = code

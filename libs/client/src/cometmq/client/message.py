@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as applications see them: to send, sent and received."""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.message.ids import host_text
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.record import MessageRecord
+
+NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+TOPIC_CHARS_MAX: Final = 127
+GROUP_CHARS_MAX: Final = 255
+FORBIDDEN_TOPICS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+
+class Message(msgspec.Struct, kw_only=False):
+    """A message to send; sending neither changes nor keeps it."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: str | Iterable[str] = ()
+    """By these the message is found again; no key holds a space."""
+    properties: Mapping[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    """0: at once; 1 to 18: after 1s 5s 10s 30s 1m ... 2h, by the broker's table."""
+    wait_store_ok: bool = True
+    """Answer only when the message is as safe as the broker's settings ask."""
+
+    def wire_properties(self) -> dict[str, str]:
+        """Return all properties under RocketMQ's names; InvalidArgument if one cannot be sent."""
+        found = dict(self.properties)
+        keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        if keys:
+            found[PropertyKey.KEYS] = keys
+        if self.tag:
+            found[PropertyKey.TAGS] = self.tag
+        if self.delay_level:
+            found[PropertyKey.DELAY] = str(self.delay_level)
+        found[PropertyKey.WAIT] = "true" if self.wait_store_ok else "false"
+        for name, value in found.items():
+            if "\x01" in name + value or "\x02" in name + value:
+                raise InvalidArgument(f"property {name!r} holds a separator (\\x01 or \\x02)")
+        return found
+
+
+class SendStatus(IntEnum):
+    """How safely a message is stored; it is stored in every case."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class SendResult(msgspec.Struct, frozen=True):
+    """Where a message was stored."""
+
+    status: SendStatus
+    message_id: str
+    """The unique key that the client made; a batch has comma-separated ones."""
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class MessageExt(msgspec.Struct, frozen=True):
+    """A received message."""
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    message_id: str
+    """The unique key of its producer; without one, the offset message id."""
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    """How often it was delivered before."""
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+
+
+def received(record: MessageRecord, broker_name: str) -> MessageExt:
+    """Return a stored record as an application sees it; CorruptRecord if the body is broken."""
+    properties = record.properties
+    offset_id = record.offset_message_id
+    return MessageExt(
+        topic=properties.get(PropertyKey.RETRY_TOPIC, record.topic),
+        body=record.decompressed_body(),
+        tag=record.tags,
+        keys=record.keys,
+        properties=properties,
+        message_id=record.unique_key or offset_id,
+        offset_message_id=offset_id,
+        queue=MessageQueue(record.topic, broker_name, record.queue_id),
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+        born_timestamp=record.born_timestamp,
+        born_host=host_text(record.born_host),
+        store_timestamp=record.store_timestamp,
+        store_host=host_text(record.store_host),
+    )
+
+
+def check_topic(topic: str) -> None:
+    """Refuse names that no broker accepts."""
+    if not topic or not topic.strip():
+        raise InvalidArgument("The specified topic is blank")
+    if len(topic) > TOPIC_CHARS_MAX:
+        raise InvalidArgument(f"The specified topic is longer than {TOPIC_CHARS_MAX} characters")
+    if not NAME_PATTERN.fullmatch(topic):
+        raise InvalidArgument(
+            f"The specified topic[{topic}] contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+
+
+def check_group(group: str) -> None:
+    """Refuse names of producer and consumer groups that no broker accepts."""
+    if not group or not group.strip():
+        raise InvalidArgument("the specified group is blank")
+    if len(group) > GROUP_CHARS_MAX:
+        raise InvalidArgument(f"the specified group is longer than {GROUP_CHARS_MAX} characters")
+    if not NAME_PATTERN.fullmatch(group):
+        raise InvalidArgument(
+            f"the specified group[{group}] contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+
+
+def check_message(message: Message, body_bytes_max: int) -> None:
+    """Refuse what the broker would refuse, before it is sent."""
+    check_topic(message.topic)
+    if message.topic in FORBIDDEN_TOPICS:
+        raise InvalidArgument(f"Sending message to topic[{message.topic}] is forbidden.")
+    if not message.body:
+        raise InvalidArgument("the message body length is zero")
+    if len(message.body) > body_bytes_max:
+        raise InvalidArgument(
+            f"the message body size over max value, MAX: {body_bytes_max}, is {len(message.body)}"
+        )

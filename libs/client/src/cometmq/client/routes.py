@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a route means for a client: the queues to send to, to read from, and their brokers. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import QueueData, TopicRoute
+from cometmq.remoting.message.flags import Perm
+
+MASTER_ID: Final = 0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The route of one topic, prepared for choosing queues."""
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    subscribe_queues: tuple[MessageQueue, ...]
+    brokers: Mapping[str, Mapping[int, str]]
+    """Addresses by broker name and broker id."""
+
+    def same_as(self, other: "Route | None") -> bool:
+        """Whether nothing changed that a client acts upon."""
+        return self == other
+
+
+def route_of(topic: str, data: TopicRoute) -> Route:
+    """Prepare the name server's answer.
+
+    Queues to send to are those of writable topics at brokers with a master; an order
+    configuration of the topic (`broker:count;broker:count`) overrides their number.
+    """
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    queues = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
+    ordered = _ordered_queues(topic, data.order_topic_conf)
+    publish = ordered or [
+        MessageQueue(topic, queue.broker_name, number)
+        for queue in queues
+        if queue.perm & Perm.WRITE and MASTER_ID in brokers.get(queue.broker_name, {})
+        for number in range(queue.write_queue_nums)
+    ]
+    subscribe = [
+        MessageQueue(topic, queue.broker_name, number)
+        for queue in queues
+        if queue.perm & Perm.READ
+        for number in range(queue.read_queue_nums)
+    ]
+    return Route(topic, tuple(publish), tuple(subscribe), brokers)
+
+
+def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route:
+    """Return the route that `topic` will have once a send creates it from the default topic."""
+    queue_datas = []
+    for queue in data.queue_datas:
+        count = min(queue_nums, queue.read_queue_nums)
+        queue_datas.append(
+            QueueData(
+                broker_name=queue.broker_name,
+                perm=queue.perm,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                topic_sys_flag=queue.topic_sys_flag,
+            )
+        )
+    return route_of(topic, TopicRoute(broker_datas=data.broker_datas, queue_datas=queue_datas))
+
+
+def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
+    queues = []
+    for item in (text or "").split(";"):
+        name, colon, count = item.rpartition(":")
+        if colon and count.isdigit():
+            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
+    return queues
