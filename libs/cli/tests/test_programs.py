@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs as processes: they say when they serve, stop on signals, refuse in one line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.request
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 20
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start programs; whatever a test does, none is left running."""
+    children = []
+
+    def start(*args, name="program", ready="ready"):
+        command = [str(PROGRAM), *map(str, args)]
+        child = Child(name, command, log_path=tmp_path / f"{name}.log", cwd=tmp_path)
+        children.append(child)
+        child.wait_for_log(ready, START_TIMEOUT_S)
+        return child
+
+    yield start
+    for child in children:
+        if child.exit_status is None:
+            child.kill()
+
+
+def refuse(*args, cwd):
+    """Run a program that cannot start; return its one line."""
+    done = subprocess.run(
+        [str(PROGRAM), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+        cwd=cwd,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("cometmq: ")]
+    assert "Traceback" not in done.stderr
+    return line
+
+
+def suite_options(data, http_port=-1):
+    return [
+        *("--data", data, "--namesrv-port", free_port()),
+        *("--broker-port", free_broker_port(), "--http-port", http_port),
+    ]
+
+
+def fetch(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        return answer.read().decode()
+
+
+def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_path):
+    (tmp_path / "namesrv.conf").write_text(
+        f"listenPort=0\nkvConfigPath={tmp_path}/kv.json\nserverWorkerThreads=8\n"
+    )
+    child = start("namesrv", "-c", "namesrv.conf")
+    events = {e["event"]: e for e in map(json.loads, child.log().splitlines())}
+    assert events["settings.unknown"]["keys"] == ["serverWorkerThreads"]
+    (address,) = events["namesrv.ready"]["addresses"]
+    host, port = address.split(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+    assert child.stop(STOP_TIMEOUT_S) == 0
+
+
+def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path):
+    http_port = free_port()
+    for name in ("first", "second"):
+        child = start(
+            "standalone",
+            *suite_options(tmp_path / "data", http_port),
+            name=name,
+            ready="cometmq --help",
+        )
+        text = child.log()
+        assert str(tmp_path / "data") in text
+        assert f"http://127.0.0.1:{http_port}/metrics" in text
+        metrics = fetch(http_port, "/metrics")
+        assert 'cometmq_connections{server="namesrv"}' in metrics
+        assert "# namesrv" in fetch(http_port, "/settings")
+        assert json.loads(fetch(http_port, "/readyz"))["status"] == "ok"
+        os.kill(child.pid, signal.SIGINT)
+        child.wait_until(lambda child=child: child.exit_status is not None, STOP_TIMEOUT_S, "end")
+        assert child.exit_status == 0
+        assert "the data stays in" in child.log()
+
+
+@pytest.mark.parametrize("option", ["--namesrv-port", "--broker-port", "--http-port"])
+def test_a_port_in_use_is_one_line(tmp_path, option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refuse("standalone", *suite_options(tmp_path), option, port, cwd=tmp_path)
+    assert str(port) in line
+    assert "in use" in line
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    line = refuse("standalone", *suite_options(tmp_path / "file" / "data"), cwd=tmp_path)
+    assert line == f"cometmq: {tmp_path}/file/data: Not a directory"
+
+
+def test_a_store_that_another_process_uses_is_one_line(start, tmp_path):
+    start("standalone", *suite_options(tmp_path / "data"), ready="cometmq --help")
+    line = refuse("standalone", *suite_options(tmp_path / "data"), cwd=tmp_path)
+    assert str(tmp_path / "data") in line
+
+
+def test_a_broker_registers_and_leaves_when_it_stops(start, tmp_path):
+    namesrv = start("namesrv", "--listen-port", free_port(), name="namesrv")
+    (address,) = json.loads(namesrv.log().splitlines()[0])["addresses"]
+    port = address.split(":")[1]
+    (tmp_path / "broker.conf").write_text(
+        f"brokerName=broker-x\nbrokerIP1=127.0.0.1\nlistenPort={free_broker_port()}\n"
+        f"storePathRootDir={tmp_path}/store\nsendMessageThreadPoolNums=4\n"
+    )
+    broker = start("broker", "-c", "broker.conf", "-n", f"127.0.0.1:{port}", name="broker")
+    namesrv.wait_for_log("broker.registered", START_TIMEOUT_S)
+    assert broker.stop(STOP_TIMEOUT_S) == 0
+    namesrv.wait_for_log("broker.unregistered", START_TIMEOUT_S)
+    assert namesrv.stop(STOP_TIMEOUT_S) == 0
