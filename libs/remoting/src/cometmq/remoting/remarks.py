@@ -35,10 +35,6 @@ PRODUCER_GROUP_WRONG: Final = "The producer group wrong"
 TRANSACTION_OFFSET_WRONG: Final = "The transaction state table offset wrong"
 COMMIT_LOG_OFFSET_WRONG: Final = "The commit log offset wrong"
 MAPPED_FILE_CREATE_FAILED: Final = "create mapped file failed, server is busy or broken."
-MESSAGE_ILLEGAL: Final = (
-    "the message is illegal, maybe msg body or properties length not matched. "
-    "msg body length limit 4M."
-)
 PAGE_CACHE_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 SLAVE_FLUSH_TIMEOUT: Final = "flush data to slave timeout, no more information"
 BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
@@ -64,6 +60,14 @@ def rejected(*, in_flight: int, waited_ms: int) -> str:
     return (
         "[OVERLOAD]system busy, start flow control for a while, "
         f"period in queue: {waited_ms}ms, size of queue: {in_flight}"
+    )
+
+
+def message_illegal(body_bytes_max: int) -> str:
+    """Answer to a message whose body or properties are too long."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {body_bytes_max}B, msg properties length limit 32KB."
     )
 
 

@@ -26,11 +26,13 @@ def query_message(broker: Broker, call: Call[QueryMessage]) -> Reply:
 
 
 def _found(result: QueryResult) -> Reply:
+    if not result.records:
+        # Where nothing is found, RocketMQ leaves its own figures out too.
+        nothing = QueryMessageReply(0, 0)
+        return Reply(ResponseCode.QUERY_NOT_FOUND, nothing, remark=remarks.QUERY_MESSAGE_NOT_FOUND)
     header = QueryMessageReply(
         result.index_last_update_timestamp, result.index_last_update_physical_offset
     )
-    if not result.records:
-        return Reply(ResponseCode.QUERY_NOT_FOUND, header, remark=remarks.QUERY_MESSAGE_NOT_FOUND)
     return Reply(header=header, body=[stored_bytes(record) for record in result.records])
 
 

@@ -115,9 +115,9 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
         raise MessageIllegal(remarks.BATCH_RETRY_TOPIC + RETRY_PREFIX)
     common = read_sent(header.properties, broker.cluster_pair)
     if header.sys_flag & TRANSACTION_MASK or common.delay_level > 0:
-        raise MessageIllegal(remarks.MESSAGE_ILLEGAL)
+        raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
     if len(call.body) > broker.settings.max_message_size:
-        raise MessageIllegal(remarks.MESSAGE_ILLEGAL)
+        raise MessageIllegal(remarks.message_illegal(broker.settings.max_message_size))
     try:
         items = split_batch(call.body)
     except CorruptRecord as error:
@@ -278,9 +278,8 @@ STORED_CODES: Final = {
     PutStatus.SLAVE_NOT_AVAILABLE: int(ResponseCode.SLAVE_NOT_AVAILABLE),
 }
 
+_TOO_LONG: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSALS: Final = {
-    PutStatus.MESSAGE_ILLEGAL: (ResponseCode.MESSAGE_ILLEGAL, remarks.MESSAGE_ILLEGAL),
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: (ResponseCode.MESSAGE_ILLEGAL, remarks.MESSAGE_ILLEGAL),
     PutStatus.CREATE_MAPPED_FILE_FAILED: (
         ResponseCode.SYSTEM_ERROR,
         remarks.MAPPED_FILE_CREATE_FAILED,
@@ -294,5 +293,8 @@ def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
         usage = broker.store.stats().disk_used_percent / 100
         return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
+    if status in _TOO_LONG:
+        limit = broker.settings.max_message_size
+        return int(ResponseCode.MESSAGE_ILLEGAL), remarks.message_illegal(limit)
     code, remark = _REFUSALS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"))
     return int(code), remark
