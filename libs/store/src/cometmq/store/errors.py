@@ -29,5 +29,5 @@ class DiskError(StoreError):
         return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
 
 
-class CorruptStore(StoreError):  # noqa: N818  # the names of STYLE C.6 carry no suffix
+class CorruptStore(StoreError):
     """The files contradict each other: starting would lose or misplace acknowledged messages."""

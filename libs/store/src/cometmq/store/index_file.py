@@ -256,7 +256,7 @@ class IndexFile:
         low, high = 1, known
         while low < high:
             middle = (low + high) // 2
-            _, offset, seconds, previous = self._entry(middle)
+            _, offset, seconds, previous = self._file_entry(middle)
             if offset < offset_end and seconds >= 0 and 0 <= previous < middle:
                 low = middle + 1
             else:
@@ -275,7 +275,7 @@ class IndexFile:
             for _ in range(entry_count):
                 if number < count:
                     break
-                number = self._entry(number)[3] if number < entry_count else 0
+                number = self._file_entry(number)[3] if number < entry_count else 0
             slots[slot] = number
             self._dirty_pages.add(slot // PAGE_SLOTS)
 
@@ -303,8 +303,8 @@ class IndexFile:
         if count <= 1:
             self.header = old._replace(next_number=1, used_slot_count=0)
             return
-        _, begin_offset, _, _ = self._entry(1)
-        _, end_offset, seconds, _ = self._entry(count - 1)
+        _, begin_offset, _, _ = self._file_entry(1)
+        _, end_offset, seconds, _ = self._file_entry(count - 1)
         end_timestamp = old.begin_timestamp + seconds * 1000
         self.header = IndexHeader(
             old.begin_timestamp, end_timestamp, begin_offset, end_offset, used, count
@@ -314,6 +314,9 @@ class IndexFile:
         written = self.written_count
         if number >= written:
             return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
+        return self._file_entry(number)
+
+    def _file_entry(self, number: int) -> tuple[int, int, int, int]:
         data = self.file.read(self.shape.entry_position(number), ENTRY.size)
         return ENTRY.unpack(data)
 

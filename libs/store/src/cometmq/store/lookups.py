@@ -12,6 +12,7 @@ from cometmq.remoting.message.record import RECORD_BYTES_MIN, MessageRecord, dec
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.parts import Parts
 from cometmq.store.results import BoundaryType, QueryResult
+from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _HEAD_BYTES: Final = 76  # up to the store timestamp behind the longest host
 CANDIDATES_COUNT_MAX: Final = 10_000  # of one query: keys that many messages share stay bounded
@@ -72,24 +73,57 @@ class Lookups:
     ) -> int:
         """Return the offset of the message stored nearest to a time, the older one in doubt.
 
-        Of several messages with that very time LOWER is the first, UPPER the last; with a
-        boundary and no such message, LOWER is the next newer one, UPPER the next older one.
+        With a boundary (5.x): LOWER is the first message stored then or later, UPPER the last
+        one stored then or earlier.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
             return 0
-        first = self._first_at_or_after(queue, timestamp)
         if boundary is BoundaryType.UPPER:
             return max(queue.min_offset, self._first_at_or_after(queue, timestamp + 1) - 1)
         if boundary is BoundaryType.LOWER:
-            return first
-        if first == queue.min_offset:
-            return first
-        if first == queue.max_offset:
-            return first - 1
-        after = self._time_of(queue, first)
-        before = self._time_of(queue, first - 1)
-        return first if after - timestamp < timestamp - before else first - 1
+            return self._first_at_or_after(queue, timestamp)
+        return self._nearest(queue, timestamp)
+
+    def _nearest(self, queue: ConsumeQueue, timestamp: int) -> int:
+        """Search one file of the queue, as RocketMQ does.
+
+        Of several messages with that very time any may be found; the same search finds the
+        same one. The file is the first whose last message is not older than the time: its
+        modification time, which RocketMQ looks at, says that only until somebody copies it.
+        """
+        low, high = self._file_of_time(queue, timestamp)
+        before: tuple[int, int] | None = None
+        after: tuple[int, int] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            stored_ms = self._time_of(queue, middle)
+            if stored_ms == timestamp:
+                return middle
+            if stored_ms > timestamp:
+                high = middle - 1
+                after = (stored_ms - timestamp, middle)
+            else:
+                low = middle + 1
+                before = (timestamp - stored_ms, middle)
+        if after is None or (before is not None and before[0] <= after[0]):
+            return before[1] if before is not None else queue.min_offset
+        return after[1]
+
+    def _file_of_time(self, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
+        """Return the first and last offset of the file to search."""
+        per_file = queue.files.file_size // CQ_ENTRY_BYTES
+        low = queue.min_offset // per_file
+        high = (queue.max_offset - 1) // per_file
+        last_offset = queue.max_offset - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._time_of(queue, (middle + 1) * per_file - 1) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        first = max(queue.min_offset, low * per_file)
+        return first, min(last_offset, (low + 1) * per_file - 1)
 
     def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int) -> int:
         """Return the first offset stored at that time or later; the maximum without one."""
