@@ -257,6 +257,8 @@ def check_settings(settings: BrokerSettings) -> None:
         raise SettingsError("enablePropertyFilter=true: SQL92 filters are not supported yet")
     if settings.acl_enable:
         raise SettingsError("aclEnable=true: access control is not supported yet")
+    if settings.enable_d_leger_commit_log:
+        raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
     if settings.broker_role is BrokerRole.SLAVE:
         raise SettingsError("brokerRole=SLAVE: replication is not supported yet")
 

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from cometmq.store.settings import MUTABLE, StoreSettings
+from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.store.settings import MUTABLE
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
 NAME_CHARS_MAX: Final = 127
@@ -22,7 +23,7 @@ def _host_name() -> str:
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
-class BrokerSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
+class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):
     """All keys of a broker's properties file."""
 
     # Identity and addresses
@@ -142,16 +143,6 @@ class BrokerSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
     ] = False
     store_reply_message_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Also store the replies of request-reply.")
-    ] = True
-    wait_time_mills_in_send_queue: Annotated[
-        int,
-        Meta(
-            ge=0, extra=MUTABLE, description="Milliseconds that a send may wait before SYSTEM_BUSY."
-        ),
-    ] = 200
-    broker_fast_failure_enable: Annotated[
-        bool,
-        Meta(extra=MUTABLE, description="Answer SYSTEM_BUSY to requests that waited too long."),
     ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
