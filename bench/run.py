@@ -10,6 +10,7 @@ on the machine and its other load; ratios of one run are what counts.
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,8 +39,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(arguments: argparse.Namespace, directory: Path) -> report.Result:
-    """Run what was asked for."""
+def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Result, list[str]]:
+    """Run what was asked for; the result, and the steps that failed."""
     plan = Plan(
         directory=directory,
         servers=["comet", "java"] if arguments.server == "both" else [arguments.server],
@@ -51,42 +52,54 @@ def measure(arguments: argparse.Namespace, directory: Path) -> report.Result:
     )
     chosen = set(arguments.only or [workload.name for workload in WORKLOADS])
     floor = run_floor(plan)
-    run_loads(plan, [load for load in LOADS if load.name in chosen])
-    if MILLION.name in chosen:
-        run_million(plan)
-    if START.name in chosen:
-        run_start(plan)
+    steps: list[Callable[[], None]] = [
+        lambda: run_loads(plan, [load for load in LOADS if load.name in chosen]),
+        *([lambda: run_million(plan)] if MILLION.name in chosen else []),
+        *([lambda: run_start(plan)] if START.name in chosen else []),
+    ]
+    failures = [text for text in map(_failure, steps) if text]
     options = {"rounds": plan.rounds, "seconds": plan.seconds, "serialization": plan.serialization}
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return report.make_result(plan.samples, floor, options=options, measured_at=measured_at)
+    result = report.make_result(plan.samples, floor, options=options, measured_at=measured_at)
+    return result, failures
 
 
-def publish(result: report.Result, arguments: argparse.Namespace) -> int:
+def _failure(step: Callable[[], None]) -> str | None:
+    """Run a step; what the others measured must not be lost with it."""
+    try:
+        step()
+    except (BenchError, PeerError) as exc:
+        print(f"  failed: {exc}", file=sys.stderr, flush=True)
+        return str(exc).partition("\n")[0]
+    return None
+
+
+def publish(result: report.Result, failed: list[str], arguments: argparse.Namespace) -> int:
     """Show, store and judge a result; the exit status."""
     baseline = report.load(report.BASELINE)
     report.write(result)
     print(report.table(result, baseline))
     print(f"written: {report.OUT / 'result.json'} and result.png")
-    failures = report.missed(result)
+    failures = [*failed, *report.missed(result)]
     if baseline is not None:
         failures += [f"worse than before: {r}" for r in report.regressions(result, baseline)]
     for failure in failures:
         print(failure)
     if arguments.save_baseline:
         report.write_baseline(result)
-    return 1 if arguments.check and failures else 0
+    return 1 if failed or (arguments.check and failures) else 0
 
 
 def main() -> int:
     """Measure in a folder that is removed afterwards."""
     arguments = parse_arguments()
-    try:
-        with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
-            result = measure(arguments, Path(name))
-    except (BenchError, PeerError) as exc:
-        print(f"bench: {exc}", file=sys.stderr)
-        return 1
-    return publish(result, arguments)
+    with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
+        try:
+            result, failed = measure(arguments, Path(name))
+        except BenchError as exc:
+            print(f"bench: {exc}", file=sys.stderr)
+            return 1
+    return publish(result, failed, arguments)
 
 
 if __name__ == "__main__":
