@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data plane of a real broker process, over sockets and across crashes."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.testing.process import BrokerProcess
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.message.record import MessageRecord, decode_records
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.runtime.clock import SystemClock
+
+TIMEOUT_MS = 20_000
+SUBSCRIPTION, SUSPEND = 4, 2
+ANSWERS = (0, *(ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
+
+
+class Client:
+    """A scripted producer and consumer."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._remoting = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+
+    async def send(self, body: bytes, *, properties: str = "", topic: str = "T") -> Response:
+        header = SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, properties)
+        return await self._remoting.invoke(
+            self._address, RequestCode.SEND_MESSAGE_V2, header, body, timeout_ms=TIMEOUT_MS
+        )
+
+    async def pull(
+        self, offset: int = 0, *, wait_ms: int = 0, topic: str = "T", address: str = ""
+    ) -> Response:
+        flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0)
+        header = PullMessage("G", topic, 0, offset, 32, flags, 0, wait_ms, 0, "*")
+        return await self._remoting.invoke(
+            address or self._address,
+            RequestCode.PULL_MESSAGE,
+            header,
+            timeout_ms=TIMEOUT_MS,
+            ok=ANSWERS,
+        )
+
+    async def all_messages(self, topic: str = "T") -> list[MessageRecord]:
+        """Read a queue from its first message to its last."""
+        found: list[MessageRecord] = []
+        while True:
+            response = await self.pull(len(found), topic=topic)
+            if response.code:
+                return found
+            found += decode_records(response.body)
+
+    async def committed(self) -> int:
+        response = await self._remoting.invoke(
+            self._address,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            QueryConsumerOffset("G", "T", 0),
+            timeout_ms=TIMEOUT_MS,
+        )
+        offset: int = response.header.offset
+        return offset
+
+    async def commit(self, offset: int) -> None:
+        await self._remoting.invoke(
+            self._address,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            UpdateConsumerOffset("G", "T", 0, offset),
+            timeout_ms=TIMEOUT_MS,
+        )
+
+    async def close(self) -> None:
+        await self._remoting.close()
+
+
+@asynccontextmanager
+async def connected(broker: BrokerProcess) -> AsyncIterator[Client]:
+    client = Client(broker.address)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_acknowledged_messages_survive_a_kill(tmp_path: Path, flush: str) -> None:
+    acknowledged: list[bytes] = []
+    async with BrokerProcess(tmp_path, flushDiskType=flush) as broker:
+        async with connected(broker) as client:
+
+            async def produce(number: int) -> None:
+                for count in range(50):
+                    body = b"%d-%d" % (number, count)
+                    await client.send(body)
+                    acknowledged.append(body)
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(8):
+                    group.create_task(produce(number))
+        await broker.kill()
+        await broker.start()
+        async with connected(broker) as client:
+            stored = [record.body for record in await client.all_messages()]
+
+    assert sorted(stored) == sorted(acknowledged)
+    for number in range(8):
+        mine = [body for body in stored if body.startswith(b"%d-" % number)]
+        assert mine == [b"%d-%d" % (number, count) for count in range(50)]
+
+
+async def test_a_held_pull_is_answered_by_the_next_send(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker, connected(broker) as client:
+        await client.send(b"first")
+        async with asyncio.TaskGroup() as group:
+            held = group.create_task(client.pull(1, wait_ms=15_000))
+            response = await client.pull(0)
+            assert not held.done()
+            await client.send(b"second")
+            answer = await held
+
+    assert response.code == 0
+    assert [record.body for record in decode_records(answer.body)] == [b"second"]
+
+
+async def test_a_stop_answers_held_pulls_and_keeps_everything(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker:
+        async with connected(broker) as client, connected(broker) as other:
+            await client.send(b"kept")
+            await client.commit(1)
+            async with asyncio.TaskGroup() as group:
+                held = group.create_task(client.pull(1, wait_ms=15_000))
+                await other.pull(0)
+                assert await broker.stop() == 0
+                answer = await held
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert not (tmp_path / "store" / "abort").exists()
+        await broker.start()
+        async with connected(broker) as client:
+            assert [record.body for record in await client.all_messages()] == [b"kept"]
+            assert await client.committed() == 1
+
+
+async def test_delayed_messages_come_once_across_a_kill(tmp_path: Path) -> None:
+    settings = {"messageDelayLevel": "200s 1s", "flushCommitLogThoroughInterval": "100"}
+    async with BrokerProcess(tmp_path, **settings) as broker:
+        async with connected(broker) as client:
+            for number in range(5):
+                await client.send(b"%d" % number, properties=f"DELAY\x012\x02UNIQ_KEY\x01U{number}")
+            assert await client.all_messages() == []
+            first = await client.pull(0, wait_ms=10_000)
+            assert first.code == 0
+        await broker.kill()
+        await broker.start()
+        async with connected(broker) as client:
+            stored = []
+            while len(stored) < 5:
+                response = await client.pull(len(stored), wait_ms=10_000)
+                stored += decode_records(response.body)
+            late = await client.pull(5, wait_ms=1_500)
+
+    assert late.code == ResponseCode.PULL_NOT_FOUND
+    assert [record.body for record in stored] == [b"0", b"1", b"2", b"3", b"4"]
+    assert all(record.properties["REAL_TOPIC"] == "T" for record in stored)
+
+
+async def test_the_second_port_serves_everything_but_pulls(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker, connected(broker) as client:
+        host, _, port = broker.address.rpartition(":")
+        vip = Client(f"{host}:{int(port) - 2}")
+        await vip.send(b"x")
+        with pytest.raises(CommandError, match="request type 11 not supported"):
+            await client.pull(0, address=f"{host}:{int(port) - 2}")
+        await vip.close()
+
+
+def run_broker(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cometmq.broker", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+async def test_what_its_user_can_mend_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker:
+        port = broker.address.rpartition(":")[2]
+        (tmp_path / "port.conf").write_text(
+            f"listenPort={port}\nbindAddress=127.0.0.1\nstorePathRootDir={tmp_path}/other\n"
+        )
+        (tmp_path / "lock.conf").write_text(
+            f"listenPort=0\nbindAddress=127.0.0.1\nstorePathRootDir={tmp_path}/store\n"
+        )
+        (tmp_path / "bad.conf").write_text("listenPort=many\n")
+        (tmp_path / "sql.conf").write_text("enablePropertyFilter=true\n")
+        answers = {
+            name: await asyncio.to_thread(run_broker, tmp_path / f"{name}.conf")
+            for name in ("port", "lock", "bad", "sql")
+        }
+
+    expected = {"port": port, "lock": "locked", "bad": "listenPort=many", "sql": "enableProperty"}
+    for name, word in expected.items():
+        assert answers[name].returncode == 2, answers[name].stderr
+        line = answers[name].stderr.splitlines()[-1]
+        assert line.startswith("cometmq: ")
+        assert word in line
