@@ -2,7 +2,7 @@
 """Messages as applications see them: to send, sent and received."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -12,12 +12,17 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.ids import host_text
-from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 255
+_KEYS: Final = PropertyKey.KEYS.value
+_TAGS: Final = PropertyKey.TAGS.value
+_DELAY: Final = PropertyKey.DELAY.value
+_WAIT: Final = PropertyKey.WAIT.value
+
 FORBIDDEN_TOPICS: Final = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX",
@@ -30,13 +35,13 @@ FORBIDDEN_TOPICS: Final = frozenset(
 )
 
 
-class Message(msgspec.Struct, kw_only=False):
+class Message(msgspec.Struct):
     """A message to send; sending neither changes nor keeps it."""
 
     topic: str
     body: bytes
     tag: str | None = None
-    keys: str | Iterable[str] = ()
+    keys: str | Sequence[str] = ()
     """By these the message is found again; no key holds a space."""
     properties: Mapping[str, str] = {}
     flag: int = 0
@@ -45,21 +50,22 @@ class Message(msgspec.Struct, kw_only=False):
     wait_store_ok: bool = True
     """Answer only when the message is as safe as the broker's settings ask."""
 
-    def wire_properties(self) -> dict[str, str]:
-        """Return all properties under RocketMQ's names; InvalidArgument if one cannot be sent."""
-        found = dict(self.properties)
-        keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
-        if keys:
-            found[PropertyKey.KEYS] = keys
-        if self.tag:
-            found[PropertyKey.TAGS] = self.tag
-        if self.delay_level:
-            found[PropertyKey.DELAY] = str(self.delay_level)
-        found[PropertyKey.WAIT] = "true" if self.wait_store_ok else "false"
-        for name, value in found.items():
-            if "\x01" in name + value or "\x02" in name + value:
-                raise InvalidArgument(f"property {name!r} holds a separator (\\x01 or \\x02)")
-        return found
+
+def wire_properties(message: Message) -> dict[str, str]:
+    """Return all properties of a message under RocketMQ's names."""
+    found = dict(message.properties)
+    if found and not RESERVED_KEYS.isdisjoint(found):
+        name = min(RESERVED_KEYS.intersection(found))
+        raise InvalidArgument(f"The Property<{name}> is used by system, input another please")
+    keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    if keys:
+        found[_KEYS] = keys
+    if message.tag:
+        found[_TAGS] = message.tag
+    if message.delay_level:
+        found[_DELAY] = str(message.delay_level)
+    found[_WAIT] = "true" if message.wait_store_ok else "false"
+    return found
 
 
 class SendStatus(IntEnum):

@@ -2,11 +2,12 @@
 """Options of clients, with the defaults of the Java client 4.9.4; durations in milliseconds."""
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
@@ -76,3 +77,20 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Leave brokers that were slow or failed out for a while (sendLatencyFaultEnable)."""
     pending_sends_max: _Positive = 10_000
     """Sends at once; further ones wait for their turn."""
+
+
+OptionsT = TypeVar("OptionsT", bound=ClientOptions)
+
+
+def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
+    """Return the options with the name servers given beside them; InvalidArgument if one is wrong.
+
+    Structs check bounds only when they are converted, so this does.
+    """
+    values = msgspec.structs.asdict(options)
+    if namesrv:
+        values["namesrv"] = namesrv
+    try:
+        return msgspec.convert(values, type(options))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"an option is wrong: {error}") from error

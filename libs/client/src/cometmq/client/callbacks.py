@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What brokers ask of clients: look again who shares the queues, reset offsets, say how it goes."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
+from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.callbacks import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    NotifyConsumerIdsChanged,
+    ResetConsumerClientOffset,
+)
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.transport.dispatch import Handler
+
+
+class ConsumerMember(Protocol):
+    """A consumer as its client instance and the brokers see it."""
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics whose routes the consumer needs."""
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return the group and its subscriptions for heartbeats."""
+
+    def wake(self) -> None:
+        """Look at once which queues are ours: members or routes have changed."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets."""
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each own queue of a topic is."""
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return what the consumer does, for administrators."""
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Give one message to the listener now, outside of any queue."""
+
+
+class Members(Protocol):
+    """Where the callbacks find consumers by group."""
+
+    @property
+    def consumers(self) -> Mapping[str, ConsumerMember]:
+        """Return the consumers of this client."""
+
+
+def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:
+    """Share the queues anew."""
+    consumer = members.consumers.get(call.header.consumer_group)
+    if consumer is not None:
+        consumer.wake()
+    return OK
+
+
+async def reset_consumer_client_offset(
+    members: Members, call: Call[ResetConsumerClientOffset]
+) -> Reply:
+    """Continue where an administrator wants."""
+    consumer = _member(members, call.header.group)
+    table = decode_json(QueueOffsetTable, call.body)
+    await consumer.reset_offsets(call.header.topic, table.offset_table)
+    return OK
+
+
+def get_consumer_status_from_client(
+    members: Members, call: Call[GetConsumerStatusFromClient]
+) -> Reply:
+    """Say how far each queue is."""
+    offsets = _member(members, call.header.group).consumed_offsets(call.header.topic)
+    return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
+
+
+def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInfo]) -> Reply:
+    """Say what the consumer does."""
+    return Reply(body=encode_json(_member(members, call.header.consumer_group).running_info()))
+
+
+async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
+    """Let the listener consume the message of the request."""
+    consumer = _member(members, call.header.consumer_group)
+    record = decode_record(call.body)
+    result = await consumer.consume_directly(record, call.header.broker_name or "")
+    return Reply(body=encode_json(result))
+
+
+def _member(members: Members, group: str) -> ConsumerMember:
+    consumer = members.consumers.get(group)
+    if consumer is None:
+        raise ServerError(f"The Consumer Group <{group}> not exist in this consumer")
+    return consumer
+
+
+CALLBACKS: Final[Mapping[int, Handler[Any]]] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notify_consumer_ids_changed,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset_consumer_client_offset,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: get_consumer_status_from_client,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: get_consumer_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_message_directly,
+}

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who a client is: its address, its client id, and the unique keys of its messages."""
+
+import os
+import socket
+import time
+from ipaddress import ip_address
+from typing import Final
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.message.ids import UniqueIds
+
+DEFAULT_INSTANCE: Final = "DEFAULT"
+_NOBODY: Final = (("192.0.2.1", 9), ("2001:db8::1", 9))  # addresses that exist nowhere
+
+
+def local_ip() -> str:
+    """Return the address that this machine sends from; nothing is sent to find it out."""
+    for family, target in zip((socket.AF_INET, socket.AF_INET6), _NOBODY, strict=True):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue  # no route of this family
+    return "127.0.0.1"
+
+
+def client_id_of(options: ClientOptions) -> str:
+    """Return `ip@instance[@unit]`, under which brokers know this client."""
+    instance = options.instance_name
+    if instance == DEFAULT_INSTANCE:
+        instance = f"{os.getpid()}#{time.monotonic_ns()}"
+    parts = [options.client_ip or local_ip(), instance]
+    if options.unit_name:
+        parts.append(options.unit_name)
+    return "@".join(parts)
+
+
+def unique_ids(options: ClientOptions) -> UniqueIds:
+    """Return a generator of unique keys that no other generator of this machine repeats."""
+    address = ip_address(options.client_ip or local_ip()).packed
+    return UniqueIds(
+        address=address,
+        process_id=os.getpid(),
+        instance=time.monotonic_ns() & 0xFFFF_FFFF,
+        clock_ms=wall_ms,
+    )
