@@ -103,7 +103,7 @@ def follow_headers(files: FileSequence, start: int, end: int) -> int:
         offset += count
         if magic == MAGIC_BLANK:
             offset = offset - offset % files.file_size + files.file_size
-        elif magic is not None:
+        elif magic is not None or not count:
             break
     return offset
 
