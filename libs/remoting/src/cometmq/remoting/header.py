@@ -30,7 +30,8 @@ from cometmq.remoting.types import Serialization, language_of
 BINARY_CODE_MAX: Final = 0x7FFF
 BINARY_FIXED_BYTES: Final = 21
 
-_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
+_FIXED: Final = struct.Struct(">hBhiiii")
+"""Code, language, version, opaque, flag, remark length; ext length if there is no remark."""
 _LENGTH: Final = struct.Struct(">i")
 _unpack_fixed: Final = _FIXED.unpack_from
 _unpack_length: Final = _LENGTH.unpack_from
@@ -105,7 +106,7 @@ def ext_text(value: object) -> str:
 
 
 def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
-    code, language, version, opaque, flag, remark, position = parse_fixed(head)
+    code, language, version, opaque, flag, remark, position, head = parse_fixed(head)
     return RawCommand(
         code=code,
         flag=flag,
@@ -119,24 +120,26 @@ def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
     )
 
 
-def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int]:
-    """Return the fixed fields of a binary header, the remark, and where the ext begins."""
+def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, bytes]:
+    """Return the fixed fields of a binary header, the remark, where the ext fields begin, and
+    the header without anything behind them.
+    """
     if len(head) < BINARY_FIXED_BYTES:
         raise RemoteProtocolError(f"binary header of {len(head)} bytes")
-    code, language, version, opaque, flag, remark_length = _unpack_fixed(head)
-    position = BINARY_FIXED_BYTES - 4
-    remark = None
+    code, language, version, opaque, flag, remark_length, ext_length = _unpack_fixed(head)
+    position, remark = BINARY_FIXED_BYTES, None
     if remark_length:
-        end = position + remark_length
-        if remark_length < 0 or end > len(head) - 4:
+        start = BINARY_FIXED_BYTES - 4
+        position += remark_length
+        if remark_length < 0 or position > len(head):
             raise RemoteProtocolError(f"remark of {remark_length} bytes")
-        remark = _text(head[position:end])
-        position = end
-    (ext_length,) = _unpack_length(head, position)
-    position += 4
-    if not 0 <= ext_length <= len(head) - position:
-        raise RemoteProtocolError(f"ext fields of {ext_length} bytes")
-    return code, language, version, opaque, flag, remark, position
+        remark = _text(head[start : start + remark_length])
+        (ext_length,) = _unpack_length(head, position - 4)
+    if position + ext_length != len(head):
+        if not 0 <= ext_length <= len(head) - position:
+            raise RemoteProtocolError(f"ext fields of {ext_length} bytes")
+        head = head[: position + ext_length]
+    return code, language, version, opaque, flag, remark, position, head
 
 
 def _text(data: bytes) -> str:
@@ -145,9 +148,8 @@ def _text(data: bytes) -> str:
 
 
 def parse_ext(head: bytes, position: int) -> dict[str, str]:
-    """Return the ext fields of a binary header whose length word precedes ``position``."""
-    (ext_length,) = _unpack_length(head, position - 4)
-    end = position + ext_length
+    """Return the ext fields that fill a binary header from ``position`` to its end."""
+    end = len(head)
     ext: dict[str, str] = {}
     unpack_entry, names = _unpack_entry, _SHORT_NAMES
     try:
@@ -215,7 +217,7 @@ def _encode_json_header(command: RawCommand) -> bytes:
 
 
 def _encode_binary_header(command: RawCommand) -> bytes:
-    remark = (command.remark or "").encode()
+    remark = (command.remark or "").encode("utf-8", "replace")
     ext = encode_binary_ext(command.ext)
     try:
         fixed = _FIXED.pack(
@@ -225,17 +227,18 @@ def _encode_binary_header(command: RawCommand) -> bytes:
             command.opaque,
             command.flag,
             len(remark),
+            len(ext),
         )
     except struct.error as error:
         raise LocalProtocolError(f"header does not fit the binary form: {command}") from error
-    return b"".join((fixed, remark, _LENGTH.pack(len(ext)), ext))
+    return b"".join((fixed[:-4], remark, fixed[-4:], ext))
 
 
 def encode_binary_ext(ext: Mapping[str, str]) -> bytes:
     """Return ext fields as binary entries, without the length word before them."""
     parts: list[bytes] = []
     for name, value in ext.items():
-        name_bytes, value_bytes = name.encode(), value.encode()
+        name_bytes, value_bytes = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
         parts.append(
             struct.pack(">H", len(name_bytes))
             + name_bytes

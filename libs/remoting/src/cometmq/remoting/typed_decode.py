@@ -21,9 +21,11 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.remoting import remarks
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import Command
 from cometmq.remoting.errors import CommandError, ServerError
+from cometmq.remoting.ext_memo import ExtMemo
 from cometmq.remoting.header import decode_header, parse_ext, parse_fixed
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
 from cometmq.remoting.types import Serialization
@@ -31,13 +33,18 @@ from cometmq.remoting.types import Serialization
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _PREFIX_BYTES: Final = 12  # `{"code":310,` and `{"code":11,"`
+# Fields that differ from one request of a sender to the next.
+_CHANGING: Final[dict[int, tuple[str, ...]]] = {
+    RequestCode.SEND_MESSAGE_V2: ("e", "g", "i"),
+    RequestCode.SEND_BATCH_MESSAGE: ("e", "g", "i"),
+}
 _PLUS_SIGN: Final = re.compile(r"\+\d+")
 _REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 JsonDecode = Callable[[bytes], Call[Any]]
 
 
-class HeaderFault(Exception):  # noqa: N818  # never leaves the library
+class HeaderFault(Exception):  # never leaves the library
     """A request whose frame is sound but whose fields are not: it is answered, not dropped."""
 
     def __init__(self, call: Call[None], error: CommandError) -> None:
@@ -50,11 +57,16 @@ class HeaderFault(Exception):  # noqa: N818  # never leaves the library
 class RequestDecoder:
     """Decode headers by one catalogue of commands."""
 
-    __slots__ = ("_json_decode", "_types")
+    __slots__ = ("_json_decode", "_memos", "_types")
 
     def __init__(self, commands: Mapping[int, Command]) -> None:
         """Prepare one decoder for each command with a header."""
         self._types = {code: command.header_type for code, command in commands.items()}
+        self._memos: dict[int, ExtMemo] = {
+            code: ExtMemo(self._types[code], changing)
+            for code, changing in _CHANGING.items()
+            if code in self._types
+        }
         self._json_decode: dict[bytes, tuple[JsonDecode, int]] = {}
         for code, header_type in self._types.items():
             if len(str(code)) in (2, 3) and header_type.__struct_fields__:
@@ -84,16 +96,19 @@ class RequestDecoder:
         return self._decode_slowly(serialization, head)
 
     def _decode_binary(self, head: bytes) -> Call[Any] | RawCommand:
-        code, language, version, opaque, flag, remark, position = parse_fixed(head)
+        code, language, version, opaque, flag, remark, position, head = parse_fixed(head)
         header_type = self._types.get(code)
         if header_type is None or flag & FLAG_REPLY:
             return self._decode_slowly(_BINARY, head)
-        ext = parse_ext(head, position)
         call: Call[Any] = Call(code, None, opaque, flag, version, language, remark)
-        try:
-            call.header = msgspec.convert(ext, header_type, strict=False)
-        except msgspec.ValidationError:
-            call.header = _convert_or_fault(call, ext, header_type)
+        memo = self._memos.get(code)
+        if memo is None:
+            call.header = _binary_header(call, head, position, header_type)
+            return call
+        call.header = memo.find(head, position)
+        if call.header is None:
+            call.header = _binary_header(call, head, position, header_type)
+            memo.learn(head, position, call.header)
         return call
 
     def _decode_slowly(self, serialization: int, head: bytes) -> Call[Any] | RawCommand:
@@ -107,6 +122,16 @@ class RequestDecoder:
         if header_type is not None:
             call.header = _convert_or_fault(call, raw.ext, header_type)
         return call
+
+
+def _binary_header(
+    call: Call[Any], head: bytes, position: int, header_type: type[msgspec.Struct]
+) -> msgspec.Struct:
+    ext = parse_ext(head, position)
+    try:
+        return msgspec.convert(ext, header_type, strict=False)
+    except msgspec.ValidationError:
+        return _convert_or_fault(call, ext, header_type)
 
 
 def _convert_or_fault(

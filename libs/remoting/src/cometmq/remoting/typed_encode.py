@@ -32,47 +32,102 @@ _TAIL: Final = f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}
 _encode_json: Final = msgspec.json.Encoder().encode
 _pack_fixed: Final = struct.Struct(">hBhii").pack
 _pack_length: Final = struct.Struct(">i").pack
+_pack_short: Final = struct.Struct(">H").pack
+_pack_reply: Final = struct.Struct(">hBhiiii").pack  # fixed fields, no remark, ext length
 _astuple: Final = msgspec.structs.astuple
+
+_NO_EXT: Final = ConstantExt({})
+_TEMPLATE_TEXT_MAX: Final = 255  # a template has one byte for each length
 
 Values = tuple[Any, ...]
 
 
 class HeaderPlan:
-    """How one header type becomes ext fields."""
+    """How one header type becomes ext fields.
 
-    __slots__ = ("_binary_names", "_keep", "_kept_names", "_names", "_nullable_count", "_template")
+    The templates hold the fields that are never empty; a header whose other fields are all
+    empty is encoded by them, as nearly every reply is.
+    """
+
+    __slots__ = (
+        "_binary_names",
+        "_binary_template",
+        "_keep",
+        "_kept_count",
+        "_kept_names",
+        "_kept_texts",
+        "_names",
+        "_nullable_count",
+    )
 
     def __init__(self, header_type: type[msgspec.Struct]) -> None:
         """Look at the type once."""
         fields = msgspec.structs.fields(header_type)
         self._names = tuple(field.encode_name for field in fields)
-        self._binary_names = tuple(
-            struct.pack(">H", len(name.encode())) + name.encode() for name in self._names
-        )
+        self._binary_names = tuple(map(_binary_text, self._names))
         kept = [index for index, field in enumerate(fields) if field.default is not None]
         self._nullable_count = len(fields) - len(kept)
-        self._keep: Callable[[Values], Values] = _picker(kept)
+        self._keep = _picker(kept)
+        self._kept_count = len(kept)
         self._kept_names = tuple(self._names[index] for index in kept)
-        self._template = _template(self._kept_names, {})
+        self._kept_texts = tuple(_is_text(fields[index].type) for index in kept)
+        if not all(_is_text(fields[i].type) or _is_number(fields[i].type) for i in kept):
+            self._nullable_count = -1  # no header fits the templates
+        self._binary_template = "".join(
+            _binary_text(name).decode("latin-1").replace("%", "%%") + "\0\0\0%c%s"
+            for name in self._kept_names
+        )
 
     def ext(self, header: msgspec.Struct) -> dict[str, str]:
         """Return the ext fields of a header; empty ones are left out."""
         pairs = zip(self._names, _astuple(header), strict=True)
         return {name: field_text(value) for name, value in pairs if value is not None}
 
-    def json(self, header: msgspec.Struct, constant: ConstantExt | None) -> str | None:
-        """Return the ext fields as JSON by template, None if the template does not fit."""
+    def json_reply(
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+    ) -> bytes | None:
+        """Return the whole JSON header of a success by template, None if it does not fit."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
-        template = self._template
-        if constant is not None:
-            template = constant.encoded.get(self) or self._constant_template(constant)
-        kept = self._keep(values)
-        return template % tuple([v if type(v) is int else _escaped(v) for v in kept])
+        template = (constant or _NO_EXT).encoded.get(self)
+        if template is None:
+            template = self._json_template(constant or _NO_EXT)
+        # One call escapes and prints all values; a text with a comma goes the plain way.
+        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
+        if len(texts) != self._kept_count:
+            return None
+        return (template % (*texts, opaque)).encode()
 
-    def _constant_template(self, constant: ConstantExt) -> str:
-        template = _template(self._kept_names, constant)
+    def binary_reply(
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+    ) -> bytes | None:
+        """Return the whole binary header of a success by template, None if it does not fit."""
+        values = _astuple(header)
+        if values.count(None) != self._nullable_count:
+            return None
+        sized: list[int | str] = []
+        for value in self._keep(values):
+            text = str(value) if type(value) is int else field_text(value)
+            if len(text) > _TEMPLATE_TEXT_MAX or not text.isascii():
+                return None
+            sized += (len(text), text)
+        entries = (self._binary_template % tuple(sized)).encode("latin-1")
+        if constant is not None:
+            entries += _binary_constant(constant)
+        return _pack_reply(0, _LANGUAGE, CURRENT_VERSION, opaque, FLAG_REPLY, 0, len(entries)) + (
+            entries
+        )
+
+    def _json_template(self, constant: ConstantExt) -> str:
+        """Return the JSON header with a place for each value; a text brings its quotes."""
+        fields = [
+            _percent(quote(name)) + (":%s" if is_text else ':"%s"')
+            for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
+        ]
+        fields += [_percent(f"{quote(k)}:{quote(v)}") for k, v in constant.items()]
+        ext = "{" + ",".join(fields) + "}"
+        template = f'{{"code":0,"extFields":{ext},"flag":{FLAG_REPLY}{_MIDDLE}%s{_TAIL}'
         constant.encoded[self] = template
         return template
 
@@ -92,15 +147,28 @@ def _picker(indexes: list[int]) -> Callable[[Values], Values]:
     return lambda values: tuple(values[index] for index in indexes)
 
 
-def _template(names: tuple[str, ...], constant: Mapping[str, str]) -> str:
-    """Return the JSON object with a place for each value, between quotes."""
-    fields = [quote(name).replace("%", "%%") + ':"%s"' for name in names]
-    fields += [f"{quote(k)}:{quote(v)}".replace("%", "%%") for k, v in constant.items()]
-    return "{" + ",".join(fields) + "}"
+def _percent(text: str) -> str:
+    return text.replace("%", "%%")
 
 
-def _escaped(value: object) -> str:
-    return quote(field_text(value))[1:-1]
+def _binary_text(name: str) -> bytes:
+    text = name.encode()
+    return _pack_short(len(text)) + text
+
+
+def _binary_constant(constant: ConstantExt) -> bytes:
+    entries: bytes | None = constant.encoded.get(_BINARY)
+    if entries is None:
+        entries = constant.encoded[_BINARY] = encode_binary_ext(constant)
+    return entries
+
+
+def _is_text(field_type: object) -> bool:
+    return field_type is str or getattr(field_type, "__origin__", None) is str
+
+
+def _is_number(field_type: object) -> bool:
+    return getattr(field_type, "__origin__", field_type) in (int, bool)
 
 
 def field_text(value: object) -> str:
@@ -133,27 +201,35 @@ class FrameEncoder:
         """Append the frame of an answer to ``out`` without copying its body; return its size."""
         if type(reply) is not Reply:
             reply = Reply(header=reply)
-        code, header, ext = reply.code, reply.header, reply.ext
-        if serialization == _BINARY:
-            ext_bytes = self._binary_ext(header, ext)
-            head = _binary_head(code, FLAG_REPLY, opaque, reply.remark, ext_bytes)
-        else:
-            ext_json = self._json_ext(header, ext)
-            head = _json_head(code, FLAG_REPLY, opaque, reply.remark, ext_json)
+        header, ext, head = reply.header, reply.ext, None
+        is_constant = ext is None or type(ext) is ConstantExt
+        if header is not None and is_constant and reply.code == 0 and reply.remark is None:
+            plan = self._plans.get(type(header)) or self._plan(type(header))
+            fast = plan.binary_reply if serialization == _BINARY else plan.json_reply
+            head = fast(header, ext, opaque)  # type: ignore[arg-type]  # constant, as tested
+        if head is None:
+            head = self._head(serialization, reply.code, FLAG_REPLY, opaque, reply)
         return append_frame(out, serialization, head, reply.body)
 
     def encode_request(
         self, out: list[Buffer], serialization: int, opaque: int, request: Request
     ) -> int:
         """Append the frame of a request to ``out`` without copying its body; return its size."""
-        code, header, ext = request.code, request.header, request.ext
-        flag = FLAG_ONEWAY if request.is_oneway else 0
-        if serialization == _BINARY and fits_binary(code):
-            head = _binary_head(code, flag, opaque, None, self._binary_ext(header, ext))
-        else:
+        if not fits_binary(request.code):
             serialization = _JSON
-            head = _json_head(code, flag, opaque, None, self._json_ext(header, ext))
+        flag = FLAG_ONEWAY if request.is_oneway else 0
+        head = self._head(serialization, request.code, flag, opaque, request)
         return append_frame(out, serialization, head, request.body)
+
+    def _head(
+        self, serialization: int, code: int, flag: int, opaque: int, said: Reply | Request
+    ) -> bytes:
+        """Return any header, the plain way."""
+        remark = said.remark if isinstance(said, Reply) else None
+        if serialization == _BINARY:
+            entries = self._binary_ext(said.header, said.ext)
+            return _binary_head(int(code), flag, opaque, remark, entries)
+        return _json_head(int(code), flag, opaque, remark, self._json_ext(said.header, said.ext))
 
     def _plan(self, header_type: type[msgspec.Struct]) -> HeaderPlan:
         plan = self._plans.get(header_type)
@@ -162,10 +238,6 @@ class FrameEncoder:
         return plan
 
     def _json_ext(self, header: msgspec.Struct | None, ext: Mapping[str, str] | None) -> str:
-        if header is not None and (ext is None or type(ext) is ConstantExt):
-            text = self._plan(type(header)).json(header, ext)
-            if text is not None:
-                return text
         fields = self.ext(header)
         if ext is not None:
             fields.update(ext)
@@ -179,10 +251,7 @@ class FrameEncoder:
             return entries
         if type(ext) is not ConstantExt:
             return entries + encode_binary_ext(ext)
-        constant: bytes | None = ext.encoded.get(_BINARY)
-        if constant is None:
-            constant = ext.encoded[_BINARY] = encode_binary_ext(ext)
-        return entries + constant
+        return entries + _binary_constant(ext)
 
 
 def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: str) -> bytes:

@@ -121,11 +121,25 @@ class Dispatcher(Generic[ContextT]):
     def _answer(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
         call.is_answered = True
         if self._after:
-            self.run_after(call, answer)
-        return peer.reply_now(call, answer)
+            self._run_after(call, answer)
+        return self.deliver(peer, call, answer)
 
-    def run_after(self, call: Call[Any], answer: Answer) -> None:
-        """Show an answer to the hooks; what they raise is logged and changes nothing."""
+    def deliver(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer; one that cannot be encoded becomes a failure. False: wait."""
+        try:
+            return peer.reply_now(call, answer)
+        except Exception as error:  # noqa: BLE001  # see the module's head
+            return peer.reply_now(call, self._failure(call, error))
+
+    def deliver_late(self, peer: Served, call: Call[Any], answer: Answer) -> None:
+        """Encode the answer of a call that had to wait."""
+        peer.in_flight -= 1
+        self._stats.in_flight -= 1
+        if self._after:
+            self._run_after(call, answer)
+        self.deliver(peer, call, answer)
+
+    def _run_after(self, call: Call[Any], answer: Answer) -> None:
         for hook in self._after:
             try:
                 hook(self._context, call, answer)

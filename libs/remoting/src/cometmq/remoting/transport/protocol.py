@@ -275,10 +275,7 @@ class PeerProtocol(asyncio.Protocol):
         """Send the answer to a call that was not answered at once."""
         if call.flag & FLAG_ONEWAY or not self._is_open:
             return
-        self.in_flight -= 1
-        self._hub.stats.in_flight -= 1
-        self._dispatcher.run_after(call, reply)
-        self._connection.reply(call, reply)
+        self._dispatcher.deliver_late(self, call, reply)
         self._mark_dirty()
 
     def close(self) -> None:
