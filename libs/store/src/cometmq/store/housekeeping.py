@@ -64,8 +64,8 @@ class Housekeeping:
             return ProbeJob(self._commit_log.files, self._failed_segments, self._note_probed)
         if self._must_create(now_ms):
             return self._create_job()
-        if self._checkpointer.is_due(now_ms, self._parts.settings.flush_interval_consume_queue):
-            self.put_index_backlog()
+        interval_ms = self._parts.settings.flush_interval_consume_queue
+        if self._checkpointer.is_due(now_ms, interval_ms) and self._put_index_backlog():
             return self._checkpointer.plan(now_ms, self._note_checkpoint)
         return self.cleaner.job(now_ms)
 
@@ -102,12 +102,14 @@ class Housekeeping:
         except DiskError as error:
             self._note_derived_failed(error)
 
-    def put_index_backlog(self) -> None:
-        """Try again to add keys that a failing disk kept out."""
+    def _put_index_backlog(self) -> bool:
+        """Try again to add keys that a failing disk kept out; no checkpoint without them."""
         try:
             self._index.put(())
         except DiskError as error:
             self._note_derived_failed(error)
+            return False
+        return True
 
     def _note_derived_failed(self, error: Exception) -> None:
         if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=True):
@@ -118,9 +120,7 @@ class Housekeeping:
     def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
         if error is None:
             self._checkpointer.take_over(job)
-            if not self._index.has_backlog and self._write_state.set(
-                Refusal.QUEUE_WRITE_FAILED, holds=False
-            ):
+            if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
                 self._log.info("queues.write_recovered")
             return
         self._checkpointer.give_back(job)
@@ -177,7 +177,7 @@ class Housekeeping:
             return False
         finally:
             self._checkpointer.close()
-        return not self._index.has_backlog
+        return True
 
     def _remove_unused_file(self) -> None:
         """Delete a file that was made ahead, as RocketMQ does when it stops."""

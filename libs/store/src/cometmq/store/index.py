@@ -64,11 +64,6 @@ class Index:
         """Physical offset of the newest indexed message."""
         return self.files[-1].header.end_offset if self.files else 0
 
-    @property
-    def has_backlog(self) -> bool:
-        """Whether keys wait because a file could not be made."""
-        return bool(self._backlog)
-
     def put(self, keyed: Iterable[KeyedRecord]) -> None:
         """Add the keys of records, in the order of the log.
 

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full or failing disk is an answer: nothing hangs, nothing acknowledged is lost."""
+
+import errno
+
+import pytest
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.results import PutStatus
+from cometmq.store.settings import FlushDiskType
+from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def rig(disk):
+    return StoreRig(disk)
+
+
+def failing(number, operation, part):
+    def fault(called, path):
+        return number if called == operation and part in path else 0
+
+    return fault
+
+
+def bodies(rig, topic="T"):
+    records = []
+    for offset in range(rig.store.min_offset(topic, 0), rig.store.max_offset(topic, 0), 32):
+        records += rig.store.get_messages(topic, 0, offset, 32).records
+    return [decode_record(record).body for record in records]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, operation):
+    body = bytes(300)
+    rig.put(make_message(body=b"before"))
+    disk.fault = failing(number, operation, "commitlog")
+    results = []
+    for _ in range(20):  # reaches the next file
+        rig.store.put(make_message(body=body), results.append)
+    rig.store.commit()
+    assert {result.status for result in results} == {PutStatus.SERVICE_NOT_AVAILABLE}
+    assert rig.store.max_offset("T", 0) == 1
+    assert bodies(rig) == [b"before"]
+    assert not rig.store.is_writable
+    assert rig.store.stats().refusals == ("log-write-failed",)
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    rig.work(3)
+    assert not rig.store.is_writable
+    disk.fault = None
+    rig.work(3)
+    assert rig.store.is_writable
+    assert rig.put(make_message(body=b"after")).queue_offset == 1
+    disk.crash()
+    assert bodies(StoreRig(disk)) == [b"before", b"after"]
+
+
+def test_a_crash_while_the_disk_is_full_loses_nothing(disk, rig):
+    for number in range(10):
+        rig.put(make_message(body=b"%d" % number))
+    disk.fault = failing(errno.ENOSPC, "write", "commitlog")
+    rig.put(make_message(body=b"refused"))
+    disk.fault = None
+    disk.crash()
+    assert bodies(StoreRig(disk)) == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index/"])
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, folder, operation):
+    disk.fault = failing(errno.ENOSPC, operation, folder)
+    for number in range(10):
+        rig.put(make_message(body=b"%d" % number, keys=f"k{number}"))
+    stored = rig.store.max_offset("T", 0)
+    rig.work(3)
+    assert rig.put(make_message(keys="late")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert rig.store.stats().refusals == ("queue-write-failed",)
+    assert bodies(rig) == [b"%d" % number for number in range(stored)]  # reads go on
+    disk.fault = None
+    rig.work(4)
+    assert rig.store.is_writable
+    assert rig.put(make_message(keys="again")).status is PutStatus.PUT_OK
+    for key in [*(f"k{number}" for number in range(stored)), "again"]:
+        assert len(rig.store.query("T", key, 9, 0, 1 << 62).records) == 1
+    rig.store.close()
+    again = StoreRig(disk)
+    assert again.store.recovered.was_clean
+    assert len(bodies(again)) == stored + 1
+    assert len(again.store.query("T", "k0", 9, 0, 1 << 62).records) == 1
+
+
+@pytest.mark.parametrize("kind", list(FlushDiskType))
+def test_a_failed_sync_is_for_good(disk, kind):
+    """The system may have dropped the pages: nobody can say any more what the disk has."""
+    rig = StoreRig(disk, small_settings(flush_disk_type=kind))
+    disk.fault = failing(errno.EIO, "sync", "commitlog")
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    is_sync = kind is FlushDiskType.SYNC_FLUSH
+    rig.flush(rig.clock.advance(100 if is_sync else 20_000))
+    expected = PutStatus.SERVICE_NOT_AVAILABLE if is_sync else PutStatus.PUT_OK
+    assert [result.status for result in results] == [expected]
+    disk.fault = None
+    rig.work(5)
+    assert rig.store.stats().refusals == ("sync-failed",)
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    rig.store.close()
+    assert disk.exists("/store/abort")  # the next start recovers
+
+
+def test_a_failed_sync_of_a_checkpoint_is_for_good(disk, rig):
+    rig.put(make_message())
+    disk.fault = failing(errno.EIO, "sync", "consumequeue")
+    rig.work(3)
+    assert rig.store.stats().refusals == ("sync-failed",)
+
+
+def test_messages_staged_while_writes_are_refused_are_answered(disk, rig):
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.role_writable = False
+    rig.store.commit()
+    assert [result.status for result in results] == [PutStatus.SERVICE_NOT_AVAILABLE]
+    assert rig.store.commit_log.end == 0
+
+
+def test_a_disk_above_the_warning_level_refuses_until_it_is_below(disk):
+    rig = StoreRig(disk, small_settings(disk_space_warning_level_ratio=90))
+    disk.used_percent = 91
+    rig.work(12)
+    assert rig.store.stats().refusals == ("disk-full",)
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    disk.used_percent = 90
+    rig.work(12)
+    assert rig.put(make_message()).status is PutStatus.PUT_OK
+
+
+def test_several_reasons_must_all_go(disk):
+    rig = StoreRig(disk, small_settings(disk_space_warning_level_ratio=90))
+    rig.store.role_writable = False
+    disk.used_percent = 95
+    rig.work(12)
+    assert rig.store.stats().refusals == ("disk-full", "role")
+    rig.store.role_writable = True
+    assert not rig.store.is_writable
+    disk.used_percent = 50
+    rig.work(12)
+    assert rig.store.is_writable
+
+
+def test_a_store_that_cannot_save_at_the_end_says_so_by_its_abort_file(disk, rig):
+    rig.put(make_message())
+    disk.fault = failing(errno.ENOSPC, "write", "consumequeue")
+    rig.store.close()
+    assert disk.exists("/store/abort")
+    disk.fault = None
+    assert bodies(StoreRig(disk)) == [b"Hello"]
+
+
+def test_a_spare_file_that_cannot_be_made_is_tried_again(disk, rig):
+    disk.fault = failing(errno.ENOSPC, "create", "commitlog/00000000000000004096")
+    for _ in range(20):
+        rig.put(make_message(body=bytes(50)))
+    rig.work(4)
+    assert rig.store.stats().commit_log_file_count == 1
+    assert rig.store.is_writable
+    disk.fault = None
+    rig.work(4)
+    assert rig.store.stats().commit_log_file_count == 2
