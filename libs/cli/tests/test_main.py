@@ -13,7 +13,15 @@ from cometmq.cli import main as cli
 from cometmq.cli.main import COMMANDS, app
 from cometmq.remoting.errors import RequestTimeout
 
-HEAVY = ("cometmq.broker", "cometmq.store", "cometmq.client", "asyncio", "structlog", "uvloop")
+HEAVY = (
+    "cometmq.broker",
+    "cometmq.store",
+    "cometmq.client",
+    "asyncio",
+    "structlog",
+    "uvloop",
+    "rich",
+)
 
 
 def invoke(*args, env=None):
@@ -30,6 +38,7 @@ def test_help_lists_every_command_without_loading_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "loaded: []" in done.stdout
+    assert "Programs:" in done.stdout
     for name, info in COMMANDS.items():
         assert name in done.stdout
         assert info.help in done.stdout

@@ -37,6 +37,15 @@ class LazyGroup(TyperGroup):
             return None
         return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
 
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the commands under the heading of their panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, info in self.table.items():
+            panels.setdefault(info.panel, []).append((name, info.help))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is called."""
         for name in self.table:  # the names that "did you mean" chooses from
