@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import uvloop
+
 from cometmq.remoting import Call, ConstantExt, Reply, RequestCode
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.transport import Server, ServerSettings
@@ -70,12 +72,8 @@ async def serve(pipe: Connection, *, is_deferred: bool) -> None:
 
 def run_server(pipe: Connection, loop_name: str, is_deferred: bool) -> None:
     """Be the server's process."""
-    if loop_name == "uvloop":
-        import uvloop
-
-        uvloop.run(serve(pipe, is_deferred=is_deferred))
-    else:
-        asyncio.run(serve(pipe, is_deferred=is_deferred))
+    run = uvloop.run if loop_name == "uvloop" else asyncio.run
+    run(serve(pipe, is_deferred=is_deferred))
 
 
 def measure(loop_name: str, serialization: str, is_deferred: bool, seconds: float) -> None:

@@ -93,13 +93,14 @@ class FrameReader:
     def _keep(self, data: bytes, position: int) -> None:
         """Keep an incomplete frame, and note how many bytes it needs."""
         self._tail += memoryview(data)[position:]
-        self._need = PREFIX_BYTES
-        if len(self._tail) >= 4:
-            length = int.from_bytes(self._tail[:4], "big")
-            if not 4 <= length <= self._frame_bytes_max:
-                raise RemoteProtocolError(f"frame of {length} bytes, limit {self._frame_bytes_max}")
-            if len(self._tail) >= PREFIX_BYTES:
-                self._need = 4 + length
+        available = len(self._tail)
+        if available < 4:
+            self._need = 4
+            return
+        length = int.from_bytes(self._tail[:4], "big")
+        if not 4 <= length <= self._frame_bytes_max:
+            raise RemoteProtocolError(f"frame of {length} bytes, limit {self._frame_bytes_max}")
+        self._need = PREFIX_BYTES if available < PREFIX_BYTES else 4 + length
 
 
 def frame_prefix(serialization: int, header_length: int, body_length: int) -> bytes:
