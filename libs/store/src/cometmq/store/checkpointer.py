@@ -133,7 +133,7 @@ class Checkpointer:
             if not queue.tail_bytes:
                 self._dirty.discard(queue)
         self._index.mark_flushed(job.index_flushes)
-        self._flusher.note_flushed(job.flush.offset)
+        self._flusher.note_flushed(job.flush)
         self.offset = job.progress.offset
 
     def give_back(self, job: CheckpointJob) -> None:

@@ -21,14 +21,17 @@ PAGE_BYTES: Final = 4096
 class FlushJob:
     """Sync the log up to an offset: `run` on a worker thread, then the store's `flush_done`."""
 
-    __slots__ = ("_disk", "_files", "_folder", "offset")
+    __slots__ = ("_disk", "_files", "_folder", "file_end", "offset")
 
-    def __init__(self, disk: Disk, files: list[DiskFile], folder: str | None, offset: int) -> None:
+    def __init__(
+        self, disk: Disk, files: list[DiskFile], folder: str | None, *, offset: int, file_end: int
+    ) -> None:
         """Take the files as they are now; `folder` is synced if a file came into it."""
         self._disk = disk
         self._files = files
         self._folder = folder
         self.offset = offset
+        self.file_end = file_end
 
     def run(self) -> None:
         """Wait until the disk has everything."""
@@ -52,7 +55,7 @@ class Flusher:
         "_last_flush_ms",
         "_last_thorough_ms",
         "_log",
-        "_new_files",
+        "_named_end",
         "_parts",
         "_running",
         "_waiters",
@@ -69,7 +72,7 @@ class Flusher:
         self._running: FlushJob | None = None
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
-        self._new_files = True
+        self._named_end = -1  # names of files before this offset are on the disk
         self.flushed_offset = log.end
         self.flush_count = 0
         self.on_failure = on_failure
@@ -89,10 +92,6 @@ class Flusher:
         deadline_ms = now_ms + self._parts.settings.sync_flush_timeout
         self._waiters.append(_Waiter(offset, deadline_ms, done, result))
 
-    def note_new_file(self) -> None:
-        """Let the next sync also sync the folder."""
-        self._new_files = True
-
     def job(self, now_ms: int) -> FlushJob | None:
         """Return what to sync now, if anything; one job runs at a time."""
         self._expire(now_ms)
@@ -107,9 +106,13 @@ class Flusher:
         log, files = self._log, self._log.files
         start = (self.flushed_offset - files.first) // files.file_size
         stop = -(-(log.end - files.first) // files.file_size)
-        folder = files.folder if self._new_files else None
-        self._new_files = False
-        return FlushJob(self._parts.disk, files.files[max(0, start) : stop], folder, log.end)
+        return FlushJob(
+            self._parts.disk,
+            files.files[max(0, start) : stop],
+            files.folder if files.end != self._named_end else None,
+            offset=log.end,
+            file_end=files.end,
+        )
 
     def _is_due(self, now_ms: int) -> bool:
         dirty = self._log.end - self.flushed_offset
@@ -138,13 +141,14 @@ class Flusher:
             self.fail(error)
             return
         self.flush_count += 1
-        self.note_flushed(job.offset)
+        self.note_flushed(job)
 
-    def note_flushed(self, offset: int) -> None:
+    def note_flushed(self, job: FlushJob) -> None:
         """Answer everyone whose bytes are on the disk."""
-        self.flushed_offset = max(self.flushed_offset, offset)
+        self.flushed_offset = max(self.flushed_offset, job.offset)
+        self._named_end = max(self._named_end, job.file_end)
         waiters = self._waiters
-        while waiters and waiters[0].offset <= offset:
+        while waiters and waiters[0].offset <= job.offset:
             self._answer(waiters.popleft(), PutStatus.PUT_OK)
 
     def fail(self, error: Exception) -> None:
@@ -156,6 +160,7 @@ class Flusher:
     def note_truncated(self, offset: int) -> None:
         """Follow a log that ends earlier now."""
         self.flushed_offset = min(self.flushed_offset, offset)
+        self._named_end = -1
 
     @staticmethod
     def _answer(waiter: _Waiter, status: PutStatus) -> None:

@@ -151,7 +151,6 @@ class Housekeeping:
         elif file.path == files.path(files.end):
             files.adopt_next(file)
             self._commit_log.forget_view()
-            self._flusher.note_new_file()
 
     # Topics and the end
 

@@ -172,13 +172,9 @@ class MessageStore:
         self._answer(batch)
 
     def _write(self, batch: Batch) -> None:
-        files = self.commit_log.files
         for offset, records in batch.segments:
-            if not records:
-                continue
-            if offset >= files.end:
-                self._flusher.note_new_file()
-            self.commit_log.write(offset, records)
+            if records:
+                self.commit_log.write(offset, records)
         self.commit_log.advance(batch.end)
 
     def _publish(self, batch: Batch) -> None:

@@ -51,8 +51,6 @@ class Replica:
         while view:
             left = log.files.file_size - (log.end - log.files.first) % log.files.file_size
             part = view[:left]
-            if log.end >= log.files.end:
-                self._flusher.note_new_file()
             log.write(log.end, [part])
             log.advance(log.end + len(part))
             view = view[len(part) :]
