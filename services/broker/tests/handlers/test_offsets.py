@@ -27,6 +27,7 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.remoting.types import Language
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 QUERY = QueryConsumerOffset("G", "T", 1)
@@ -86,6 +87,14 @@ def test_a_new_group_on_a_young_topic_decides_for_itself(broker: Broker) -> None
     broker.clock.advance(10)
     subscribe(broker)
     assert committed(broker) is None
+
+
+def test_clients_that_cannot_choose_get_the_old_rule(broker: Broker) -> None:
+    store(broker)
+    call = call_with(Code.QUERY_CONSUMER_OFFSET, QUERY, language_raw=int(Language.CPP))
+    reply = ask(broker, call)
+    assert reply is not None
+    assert (reply.code, reply.header.offset) == (0, 0)
 
 
 def test_messages_after_the_subscription_are_not_skipped(broker: Broker) -> None:

@@ -18,6 +18,7 @@ from cometmq.remoting.commands.offsets import (
     UpdateConsumerOffset,
 )
 from cometmq.remoting.errors import QueryNotFound
+from cometmq.remoting.types import Language
 from cometmq.store.results import BoundaryType
 
 
@@ -29,18 +30,19 @@ def query_consumer_offset(
     Compatibility: after "not found" the client obeys its consumeFromWhere. RocketMQ answers 0
     instead while a queue's first message is in memory, so that a new group with
     CONSUME_FROM_LAST_OFFSET reads a young topic from its start. Here 0 is answered only if the
-    whole queue is new to the group; youngQueueStartsAtZero brings the old rule back.
+    whole queue is new to the group; youngQueueStartsAtZero brings the old rule back. C++ clients
+    always get it: the bindings on top of them (Python's, for one) cannot set consumeFromWhere.
     """
     header = call.header
     committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
     if committed is not None:
         return QueryConsumerOffsetReply(committed)
-    if _starts_at_zero(broker, header):
+    if _starts_at_zero(broker, header, by_old_rule=call.language is Language.CPP):
         return QueryConsumerOffsetReply(0)
     raise QueryNotFound(remarks.CONSUMER_OFFSET_NOT_FOUND)
 
 
-def _starts_at_zero(broker: Broker, header: QueryConsumerOffset) -> bool:
+def _starts_at_zero(broker: Broker, header: QueryConsumerOffset, *, by_old_rule: bool) -> bool:
     """Tell whether a group without an offset must begin with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
@@ -48,7 +50,7 @@ def _starts_at_zero(broker: Broker, header: QueryConsumerOffset) -> bool:
         return True
     if store.min_offset(topic, queue_id) > 0:
         return False
-    if broker.settings.young_queue_starts_at_zero:
+    if by_old_rule or broker.settings.young_queue_starts_at_zero:
         return _is_in_memory(broker, topic, queue_id)
     if broker.offsets.queues(header.consumer_group, topic):
         return True  # the topic got another queue while the group consumed the others
