@@ -29,6 +29,7 @@ from cometmq.peers.processes import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
 BURST: Final = {"connections": 8, "in_flight": 32}
+MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25
 
@@ -82,15 +83,22 @@ def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: 
 
 
 def print_samples(path: Path, us_per_message: float) -> None:
-    """Tables of functions and lines with their own time; idle does not count."""
+    """Tables of modules, functions and lines with their own time; idle does not count."""
     rows: list[tuple[str, str, int, int]] = json.loads(path.read_text(encoding="utf-8"))
     total = sum(count for *_, count in rows)
+    modules: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for file, function, line, count in rows:
+        modules[_short(file)] += count
         functions[f"{_short(file)} {function}"] += count
         lines[f"{_short(file)}:{line} {function}"] += count
-    for title, counts, limit in (("function", functions, FUNCTIONS), ("line", lines, LINES)):
+    tables = (
+        ("module", modules, MODULES),
+        ("function", functions, FUNCTIONS),
+        ("line", lines, LINES),
+    )
+    for title, counts, limit in tables:
         print(f"\n{'us/message':>10} {'share':>6}  {title}")
         for name, count in counts.most_common(limit):
             share = count / total

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from macro.native import FirstAnswer, Report, loadgen
+from macro.native import BenchError, FirstAnswer, Report, loadgen
 from macro.process import cpu_seconds
 
 from cometmq.peers.cluster import Cluster
@@ -121,6 +121,8 @@ def _start_comet(directory: Path, serialization: str) -> float:
         child = Child("standalone", command, log_path=directory / "standalone.log")
         try:
             return first.accepted_s() - started_s
+        except BenchError as exc:
+            raise BenchError(f"{exc}\n{child.log()[-2000:]}") from exc
         finally:
             child.stop(STOP_TIMEOUT_S)
 
