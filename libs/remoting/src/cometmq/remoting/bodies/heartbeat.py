@@ -2,11 +2,32 @@
 """Heartbeats: the groups and subscriptions of a client.
 
 Enumerations stay texts: an unknown one must not reject the heartbeat of a newer client.
+
+Compatibility: Java reads an enumeration by name or by ordinal, and the C++ client sends
+ordinals. Decoded values always hold the name.
 """
+
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from cometmq.remoting.integers import Int32, Int64
+
+if TYPE_CHECKING:
+    EnumName: TypeAlias = str
+else:  # what the decoder takes; ConsumerData turns numbers into names before anyone sees them
+    EnumName = str | int
+
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):
@@ -25,12 +46,18 @@ class SubscriptionData(msgspec.Struct, rename="camel"):
 class ConsumerData(msgspec.Struct, rename="camel"):
     """One consumer group of a client."""
 
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    consume_type: str = "CONSUME_PASSIVELY"
+    consume_from_where: EnumName = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: EnumName = "CONSUME_PASSIVELY"
     group_name: str = ""
-    message_model: str = "CLUSTERING"
+    message_model: EnumName = "CLUSTERING"
     subscription_data_set: list[SubscriptionData] = []
     unit_mode: bool = False
+
+    def __post_init__(self) -> None:
+        """Turn ordinals into names."""
+        self.consume_from_where = _name(self.consume_from_where, CONSUME_FROM_WHERE)
+        self.consume_type = _name(self.consume_type, CONSUME_TYPES)
+        self.message_model = _name(self.message_model, MESSAGE_MODELS)
 
 
 class ProducerData(msgspec.Struct, gc=False, rename="camel"):
@@ -56,3 +83,11 @@ class ClientConfigCheck(msgspec.Struct, rename="camel"):
     group: str = ""
     namespace: str | None = None
     subscription_data: SubscriptionData | None = None
+
+
+def _name(value: str | int, names: tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return value
+    if not 0 <= value < len(names):
+        raise ValueError(f"{value} is no ordinal of {names[0]} and its like")
+    return names[value]
