@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from cometmq.remoting.transport import ClientSettings, RemotingClient, Server, ServerSettings
 
@@ -53,6 +54,28 @@ def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingCl
 
 
 @pytest.fixture
+def connect_raw(resources: contextlib.AsyncExitStack) -> Callable[..., Any]:
+    """Connect a peer that sends what the test writes, and may never read."""
+
+    async def connect(
+        port: int, *, reads: bool = True
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
+        if not reads:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+        async def end() -> None:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+        resources.push_async_callback(end)
+        return reader, writer
+
+    return connect
+
+
+@pytest.fixture
 def background() -> Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]:
     """Start a task that the test itself awaits."""
     return lambda work: asyncio.get_running_loop().create_task(work)
@@ -68,3 +91,8 @@ def eventually() -> Callable[..., Any]:
                 await asyncio.sleep(0.001)
 
     return wait
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every test here on both loops: their flow control differs."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -4,7 +4,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -28,8 +28,6 @@ from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import client_context
 from cometmq.remoting.types import Buffer
-
-_CHECK_INTERVAL_S: Final = 1.0
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that sees code, ext fields (which it may change) and body of every request."""
@@ -190,11 +188,11 @@ class RemotingClient:
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         self._peers[address] = peer
         if self._check_timer is None:
-            self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+            self._check_timer = self._hub.later(self._check)
         return peer
 
     def _check(self) -> None:
-        self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        self._check_timer = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)

@@ -116,6 +116,10 @@ class Hub:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
+    def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have the connections checked after the interval of the settings."""
+        return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
+
     def now_ms(self) -> int:
         """Return the loop's time, which deadlines are measured with."""
         return int(self.loop.time() * 1000)

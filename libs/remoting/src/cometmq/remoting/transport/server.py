@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Generic
+from typing import Generic
 
 import msgspec
 
@@ -24,8 +24,6 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import TlsGate
-
-_CHECK_INTERVAL_S: Final = 1.0
 
 PeerHook = Callable[[PeerProtocol], None]
 
@@ -98,7 +96,7 @@ class Server(Generic[ContextT]):
         )
         self._listeners.append(listener)
         if self._check_timer is None:
-            self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+            self._check_timer = self._hub.later(self._check)
         bound: int = listener.sockets[0].getsockname()[1]
         return bound
 
@@ -130,7 +128,7 @@ class Server(Generic[ContextT]):
 
     def _check(self) -> None:
         """Look after idle, stalled and greedy connections, and changed certificates."""
-        self._check_timer = self._hub.loop.call_later(_CHECK_INTERVAL_S, self._check)
+        self._check_timer = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)

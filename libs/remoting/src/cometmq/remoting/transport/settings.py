@@ -58,6 +58,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a reader may take nothing while output above high water waits for it."""
     idle_timeout_ms: int = 120_000
     """How long a connection may carry nothing at all; RocketMQ's value."""
+    check_interval_ms: int = 1_000
+    """How often the two timeouts and the bounds of memory are looked at."""
     tls: TlsSettings = TlsSettings()
 
 

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that do not read, say nothing, or send garbage cost little and harm nobody else."""
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
+from cometmq.remoting.errors import ConnectFailed, ConnectionLost, Overloaded, ServerError
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.header import encode_frame
+from cometmq.remoting.transport import ClientSettings, ServerSettings
+
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
+EXT = {"consumerGroup": "g", "topic": "t", "queueId": "3"}
+REQUEST = encode_frame(RawCommand(code=QUERY, ext=EXT))
+ANSWER = Reply(body=bytes(64 * 1024))
+SMALL = ServerSettings(
+    write_high_water_bytes=128 * 1024,
+    write_low_water_bytes=32 * 1024,
+    unsent_bytes_max=8 * 1024 * 1024,
+    stall_timeout_ms=200,
+    check_interval_ms=20,
+)
+
+
+async def is_ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server has closed the connection, sending nothing more."""
+    try:
+        return await asyncio.wait_for(reader.read(1), 5) == b""
+    except ConnectionError:
+        return True
+
+
+async def test_requests_without_reading_stop_being_served(
+    start_server, eventually, connect_raw
+) -> None:
+    served: list[int] = []
+
+    def query(_: None, call: Call[Any]) -> Reply:
+        served.append(call.opaque)
+        return ANSWER
+
+    server, port = await start_server({QUERY: query}, SMALL)
+    _, writer = await connect_raw(port, reads=False)
+    writer.write(REQUEST * 2000)
+
+    await eventually(lambda: server.stats().connections and served)
+    await eventually(lambda: not next(iter(server.peers)).is_writable)
+    count = len(served)
+    assert count < 500  # what socket buffers and high water hold, of 2000
+    assert server.stats().buffered_bytes < 2 * 1024 * 1024
+
+    await eventually(lambda: server.stats().stalled_closed == 1)
+    assert len(served) < 500
+    await eventually(lambda: not server.peers)
+
+
+async def test_a_slow_reader_gets_everything(start_server, connect_raw) -> None:
+    answers = iter(range(2000))
+    server, port = await start_server(
+        {QUERY: lambda _, call: Reply(body=struct.pack(">I", next(answers)) * 5000)}, SMALL
+    )
+    reader, writer = await connect_raw(port)
+    writer.write(REQUEST * 300)
+    frames = FrameReader()
+    seen: list[int] = []
+    while len(seen) < 300:
+        data = await asyncio.wait_for(reader.read(100_000), 5)
+        seen += [struct.unpack(">I", body[:4])[0] for _, _, body in frames.feed(data)]
+
+    assert seen == list(range(300))
+    assert server.stats().stalled_closed == 0
+
+
+async def test_answers_held_for_a_peer_that_does_not_read_end_it(
+    start_server, eventually, connect_raw
+) -> None:
+    held: list[Call[Any]] = []
+    server, port = await start_server({QUERY: lambda _, call: held.append(call)}, SMALL)
+    _, writer = await connect_raw(port, reads=False)
+    writer.write(REQUEST * 1000)
+    await eventually(lambda: len(held) == 1000)
+
+    for call in held:
+        call.answer(ANSWER)
+        if len(held) % 10 == 0:
+            server.flush()
+
+    await eventually(lambda: not server.peers)
+    assert server.stats().overflow_closed == 1
+    assert server.stats().in_flight == 0
+
+
+async def test_all_connections_together_are_bounded(start_server, eventually, connect_raw) -> None:
+    settings = ServerSettings(buffered_bytes_max=4 * 1024 * 1024, check_interval_ms=20)
+    server, port = await start_server({QUERY: lambda _, call: OK}, settings)
+    good_reader, good = await connect_raw(port)
+    writers = []
+    for _ in range(3):
+        _, writer = await connect_raw(port)
+        writer.write(struct.pack(">II", 16 * 1024 * 1024, 100) + bytes(2 * 1024 * 1024))
+        writers.append(writer)
+
+    await eventually(lambda: server.stats().overflow_closed)
+    await eventually(lambda: server.stats().buffered_bytes <= 4 * 1024 * 1024)
+    good.write(REQUEST)
+    assert await asyncio.wait_for(good_reader.read(10), 5)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        struct.pack(">II", 0xFFFFFFFF, 0),
+        struct.pack(">II", 17 * 1024 * 1024, 0),
+        struct.pack(">II", 6, 2) + b"{}",
+        struct.pack(">II", 6, 7 << 24 | 2) + b"{}",
+        struct.pack(">II", 6, 1 << 24 | 2) + b"{}",
+        struct.pack(">II", 100_004, 100_000) + b"[" * 100_000,
+    ],
+)
+async def test_garbage_ends_its_own_connection_only(
+    start_server, new_client, garbage: bytes, connect_raw
+) -> None:
+    server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    reader, writer = await connect_raw(port)
+
+    writer.write(garbage)
+
+    assert await is_ended(reader)
+    assert server.stats().protocol_errors == 1
+    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    assert server.stats().connections_opened == 2
+
+
+async def test_garbage_behind_a_request_ends_the_connection(start_server, connect_raw) -> None:
+    _, port = await start_server({QUERY: lambda _, call: OK})
+    reader, writer = await connect_raw(port)
+
+    writer.write(REQUEST + struct.pack(">II", 0, 0))
+
+    assert await is_ended(reader)
+
+
+async def test_an_idle_connection_is_closed(start_server, connect_raw) -> None:
+    server, port = await start_server({}, ServerSettings(idle_timeout_ms=50, check_interval_ms=20))
+    reader, _ = await connect_raw(port)
+
+    assert await is_ended(reader)
+    assert server.stats().idle_closed == 1
+
+
+async def test_one_connection_too_many_is_ended(start_server, new_client, connect_raw) -> None:
+    server, port = await start_server(
+        {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)},
+        ServerSettings(connections_max=1),
+    )
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    reader, _ = await connect_raw(port)
+
+    assert await is_ended(reader)
+    assert server.stats().connections_refused == 1
+    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+
+
+async def test_hooks_hear_of_connections(start_server, eventually, connect_raw) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def opened(peer: Any) -> None:
+        peer.state["group"] = "g"
+        heard.append(("open", peer.address))
+
+    def closed(peer: Any) -> None:
+        assert peer.state == {"group": "g"}
+        assert not peer.is_open
+        assert peer.send(QUERY, HEADER) is False
+        heard.append(("close", peer.address))
+
+    _, port = await start_server({}, on_open=opened, on_close=closed)
+    _, writer = await connect_raw(port)
+    address = "{}:{}".format(*writer.get_extra_info("sockname"))
+    writer.close()
+
+    await eventually(lambda: len(heard) == 2)
+    assert heard == [("open", address), ("close", address)]
+
+
+async def test_the_born_host_is_the_peers(start_server, new_client) -> None:
+    hosts: list[bytes] = []
+
+    def query(_: None, call: Call[Any]) -> Reply:
+        hosts.append(call.peer.host)
+        return Reply(header=QueryConsumerOffsetReply(offset=int(call.peer.address.split(":")[1])))
+
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+
+    assert hosts == [b"\x7f\0\0\1" + struct.pack(">i", response.header.offset)]
+
+
+async def test_a_call_to_a_peer_that_went(start_server, new_client, background) -> None:
+    peers: list[Any] = []
+
+    def query(_: None, call: Call[Any]) -> None:
+        peers.append(call.peer)
+        call.peer.abort()
+
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+    with pytest.raises(ConnectionLost):
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+
+    with pytest.raises(ConnectionLost):
+        await peers[0].invoke(QUERY, HEADER, timeout_ms=1000)
+
+
+async def test_requests_of_ours_are_bounded(
+    start_server, new_client, background, eventually
+) -> None:
+    held: list[Any] = []
+    _, port = await start_server({QUERY: lambda _, call: held.append(call)})
+    client = new_client(ClientSettings(in_flight_max=2))
+    address = f"127.0.0.1:{port}"
+    waiting = [background(client.invoke(address, QUERY, HEADER, timeout_ms=100)) for _ in range(2)]
+    await eventually(lambda: len(held) == 2)
+
+    with pytest.raises(Overloaded):
+        await client.invoke(address, QUERY, HEADER, timeout_ms=100)
+    await asyncio.wait(waiting)
+    assert all(task.exception() for task in waiting)
+
+
+async def test_a_cancelled_request_is_forgotten(
+    start_server, new_client, background, eventually
+) -> None:
+    held: list[Call[Any]] = []
+    _, port = await start_server({QUERY: lambda _, call: held.append(call)})
+    client = new_client(ClientSettings(in_flight_max=1))
+    address = f"127.0.0.1:{port}"
+    waiting = background(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
+    await eventually(lambda: held)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    held[0].answer(QueryConsumerOffsetReply(offset=1))
+
+    second = background(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
+    await eventually(lambda: len(held) == 2)
+    held[1].answer(QueryConsumerOffsetReply(offset=2))
+    assert (await second).header.offset == 2
+
+
+async def test_a_server_that_accepts_nothing(new_client) -> None:
+    client = new_client(ClientSettings(connect_timeout_ms=100))
+
+    with pytest.raises(ConnectFailed):
+        await client.invoke("127.0.0.1:1", QUERY, HEADER, timeout_ms=200)
+
+
+async def test_an_answer_that_cannot_be_encoded_is_a_failure(start_server, new_client) -> None:
+    bad: Any = QueryConsumerOffsetReply(offset=object())  # type: ignore[arg-type]
+
+    async def late(_: None, call: Call[Any]) -> Reply:
+        return Reply(header=bad)
+
+    server, port = await start_server(
+        {QUERY: lambda _, call: bad, RequestCode.GET_MAX_OFFSET: late}
+    )
+    client = new_client()
+    for code in (QUERY, RequestCode.GET_MAX_OFFSET):
+        ext = {"topic": "t", "queueId": "1", "consumerGroup": "g"}
+        with pytest.raises(ServerError, match="object"):
+            await client.invoke(f"127.0.0.1:{port}", code, ext=ext, timeout_ms=3000)
+    assert server.stats().handler_failures == 2
+    assert server.stats().in_flight == 0
