@@ -232,7 +232,8 @@ async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
 async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# mine\nbrokerPermission=6\n")
-    broker, worker = memory_broker(), Worker("settings")
+    store, worker = MemoryStore(), Worker("settings")
+    broker = memory_broker(store)
     broker.settings_file = SettingsFile(path, worker)
     version = broker.topics.version
 
@@ -244,7 +245,7 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     assert answer.code == 0
     assert path.read_text() == "# mine\nbrokerPermission=4\n"
     assert broker.settings.broker_permission == 4
-    assert broker.store.settings is broker.settings
+    assert store.settings is broker.settings
     assert broker.settings_version.counter == 1
     assert broker.topics.version.counter == version.counter + 1
     assert broker.topics.changes(version) == broker.topics.table

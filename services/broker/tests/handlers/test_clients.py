@@ -20,7 +20,7 @@ from cometmq.remoting.bodies.heartbeat import (
 )
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import RemoteProtocolError, ServerError
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -189,7 +189,7 @@ def test_one_client_cannot_create_groups_without_end() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5}', b"\xff"])
 def test_a_body_that_is_no_heartbeat_is_an_error(body: bytes) -> None:
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(ServerError, match="the body is no Heartbeat"):
         clients.heart_beat(memory_broker(), Call(34, NoHeader(), body=body, peer=FakePeer()))
 
 

@@ -3,16 +3,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cometmq.broker.groups import group_file
 from cometmq.broker.handlers import groups
+from cometmq.broker.offsets import offset_file
 from cometmq.broker.testing import expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.command import Call
-from cometmq.remoting.commands.groups import GetSubscriptiongroupConfig
+from cometmq.remoting.commands.groups import (
+    DeleteSubscriptiongroup,
+    GetSubscriptiongroupConfig,
+)
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 
@@ -83,6 +89,23 @@ async def test_dangerous_names_are_refused(body: bytes) -> None:
 
     assert answer.code == 1
     assert broker.groups.version.counter == 0
+
+
+async def test_a_removed_group_and_its_offsets_are_saved_before_the_answer(
+    tmp_path: Path,
+) -> None:
+    broker = memory_broker(autoDeleteUnusedStats="true")
+    broker.groups.file = group_file(tmp_path / "subscriptionGroup.json")
+    broker.offsets.file = offset_file(str(tmp_path / "consumerOffset.json"))
+    broker.offsets.commit("G", "T", 0, 5)
+    broker.stats.group("T", "G").get_count = 5
+
+    await groups.delete_subscriptiongroup(broker, Call(207, DeleteSubscriptiongroup("G", True)))
+
+    saver: Any = broker.saver
+    assert set(saver.saved) == {"subscriptionGroup.json", "consumerOffset.json"}
+    assert saver.saved["consumerOffset.json"].offset_table == {}
+    assert broker.stats.groups == {}
 
 
 async def test_a_slave_refuses() -> None:

@@ -3,12 +3,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cometmq.broker.handlers import topics
 from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import serve
+from cometmq.broker.topics import topic_file
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
@@ -157,6 +159,34 @@ async def test_a_topic_can_be_closed_for_writing() -> None:
     changed = broker.topics.get("T")
     assert changed is not None
     assert (changed.read_queue_nums, changed.write_queue_nums, changed.perm) == (4, 0, 4)
+
+
+async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None:
+    broker = memory_broker()
+    broker.topics.file = topic_file(tmp_path / "topics.json")
+    await topics.update_and_create_topic(broker, change())
+    saver: Any = broker.saver
+    assert saver.saved["topics.json"] == broker.topics.as_table()
+    saver.error = OSError(28, "No space left on device")
+
+    with pytest.raises(ServerError) as raised:
+        await topics.update_and_create_topic(broker, change(topic="U"))
+
+    assert raised.value.remark == (
+        "changed, but topics.json cannot be saved yet: No space left on device"
+    )
+
+
+@pytest.mark.parametrize(("setting", "is_kept"), [("true", False), ("false", True)])
+async def test_statistics_of_a_deleted_topic_go_if_the_operator_wants_that(
+    setting: str, *, is_kept: bool
+) -> None:
+    broker = memory_broker(autoDeleteUnusedStats=setting)
+    broker.stats.count_put("T", 1, 100)
+
+    await topics.delete_topic_in_broker(broker, Call(215, DeleteTopicInBroker("T")))
+
+    assert ("T" in broker.stats.topics) == is_kept
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "broker-a", ".."])

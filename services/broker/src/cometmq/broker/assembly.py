@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
@@ -16,7 +16,7 @@ from cometmq.broker.hold import HoldTable
 from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.offsets import Offsets, offset_file
-from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.persistence import ConfigSaver, Saved
 from cometmq.broker.producers import Producers
 from cometmq.broker.registration import Identity, Registration
 from cometmq.broker.settings import BrokerSettings
@@ -31,7 +31,6 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
-from cometmq.store.json_config import JsonTable
 from cometmq.store.message_store import MessageStore
 
 T = TypeVar("T")
@@ -48,21 +47,6 @@ class Parts(NamedTuple):
     client: RemotingClient
     ports: Ports
     config_path: Path | None  # the file that changed settings go to
-
-
-class Saved(Protocol[T]):
-    """A table that is saved when it has changed."""
-
-    @property
-    def file(self) -> JsonTable[T] | None:
-        """Its file."""
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether it differs from what was saved last."""
-
-    def snapshot(self) -> T:
-        """Return what to save and note that it is being saved."""
 
 
 def save_if_dirty(table: Saved[T], saver: ConfigSaver) -> None:

@@ -2,7 +2,7 @@
 """Saving of config tables off the loop: one write at a time, the newest content wins."""
 
 import asyncio
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.tasks import describe
@@ -10,6 +10,22 @@ from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import JsonTable
 
 T = TypeVar("T")
+SavedT = TypeVar("SavedT")
+
+
+class Saved(Protocol[SavedT]):
+    """A table that is saved when it has changed."""
+
+    @property
+    def file(self) -> JsonTable[SavedT] | None:
+        """Its file."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it differs from what was saved last."""
+
+    def snapshot(self) -> SavedT:
+        """Return what to save and note that it is being saved."""
 
 
 class _Pending(NamedTuple):

@@ -2,11 +2,13 @@
 """Questions and orders of administrators that belong to no single topic or group."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
 from cometmq.broker.offsets import OffsetFile
+from cometmq.broker.persistence import Saved
 from cometmq.broker.producers import Client
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting import remarks
@@ -37,6 +39,18 @@ def refuse_on_slave(broker: Broker) -> None:
     """Raise the answer of a slave to a change: it copies its tables from the master."""
     if broker.is_slave:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
+
+
+async def save_table(broker: Broker, table: Saved[Any]) -> None:
+    """Wait until a table as it is now is on disk; raise an answer that says why it is not."""
+    if table.file is None:
+        return
+    try:
+        await broker.saver.save(table.file, table.snapshot())
+    except OSError as error:
+        raise ServerError(
+            f"changed, but {table.file.path.name} cannot be saved yet: {error.strerror}"
+        ) from error
 
 
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:

@@ -4,11 +4,12 @@
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.names import can_retry, check_group, retry_topic
 from cometmq.broker.producers import Client
 from cometmq.broker.topics import READ_WRITE
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, ConsumerData, Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -25,7 +26,7 @@ SQL92: Final = "SQL92"
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Register the client's groups; unknown consumer groups are created where allowed."""
-    beat = decode_json(Heartbeat, call.body)
+    beat = json_body(call, Heartbeat)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
     if len(groups) > GROUPS_PER_CLIENT_MAX:
@@ -66,7 +67,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
 
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Tell a consumer before it starts whether the broker can filter as it asks."""
-    subscription = decode_json(ClientConfigCheck, call.body).subscription_data
+    subscription = json_body(call, ClientConfigCheck).subscription_data
     expression_type = TAG if subscription is None else subscription.expression_type or TAG
     if expression_type == TAG:
         return OK

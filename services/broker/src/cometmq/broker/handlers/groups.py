@@ -2,9 +2,10 @@
 """Administration of subscription groups."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave
+from cometmq.broker.handlers.admin import refuse_on_slave, save_table
+from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.names import check_group
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
@@ -15,10 +16,10 @@ from cometmq.remoting.errors import SubscriptionGroupNotExist
 async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Set a group; a field that the request leaves out has its default."""
     refuse_on_slave(broker)
-    config = decode_json(SubscriptionGroupConfig, call.body)
+    config = json_body(call, SubscriptionGroupConfig)
     check_group(config.group_name)
     broker.groups.put(config)
-    await save_groups(broker)
+    await save_table(broker, broker.groups)
     return OK
 
 
@@ -29,10 +30,14 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
     their next heartbeat brings the group back.
     """
     refuse_on_slave(broker)
-    broker.groups.remove(call.header.group_name)
+    group = call.header.group_name
+    broker.groups.remove(group)
+    if broker.settings.auto_delete_unused_stats:
+        broker.stats.forget_group(group)
     if call.header.remove_offset:
-        broker.offsets.drop_group(call.header.group_name)
-    await save_groups(broker)
+        broker.offsets.drop_group(group)
+        await save_table(broker, broker.offsets)
+    await save_table(broker, broker.groups)
     return OK
 
 
@@ -47,10 +52,3 @@ def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroup
     if config is None:
         raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")
     return Reply(body=encode_json(config))
-
-
-async def save_groups(broker: Broker) -> None:
-    """Wait until the group table as it is now is on disk."""
-    file = broker.groups.file
-    if file is not None:
-        await broker.saver.save(file, broker.groups.snapshot())

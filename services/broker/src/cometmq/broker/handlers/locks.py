@@ -2,7 +2,8 @@
 """Locks that orderly consumers take on queues before they consume from them."""
 
 from cometmq.broker.broker import Broker
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.broker.handlers.bodies import json_body
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.table import NoHeader
@@ -10,7 +11,7 @@ from cometmq.remoting.commands.table import NoHeader
 
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Lock what is free or the client's own; answer with the queues that it holds."""
-    asked = decode_json(LockBatch, call.body)
+    asked = json_body(call, LockBatch)
     granted = broker.locks.lock(
         asked.consumer_group,
         asked.client_id,
@@ -22,6 +23,6 @@ def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Free the queues that the client holds."""
-    asked = decode_json(LockBatch, call.body)
+    asked = json_body(call, LockBatch)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
     return OK

@@ -2,7 +2,7 @@
 """Administration of topics."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave, stored_ms
+from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.names import check_topic
 from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting import remarks
@@ -44,7 +44,7 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
             topic_sys_flag=header.topic_sys_flag or 0,
         )
     )
-    await save_topics(broker)
+    await save_table(broker, broker.topics)
     await broker.registration.announce()
     return Reply(remark=remarks.NOT_SET)
 
@@ -60,7 +60,9 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
     _check_changeable(broker, topic)
     broker.topics.remove(topic)
     broker.store.delete_topic(topic)
-    await save_topics(broker)
+    if broker.settings.auto_delete_unused_stats:
+        broker.stats.forget_topic(topic)
+    await save_table(broker, broker.topics)
     return OK
 
 
@@ -106,13 +108,6 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply
 
     broker.driver.read(stats, lambda found: call.answer(Reply(body=encode_json(found))))
     return None
-
-
-async def save_topics(broker: Broker) -> None:
-    """Wait until the topic table as it is now is on disk."""
-    file = broker.topics.file
-    if file is not None:
-        await broker.saver.save(file, broker.topics.snapshot())
 
 
 def _check_changeable(broker: Broker, topic: str) -> None:

@@ -25,6 +25,7 @@ from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
+from cometmq.store.json_config import JsonTable
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import StoreStats
 
@@ -104,6 +105,21 @@ class MemoryDriver:
         done(job())
 
 
+class MemorySaver:
+    """Keeps what is saved, or refuses as a full disk does."""
+
+    def __init__(self) -> None:
+        """Save everything."""
+        self.saved: dict[str, object] = {}
+        self.error: OSError | None = None
+
+    async def save(self, table: JsonTable[T], value: T) -> None:
+        """Keep the value under the name of its file."""
+        if self.error is not None:
+            raise self.error
+        self.saved[table.path.name] = value
+
+
 class MemoryDelay:
     """The progress of delay levels, as a test sets it."""
 
@@ -137,6 +153,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     absent: Any = None
     delay: Any = MemoryDelay()
     driver: Any = MemoryDriver()
+    saver: Any = MemorySaver()
     queues: Any = store if store is not None else MemoryStore()
     return Broker(
         loaded=loaded,
@@ -146,7 +163,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         log=NO_LOG,
         store=queues,
         driver=driver,
-        saver=absent,
+        saver=saver,
         topics=topics,
         groups=Groups(clock_ms=clock.now_ms),
         offsets=Offsets(),

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the bodies of requests: a broken one is the sender's fault, answered but not logged."""
+
+from typing import Any, TypeVar
+
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.command import Call
+from cometmq.remoting.errors import RemoteProtocolError, ServerError
+
+T = TypeVar("T")
+
+
+def json_body(call: Call[Any], type_: type[T]) -> T:
+    """Return the typed body of a request; raise the answer to one of another shape."""
+    try:
+        return decode_json(type_, call.body)
+    except RemoteProtocolError as error:
+        raise ServerError(f"the body is no {type_.__name__}: {error}") from error
