@@ -7,6 +7,7 @@ proves that the test itself asks for what RocketMQ does.
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,25 @@ MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
 STATISTICS_TIMEOUT_S = 20.0
 
 
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Cluster]]:
+    """The cluster of a maker, started when it is first asked for and kept for all tests."""
+    clusters: dict[str, Cluster] = {}
+
+    def cluster_of(name: str) -> Cluster:
+        if name not in clusters:
+            cluster = MAKERS[name](tmp_path_factory.mktemp(name))
+            clusters[name] = stack.enter_context(cluster)
+        return clusters[name]
+
+    with ExitStack() as stack:
+        yield cluster_of
+
+
 @pytest.fixture(scope="session", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """One broker and its name server, kept for all tests: use a fresh topic and group."""
-    directory = tmp_path_factory.mktemp(request.param)
-    with MAKERS[request.param](directory) as running:
-        yield running
+def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
+    """One broker and its name server, shared by all tests: use a fresh topic and group."""
+    return running(request.param)
 
 
 @pytest.fixture(scope="session")
