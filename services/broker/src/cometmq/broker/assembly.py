@@ -8,13 +8,14 @@ from typing import NamedTuple, TypeVar
 
 from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
-from cometmq.broker.consumers import Consumers, tell_members
+from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.groups import Groups, group_file
 from cometmq.broker.history import History
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.notices import Notices
 from cometmq.broker.offsets import Offsets, offset_file
 from cometmq.broker.persistence import ConfigSaver, Saved
 from cometmq.broker.producers import Producers
@@ -141,7 +142,7 @@ def assemble(parts: Parts) -> Broker:
         offsets=tables.offsets,
         delay=_delay(parts, config, driver, saver, store_host),
         producers=Producers(),
-        consumers=Consumers(changed=tell_members, log=log),
+        consumers=Consumers(changed=Notices(), log=log),
         locks=QueueLocks(),
         hold=HoldTable(count_max=settings.pull_thread_pool_queue_capacity),
         registration=Registration(
