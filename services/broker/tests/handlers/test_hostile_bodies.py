@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing import FakePeer, memory_broker
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import frame_of, serve
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec, Connection
@@ -64,6 +64,6 @@ async def test_a_damaged_request_is_answered(seed: int, tmp_path: Path) -> None:
         faulty = [fault.call for fault in connection.faults]
         for call in calls:
             if call.code in CODES and call not in faulty:
-                connection.reply(call, await serve(broker, call, HANDLERS[call.code]))
+                frame_of(call, await serve(broker, call, HANDLERS[call.code]))
                 served += 1
     assert served > INPUTS // 20

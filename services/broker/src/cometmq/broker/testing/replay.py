@@ -16,6 +16,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.testing.golden import Exchange, GoldenFrame
+from cometmq.remoting.types import Buffer
 
 Handler = Callable[..., Any]
 
@@ -48,8 +49,14 @@ async def replay(
     connection = Connection(_CODEC, peer)
     (call,) = connection.receive(exchange.request.data, 0)
     assert not connection.faults
-    connection.reply(call, await serve(broker, call, handler))
-    return read_answer(bytes(connection.take()))
+    return read_answer(frame_of(call, await serve(broker, call, handler)))
+
+
+def frame_of(call: Call[Any], reply: Reply) -> bytes:
+    """Return the frame in which an answer leaves."""
+    parts: list[Buffer] = []
+    _CODEC.encoder.encode_reply(parts, call.serialization, call.opaque, reply)
+    return b"".join(parts)
 
 
 async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
