@@ -10,15 +10,19 @@ from cometmq.client.errors import (
     NoRoute,
     SendFailed,
 )
+from cometmq.client.listener import ConsumeResult, Listener
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
 from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.queue_selection import by_hash
 from cometmq.client.settings import (
     ClientOptions,
     ConsumeFrom,
     MessageModel,
     ProducerOptions,
+    PushOptions,
 )
+from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.queues import MessageQueue
 
 __all__ = [
@@ -27,7 +31,10 @@ __all__ = [
     "ClientOptions",
     "ClientStateError",
     "ConsumeFrom",
+    "ConsumeResult",
+    "ExpressionType",
     "InvalidArgument",
+    "Listener",
     "Message",
     "MessageExt",
     "MessageModel",
@@ -36,6 +43,8 @@ __all__ = [
     "NoRoute",
     "Producer",
     "ProducerOptions",
+    "PushConsumer",
+    "PushOptions",
     "SendFailed",
     "SendResult",
     "SendStatus",

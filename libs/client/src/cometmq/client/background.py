@@ -24,6 +24,10 @@ class Background:
         task.add_done_callback(self._ended)
         return task
 
+    async def sleep(self, delay_ms: int) -> None:
+        """Let time pass."""
+        await asyncio.sleep(delay_ms / 1000)
+
     async def close(self) -> None:
         """Cancel what runs and wait until it has ended."""
         tasks = self._tasks - {asyncio.current_task()}

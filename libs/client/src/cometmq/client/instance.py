@@ -22,7 +22,7 @@ from cometmq.client.errors import BrokerMissing, ClientStateError, InvalidArgume
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namesrv import Namesrv, namesrv_addresses
 from cometmq.client.routes import MASTER_ID, Route, as_default_route, route_of
-from cometmq.client.settings import ClientOptions
+from cometmq.client.settings import DEFAULT_TOPIC, ClientOptions
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
@@ -35,6 +35,11 @@ from cometmq.remoting.transport.settings import ClientSettings
 
 RETRY_SOON_MS: Final = 1_000
 """How soon a missing route is asked for again, and an unreachable broker tried again."""
+
+MISSING_MS: Final = 500
+MISSING_SOON_COUNT: Final = 120
+MISSING_LATER_MS: Final = 5_000
+"""How often the route of a subscribed topic that does not exist is asked for."""
 
 _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, ClientInstance]]"] = (
     WeakKeyDictionary()
@@ -68,6 +73,7 @@ class ClientInstance:
         self._fetching: dict[str, asyncio.Lock] = {}
         self._heartbeat_due = Signal()
         self._routes_due = Signal()
+        self._missing_due = Signal()
         self._user_count = 0
         self._process_id = os.getpid()
 
@@ -84,6 +90,7 @@ class ClientInstance:
             if base.instance_name != DEFAULT_INSTANCE:
                 shared[base] = instance
             instance.background.spawn(instance._keep_routes(), name="client-routes")
+            instance.background.spawn(instance._find_missing_routes(), name="client-missing")
             instance.background.spawn(instance._keep_heartbeats(), name="client-heartbeats")
         instance._user_count += 1
         return instance
@@ -200,19 +207,46 @@ class ClientInstance:
             if route.topic in consumer.topics:
                 consumer.wake()
 
+    async def find_routes(self, topics: Collection[str]) -> None:
+        """Ask for the routes of topics at a start; those that are missing may come later."""
+        for topic in sorted(topics):
+            try:
+                await self.refresh_route(topic)
+            except CometError as error:
+                self.log.warning("route.unknown", topic=topic, error=described(error))
+
+    async def meet_brokers(self, topics: Collection[str]) -> None:
+        """Find the brokers of topics; for one that does not exist yet, those that may create it.
+
+        So a group is known there, with its subscription, before the first message is.
+        """
+        await self.find_routes(topics)
+        if not self.routes.keys() >= set(topics):
+            await self.find_routes([DEFAULT_TOPIC])
+
+    def find_routes_soon(self) -> None:
+        """Look for the routes of newly subscribed topics."""
+        self._missing_due.set()
+
+    def _wanted_topics(self) -> set[str]:
+        return {topic for consumer in self.consumers.values() for topic in consumer.topics}
+
     async def _keep_routes(self) -> None:
         while True:
-            wanted = {topic for c in self.consumers.values() for topic in c.topics}
-            is_missing = not wanted <= self.routes.keys()
-            interval_ms = RETRY_SOON_MS if is_missing else self.options.poll_namesrv_interval_ms
-            if await self._routes_due.wait(interval_ms):
+            if await self._routes_due.wait(self.options.poll_namesrv_interval_ms):
                 await asyncio.sleep(RETRY_SOON_MS / 1000)  # several failures, one look
-            wanted = {topic for c in self.consumers.values() for topic in c.topics}
-            for topic in sorted(self.routes.keys() | wanted):
-                try:
-                    await self.refresh_route(topic)
-                except CometError as error:
-                    self.log.warning("route.unknown", topic=topic, error=described(error))
+            await self.find_routes(self.routes.keys() | self._wanted_topics())
+
+    async def _find_missing_routes(self) -> None:
+        """Ask for subscribed topics that do not exist yet: often at first, then more rarely."""
+        round_count = 0
+        while True:
+            interval_ms = MISSING_MS if round_count < MISSING_SOON_COUNT else MISSING_LATER_MS
+            if await self._missing_due.wait(interval_ms):
+                round_count = 0
+            missing = self._wanted_topics() - self.routes.keys()
+            round_count = round_count + 1 if missing else 0
+            await self.find_routes(missing)
 
     # -- brokers ------------------------------------------------------------------------------
 

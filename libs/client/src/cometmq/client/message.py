@@ -11,6 +11,7 @@ import msgspec
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
 from cometmq.remoting.message.record import MessageRecord
@@ -22,6 +23,10 @@ _KEYS: Final = PropertyKey.KEYS.value
 _TAGS: Final = PropertyKey.TAGS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _WAIT: Final = PropertyKey.WAIT.value
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
+
+RETRY_PREFIX: Final = "%RETRY%"
 
 FORBIDDEN_TOPICS: Final = frozenset(
     {
@@ -113,27 +118,34 @@ class MessageExt(msgspec.Struct, frozen=True):
 
 
 def received(record: MessageRecord, broker_name: str) -> MessageExt:
-    """Return a stored record as an application sees it; CorruptRecord if the body is broken."""
+    """Return a stored record as an application sees it; CorruptRecord if the body is broken.
+
+    A message that comes from the retry topic shows the topic it was sent to.
+    """
     properties = record.properties
     offset_id = record.offset_message_id
+    stored_topic = record.topic
+    topic = stored_topic
+    if stored_topic.startswith(RETRY_PREFIX):
+        topic = properties.get(PropertyKey.RETRY_TOPIC, stored_topic)
     return MessageExt(
-        topic=properties.get(PropertyKey.RETRY_TOPIC, record.topic),
-        body=record.decompressed_body(),
-        tag=record.tags,
-        keys=record.keys,
-        properties=properties,
-        message_id=record.unique_key or offset_id,
-        offset_message_id=offset_id,
-        queue=MessageQueue(record.topic, broker_name, record.queue_id),
-        queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        born_timestamp=record.born_timestamp,
-        born_host=host_text(record.born_host),
-        store_timestamp=record.store_timestamp,
-        store_host=host_text(record.store_host),
+        topic,
+        record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body,
+        properties.get(_TAGS),
+        record.keys,
+        properties,
+        properties.get(_UNIQUE_KEY) or offset_id,
+        offset_id,
+        MessageQueue(stored_topic, broker_name, record.queue_id),
+        record.queue_offset,
+        record.physical_offset,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+        record.born_timestamp,
+        host_text(record.born_host),
+        record.store_timestamp,
+        host_text(record.store_host),
     )
 
 

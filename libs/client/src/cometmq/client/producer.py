@@ -4,33 +4,23 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from enum import StrEnum
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import Message, SendResult, check_group
 from cometmq.client.queue_selection import QueueSelector, by_hash
 from cometmq.client.sender import MessageSender, split_messages
 from cometmq.client.settings import ProducerOptions, checked
+from cometmq.client.state import Client
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
-
-
-class ClientState(StrEnum):
-    """Where a client is in its life; the names are those of the Java client."""
-
-    CREATE_JUST = "CREATE_JUST"
-    RUNNING = "RUNNING"
-    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
-    START_FAILED = "START_FAILED"
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
@@ -40,11 +30,13 @@ class ProducerStats(msgspec.Struct, frozen=True):
     failed_count: int
 
 
-class Producer:
+class Producer(Client):
     """Sends messages; thousands of sends may wait for their answers at the same time.
 
     ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(message)``
     """
+
+    KIND = "producer"
 
     def __init__(
         self,
@@ -55,6 +47,7 @@ class Producer:
         log: Log = NO_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__()
         check_group(group)
         if group == DEFAULT_GROUP:
             raise InvalidArgument(
@@ -62,61 +55,24 @@ class Producer:
             )
         self.group = group
         self.options = checked(options or ProducerOptions(), namesrv)
-        self.state = ClientState.CREATE_JUST
         self._log = log
-        self._instance: ClientInstance | None = None
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
-        self._stack = AsyncExitStack()
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Connect to the brokers that the name servers know; a producer starts once."""
-        if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError(
-                f"The producer service state not OK, maybe started once, {self.state}"
-            )
-        self.state = ClientState.START_FAILED
-        async with AsyncExitStack() as stack:
-            instance = ClientInstance.acquire(self.options, log=self._log)
-            stack.push_async_callback(instance.release)
-            try:
-                instance.register_producer(self.group)
-            except InvalidArgument:
-                self.state = ClientState.CREATE_JUST
-                raise
-            stack.push_async_callback(instance.unregister, producer_group=self.group)
-            ids = unique_ids(self.options)
-            self._sender = MessageSender(instance, self.group, self.options, ids=ids)
-            self._instance = instance
-            await self._announce(instance)
-            self._stack = stack.pop_all()
-        self.state = ClientState.RUNNING
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Connect to the brokers that the name servers know."""
+        instance = ClientInstance.acquire(self.options, log=self._log)
+        stack.push_async_callback(instance.release)
+        instance.register_producer(self.group)
+        stack.push_async_callback(instance.unregister, producer_group=self.group)
+        stack.push_async_callback(self._drain)
+        ids = unique_ids(self.options)
+        self._sender = MessageSender(instance, self.group, self.options, ids=ids)
+        await self._announce(instance)
         self._log.info("producer.started", group=self.group, client_id=instance.client_id)
-
-    async def close(self) -> None:
-        """Wait for the sends in flight, leave the group, close the connections."""
-        if self.state is not ClientState.RUNNING:
-            return
-        self.state = ClientState.SHUTDOWN_ALREADY
-        async with self._stack:
-            await self._drain()
-        self._log.info("producer.closed", group=self.group)
-
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close."""
-        await self.close()
+        return instance
 
     async def _announce(self, instance: ClientInstance) -> None:
         """Meet the brokers early, so that the first send is quick; they may come later."""
@@ -149,7 +105,7 @@ class Producer:
         Raises the broker's CommandError if it refuses, SendFailed after the last attempt,
         InvalidArgument before any.
         """
-        sender = self._running()
+        sender = self._sending()
         timeout_ms = timeout_ms or self.options.send_timeout_ms
         async with self._room:
             prepared = await sender.prepare(message)
@@ -170,7 +126,7 @@ class Producer:
 
         Messages of one argument keep their order if each is awaited before the next is sent.
         """
-        sender = self._running()
+        sender = self._sending()
         async with self._room:
             prepared = await sender.prepare(message)
             route = await sender.route(message.topic)
@@ -181,7 +137,7 @@ class Producer:
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without learning whether it was stored."""
-        sender = self._running()
+        sender = self._sending()
         async with self._room:
             prepared = await sender.prepare(message)
             route = await sender.route(message.topic)
@@ -201,7 +157,7 @@ class Producer:
         All have the same `wait_store_ok` and no delay level; together they are at most
         `body_bytes_max` long (`split_batch` makes such lists). They are not compressed.
         """
-        sender = self._running()
+        sender = self._sending()
         timeout_ms = timeout_ms or self.options.send_timeout_ms
         async with self._room:
             prepared = sender.prepare_batch(messages)
@@ -218,7 +174,7 @@ class Producer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic may go to."""
-        route = await self._running().route(topic)
+        route = await self._sending().route(topic)
         return list(route.publish_queues)
 
     def stats(self) -> ProducerStats:
@@ -228,9 +184,7 @@ class Producer:
             return ProducerStats(0, 0)
         return ProducerStats(sender.sent_count, sender.failed_count)
 
-    def _running(self) -> MessageSender:
-        if self.state is not ClientState.RUNNING or self._sender is None:
-            raise ClientStateError(f"The producer service state not OK, {self.state}")
-        assert self._instance is not None
-        self._instance.check_process()
+    def _sending(self) -> MessageSender:
+        self._running()
+        assert self._sender is not None
         return self._sender

@@ -18,6 +18,7 @@ from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import (
+    RETRY_PREFIX,
     Message,
     SendResult,
     SendStatus,
@@ -64,7 +65,6 @@ RETRIED_CODES: Final = frozenset(
 )
 """Refusals after which another broker may accept the message; SYSTEM_BUSY is not one."""
 
-RETRY_PREFIX: Final = "%RETRY%"
 _COMPRESS_AWAY_BYTES: Final = 32 * 1024
 """Bodies from this size on are compressed on a thread: zlib takes 1 ms for 50 KiB."""
 _FULL_PAUSE_S: Final = 0.002

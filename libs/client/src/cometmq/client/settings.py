@@ -79,6 +79,65 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Sends at once; further ones wait for their turn."""
 
 
+class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Common to push and lite pull consumers."""
+
+    consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
+    consume_timestamp_ms: _NotNegative = 0
+    """For ConsumeFrom.TIMESTAMP; 0: half an hour before the start."""
+    rebalance_interval_ms: _Positive = 20_000
+    """How often queues are shared anew even if no broker asks for it."""
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024)] = 32
+    """Messages per pull."""
+    queue_count_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Messages of one queue that are pulled and not yet consumed."""
+    queue_bytes_max: _Positive = 100 * 1024 * 1024
+    """Their bodies together."""
+    queue_span_max: Annotated[int, Meta(ge=1, le=65_535)] = 2_000
+    """From the first of them to the last, in queue offsets."""
+    suspend_ms: _Positive = 15_000
+    """How long a broker holds a pull that finds nothing."""
+    pull_timeout_ms: _Positive = 30_000
+    """How long to wait for the answer; longer than `suspend_ms`."""
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.pull_timeout_ms <= self.suspend_ms:
+            raise ValueError("pull_timeout_ms must be longer than suspend_ms")
+
+
+class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a push consumer."""
+
+    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """Calls of the listener at the same time (consumeThreadMax)."""
+    batch_count_max: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Messages per call of the listener (consumeMessageBatchMaxSize)."""
+    pull_interval_ms: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    topic_count_max: _NotNegative = 0
+    """Like `queue_count_max`, for all own queues of a topic together; 0: no bound."""
+    topic_bytes_max: _NotNegative = 0
+    max_reconsume_times: Annotated[int, Meta(ge=-1)] = -1
+    """Deliveries again before a message is dead; -1: 16."""
+    consume_timeout_ms: _Positive = 15 * 60_000
+    """A message that the listener keeps for longer is given back to the broker."""
+    post_subscription_when_pull: bool = False
+    drain_ms: _NotNegative = 10_000
+    """How long `close` waits for calls of the listener."""
+
+
+class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a lite pull consumer."""
+
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024)] = 10
+    suspend_ms: _Positive = 20_000
+    auto_commit: bool = True
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000)] = 5_000
+    poll_timeout_ms: _NotNegative = 5_000
+    total_count_max: _Positive = 10_000
+    """Messages of all queues that are pulled and not yet polled."""
+
+
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a consumer group is in each queue: kept by the broker, or in a local file.
+
+Both keep offsets in memory and store them when told to, so committing a message costs nothing.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from cometmq.client.background import described
+from cometmq.client.instance import ClientInstance
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.offsets import QueueOffsetTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.offsets import (
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
+    UpdateConsumerOffset,
+)
+from cometmq.remoting.errors import CometError, CommandError, RemoteProtocolError
+
+COMMIT_TIMEOUT_MS: Final = 5_000
+
+
+class OffsetStore(Protocol):
+    """Where the offsets of one group are."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset; None if there is none, CometError if nobody can say."""
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Note an offset; one that is behind counts only as a reset."""
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Store what was noted for these queues; a failure is logged and made good later."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory: another member has the queue now."""
+
+
+class Positions:
+    """Offsets in memory, and which of them are not stored yet."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.offsets: dict[MessageQueue, int] = {}
+        self.unsaved: set[MessageQueue] = set()
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool) -> None:
+        """Note an offset."""
+        known = self.offsets.get(queue)
+        if known == offset or (known is not None and offset < known and not is_reset):
+            return
+        self.offsets[queue] = offset
+        self.unsaved.add(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop an offset."""
+        self.offsets.pop(queue, None)
+        self.unsaved.discard(queue)
+
+
+class RemoteOffsets:
+    """Offsets at the brokers, shared by the members of a group."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        """Commit for one group."""
+        self._instance = instance
+        self._group = group
+        self._positions = Positions()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the offset that the broker knows."""
+        _, address = self._instance.any_of(queue.broker_name)
+        header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
+        try:
+            response = await self._instance.remoting.invoke(
+                self._instance.channel(address),
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                header,
+                timeout_ms=COMMIT_TIMEOUT_MS,
+            )
+        except CommandError:
+            return None
+        if not isinstance(response.header, QueryConsumerOffsetReply):
+            raise RemoteProtocolError("an answer about an offset lacks it")
+        return response.header.offset
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+        return self._positions.offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Note an offset."""
+        self._positions.update(queue, offset, is_reset=is_reset)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell the brokers, without waiting for answers."""
+        for queue in self._positions.unsaved.intersection(queues):
+            offset = self._positions.offsets[queue]
+            header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+            try:
+                _, address = self._instance.any_of(queue.broker_name)
+                await self._instance.remoting.invoke_oneway(
+                    self._instance.channel(address),
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    header,
+                    timeout_ms=COMMIT_TIMEOUT_MS,
+                )
+            except CometError as error:
+                self._instance.log.warning(
+                    "offset.unsaved", group=self._group, error=described(error)
+                )
+                continue
+            if self._positions.offsets.get(queue) == offset:
+                self._positions.unsaved.discard(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory."""
+        self._positions.forget(queue)
+
+
+class LocalOffsets:
+    """Offsets in one file of this machine, in the Java client's format."""
+
+    def __init__(self, path: Path) -> None:
+        """Use this file; its folder is made when needed."""
+        self._path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._positions = Positions()
+        self._stored: Mapping[MessageQueue, int] | None = None
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the offset in the file, or in its last good copy."""
+        if self._stored is None:
+            self._stored = await asyncio.to_thread(self._load)
+        return self._stored.get(queue)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+        return self._positions.offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Note an offset."""
+        self._positions.update(queue, offset, is_reset=is_reset)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the file if one of these queues has moved."""
+        moved = self._positions.unsaved.intersection(queues)
+        if not moved:
+            return
+        if self._stored is None:
+            self._stored = await asyncio.to_thread(self._load)
+        table = {**self._stored, **self._positions.offsets}
+        data = encode_json(QueueOffsetTable(table))
+        await asyncio.to_thread(self._save, data)
+        self._stored = table
+        self._positions.unsaved -= moved
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is in memory; the file keeps it."""
+        self._positions.forget(queue)
+
+    def _load(self) -> Mapping[MessageQueue, int]:
+        for path in (self._path, self._backup):
+            try:
+                return decode_json(QueueOffsetTable, path.read_bytes()).offset_table
+            except (OSError, RemoteProtocolError):
+                continue  # missing or torn: the copy has the word, else we begin anew
+        return {}
+
+    def _save(self, data: bytes) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_name(self._path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            self._path.replace(self._backup)
+        fresh.replace(self._path)

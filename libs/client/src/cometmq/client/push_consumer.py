@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Push consumers: messages come to a listener as soon as they are stored."""
+
+from contextlib import AsyncExitStack
+from typing import Final
+
+import msgspec
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.instance import ClientInstance
+from cometmq.client.listener import Listener, ListenerCaller
+from cometmq.client.message import RETRY_PREFIX, check_group, check_topic
+from cometmq.client.offsets import OffsetStore, RemoteOffsets
+from cometmq.client.push_group import PushGroup
+from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
+from cometmq.client.settings import PushOptions, checked
+from cometmq.client.state import Client, ClientState
+from cometmq.client.subscriptions import ALL, ExpressionType, subscription
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.versions import SQL_FILTER_MIN
+
+DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
+
+
+class ConsumerStats(msgspec.Struct, frozen=True):
+    """What a consumer did so far."""
+
+    consumed_count: int
+    failed_count: int
+
+
+class PushConsumer(Client):
+    """Gives the messages of its topics to a listener; the members of a group share the queues.
+
+    A message is consumed when the listener returns. When it raises, or returns
+    `ConsumeResult.RECONSUME_LATER`, the message comes again later.
+    """
+
+    KIND = "consumer"
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        listener: Listener,
+        options: PushOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name.
+
+        Offsets are kept at the brokers unless `offsets` is another place.
+        """
+        super().__init__()
+        check_group(group)
+        if group == DEFAULT_GROUP:
+            raise InvalidArgument(
+                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+            )
+        self.group = group
+        self.options = checked(options or PushOptions(), namesrv)
+        self._listener = listener
+        self._strategy = strategy or AllocateAveragely()
+        self._offsets = offsets
+        self._log = log
+        retry = RETRY_PREFIX + group
+        self._subscriptions = {retry: subscription(retry, version_ms=wall_ms())}
+        self._member: PushGroup | None = None
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscribe(
+        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+    ) -> None:
+        """Want the messages of a topic that have one of the tags `A || B`; also while running.
+
+        All members of a group must subscribe to the same, or messages are lost.
+        """
+        check_topic(topic)
+        known = self._subscriptions.get(topic)
+        version_ms = max(wall_ms(), known.sub_version + 1 if known is not None else 0)
+        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=version_ms)
+        if self.state is ClientState.RUNNING:
+            self._changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want no more messages of a topic."""
+        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
+            await self._member.unsubscribed(topic)
+            self._changed()
+
+    def _changed(self) -> None:
+        instance = self._running()
+        assert self._member is not None
+        self._member.wake()
+        instance.heartbeat_soon()
+        instance.find_routes_soon()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker, then take our share of the queues."""
+        instance = ClientInstance.acquire(self.options, log=self._log)
+        stack.push_async_callback(instance.release)
+        caller = ListenerCaller(self._listener, thread_count=self.options.concurrency)
+        stack.callback(caller.close)
+        member = PushGroup(
+            instance,
+            self.group,
+            options=self.options,
+            subscriptions=self._subscriptions,
+            caller=caller,
+            offsets=self._offsets or RemoteOffsets(instance, self.group),
+            strategy=self._strategy,
+        )
+        instance.register_consumer(self.group, member)
+        stack.push_async_callback(instance.unregister, consumer_group=self.group)
+        await instance.meet_brokers(member.topics)
+        await self._check_subscriptions(instance)
+        await instance.heartbeat()
+        stack.push_async_callback(member.stop)
+        await member.start()
+        self._member = member
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    async def _check_subscriptions(self, instance: ClientInstance) -> None:
+        """Have brokers look at SQL expressions; what is wrong with one is raised here."""
+        for wanted in self._subscriptions.values():
+            if wanted.expression_type == ExpressionType.SQL92:
+                await self._check_subscription(instance, wanted)
+
+    async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
+        route = instance.routes.get(wanted.topic)
+        for broker_name in sorted(route.brokers) if route is not None else ():
+            _, address = instance.any_of(broker_name)
+            body = encode_json(
+                ClientConfigCheck(
+                    client_id=instance.client_id, group=self.group, subscription_data=wanted
+                )
+            )
+            response = await instance.remoting.invoke(
+                address,
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                body,
+                timeout_ms=self.options.api_timeout_ms,
+            )
+            if response.version < SQL_FILTER_MIN:
+                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
+
+    # -- while running ------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Pull no more for now; what is pulled already is still consumed."""
+        self._running()
+        assert self._member is not None
+        self._member.resume(is_suspended=True)
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._running()
+        assert self._member is not None
+        self._member.resume(is_suspended=False)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member has at the moment, without those of the retry topic."""
+        if self._member is None:
+            return []
+        retry = RETRY_PREFIX + self.group
+        return sorted(queue for queue in self._member.queues if queue.topic != retry)
+
+    def stats(self) -> ConsumerStats:
+        """Return what was counted."""
+        if self._member is None:
+            return ConsumerStats(0, 0)
+        return ConsumerStats(*self._member.counts())

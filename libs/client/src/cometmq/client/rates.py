@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a consumer consumes, per topic: what administrators see of it."""
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from cometmq.client.clock import ClockMs, monotonic_ms
+from cometmq.remoting.bodies.running_info import ConsumeStatus
+
+WINDOW_MS: Final = 60_000
+_SAMPLE_MS: Final = 10_000
+
+
+class _Totals(msgspec.Struct, gc=False):
+    at_ms: int
+    ok_count: int = 0
+    failed_count: int = 0
+    elapsed_ms: int = 0
+    call_count: int = 0
+
+
+class TopicRate:
+    """Counts of one topic, and samples of them from the last minute."""
+
+    def __init__(self, now_ms: int) -> None:
+        """Start at zero."""
+        self.totals = _Totals(now_ms)
+        self._samples: deque[_Totals] = deque([_Totals(now_ms)], WINDOW_MS // _SAMPLE_MS)
+
+    def sample(self, now_ms: int) -> None:
+        """Keep the present counts if the last sample is old enough."""
+        if now_ms - self._samples[-1].at_ms >= _SAMPLE_MS:
+            self._samples.append(msgspec.structs.replace(self.totals, at_ms=now_ms))
+
+    def status(self, now_ms: int) -> ConsumeStatus:
+        """Return rates over the last minute, or since the begin."""
+        first, last = self._samples[0], self.totals
+        seconds = max(1, now_ms - first.at_ms) / 1000
+        calls = last.call_count - first.call_count
+        return ConsumeStatus(
+            consume_ok_tps=(last.ok_count - first.ok_count) / seconds,
+            consume_failed_tps=(last.failed_count - first.failed_count) / seconds,
+            consume_failed_msgs=last.failed_count,
+            consume_rt=(last.elapsed_ms - first.elapsed_ms) / calls if calls else 0.0,
+        )
+
+
+class ConsumeRates:
+    """Counts of all topics of one consumer."""
+
+    def __init__(self, clock_ms: ClockMs = monotonic_ms) -> None:
+        """Start empty."""
+        self._clock_ms = clock_ms
+        self._topics: dict[str, TopicRate] = {}
+
+    def note(self, topic: str, *, ok: int, failed: int, ms: int) -> None:
+        """Count one call of the listener."""
+        rate = self._topics.get(topic)
+        if rate is None:
+            rate = self._topics[topic] = TopicRate(self._clock_ms())
+        totals = rate.totals
+        totals.ok_count += ok
+        totals.failed_count += failed
+        totals.elapsed_ms += ms
+        totals.call_count += 1
+
+    def sample(self) -> None:
+        """Keep samples; called every few seconds."""
+        now_ms = self._clock_ms()
+        for rate in self._topics.values():
+            rate.sample(now_ms)
+
+    def statuses(self) -> dict[str, ConsumeStatus]:
+        """Return the rates by topic."""
+        now_ms = self._clock_ms()
+        return {topic: rate.status(now_ms) for topic, rate in self._topics.items()}
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages were consumed and how many failed, over all topics."""
+        rates = self._topics.values()
+        return sum(r.totals.ok_count for r in rates), sum(r.totals.failed_count for r in rates)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the own queues: one loop per queue that pulls while there is room.
+
+Invariants
+    A queue is read only after its first offset is known. A dropped queue is never read again:
+    if it comes back it begins as a new one, at the committed offset.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background import Background, described
+from cometmq.client.clock import wall_ms
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.puller import Pulled, Puller, PullStatus
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.log import Log
+
+NOT_READY_CODES: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+"""The broker has not digested our heartbeat yet: a matter of milliseconds at a start."""
+
+NOT_READY_DELAY_MS: Final = 100
+NOT_READY_COUNT_MAX: Final = 30
+FAILURE_DELAY_MS: Final = 3_000
+_FULL_CHECK_MS: Final = 1_000
+
+Sink = Callable[[ProcessQueue, list[MessageExt]], None]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much of one queue may wait for its consumption."""
+
+    count_max: int
+    bytes_max: int
+    span_max: int
+
+    def is_full(self, queue: ProcessQueue) -> bool:
+        """Whether to stop pulling for now."""
+        return (
+            len(queue) > self.count_max
+            or queue.body_bytes > self.bytes_max
+            or queue.span > self.span_max
+        )
+
+
+class ReadContext(msgspec.Struct):
+    """What the readers of one consumer share."""
+
+    puller: Puller
+    offsets: OffsetStore
+    subscriptions: Mapping[str, SubscriptionData]
+    limits: Callable[[str], Limits]
+    sink: Sink
+    may_read: Callable[[], bool]
+    """False while the consumer as a whole has enough, or is suspended."""
+    not_ready: Callable[[], None]
+    """Called when a broker does not know our subscription."""
+    log: Log
+    pull_interval_ms: int = 0
+    commits_by_pull: bool = True
+
+
+class Reader:
+    """Reads one queue."""
+
+    def __init__(self, context: ReadContext, queue: MessageQueue, offset: int) -> None:
+        """Begin at an offset."""
+        self.process_queue = ProcessQueue(queue, offset)
+        self.is_paused = False
+        self._context = context
+        self._room = asyncio.Event()
+        self._refused_count = 0
+
+    def progressed(self) -> None:
+        """Look again whether there is room: messages were consumed, or settings changed."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped."""
+        context, held = self._context, self.process_queue
+        while await self._has_room():
+            subscription = context.subscriptions.get(held.queue.topic)
+            if subscription is None:
+                return
+            try:
+                pulled = await context.puller.pull(
+                    held.queue,
+                    held.next_offset,
+                    subscription,
+                    commit_offset=self._commit_offset(),
+                )
+            except CometError as error:
+                await asyncio.sleep(self._failure_delay_ms(error) / 1000)
+                continue
+            self._refused_count = 0
+            held.last_pull_ms = wall_ms()
+            if not held.is_dropped:
+                self._take(pulled)
+            if context.pull_interval_ms:
+                await asyncio.sleep(context.pull_interval_ms / 1000)
+
+    def _take(self, pulled: Pulled) -> None:
+        context, held = self._context, self.process_queue
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            context.log.warning(
+                "offset.moved",
+                topic=held.queue.topic,
+                queue_id=held.queue.queue_id,
+                queue_offset=held.next_offset,
+                next_offset=pulled.next_offset,
+            )
+            held.next_offset = pulled.next_offset
+            if not len(held):
+                context.offsets.update(held.queue, pulled.next_offset, is_reset=True)
+            return
+        fresh = held.put(pulled.messages, pulled.next_offset)
+        if fresh:
+            context.sink(held, fresh)
+        elif not len(held) and context.commits_by_pull:
+            context.offsets.update(held.queue, held.committable)
+
+    def _commit_offset(self) -> int | None:
+        if not self._context.commits_by_pull:
+            return None
+        return self._context.offsets.position(self.process_queue.queue)
+
+    async def _has_room(self) -> bool:
+        """Wait until the queue may be read; False once it is dropped."""
+        held = self.process_queue
+        while not held.is_dropped:
+            if self._may_read():
+                return True
+            self._room.clear()
+            try:
+                async with asyncio.timeout(_FULL_CHECK_MS / 1000):
+                    await self._room.wait()
+            except TimeoutError:
+                continue  # whoever makes room says so; this only bounds a forgotten word
+        return False
+
+    def _may_read(self) -> bool:
+        context, held = self._context, self.process_queue
+        is_full = context.limits(held.queue.topic).is_full(held)
+        return not (is_full or self.is_paused) and context.may_read()
+
+    def _failure_delay_ms(self, error: CometError) -> int:
+        context, queue = self._context, self.process_queue.queue
+        self._refused_count += 1
+        if isinstance(error, CommandError) and error.code in NOT_READY_CODES:
+            if self._refused_count % 10 == 0:
+                context.not_ready()
+            if self._refused_count <= NOT_READY_COUNT_MAX:
+                return NOT_READY_DELAY_MS
+        context.log.warning(
+            "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+        )
+        return FAILURE_DELAY_MS
+
+
+FirstOffset = Callable[[MessageQueue], Awaitable[int]]
+
+
+class Readers:
+    """The readers of one consumer."""
+
+    def __init__(
+        self, context: ReadContext, background: Background, first_offset: FirstOffset
+    ) -> None:
+        """Start without queues; `first_offset` tells where a new one begins."""
+        self._context = context
+        self._background = background
+        self._first_offset = first_offset
+        self._readers: dict[MessageQueue, Reader] = {}
+        self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The own queues."""
+        return list(self._readers)
+
+    @property
+    def process_queues(self) -> list[ProcessQueue]:
+        """What is held of each own queue."""
+        return [reader.process_queue for reader in self._readers.values()]
+
+    def get(self, queue: MessageQueue) -> Reader | None:
+        """Return the reader of an own queue."""
+        return self._readers.get(queue)
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Return the own queues of a topic."""
+        return [queue for queue in self._readers if queue.topic == topic]
+
+    def wake(self) -> None:
+        """Have all readers look again whether there is room."""
+        for reader in self._readers.values():
+            reader.progressed()
+
+    async def take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Own exactly these queues of a topic; False if some have no first offset yet."""
+        lost = [queue for queue in self.of_topic(topic) if queue not in queues]
+        for queue in lost:
+            await self.drop(queue)
+        fresh = [queue for queue in queues if queue not in self._readers]
+        if not fresh:
+            return True
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._open(queue)) for queue in fresh]
+        self._context.log.info(
+            "queues.assigned", topic=topic, taken=len(fresh), lost=len(lost), owned=len(queues)
+        )
+        return all(task.result() for task in tasks)
+
+    async def drop(self, queue: MessageQueue) -> None:
+        """Give a queue up; what is committed by now is stored first."""
+        self._stop(queue)
+        await self._context.offsets.persist([queue])
+        self._context.offsets.forget(queue)
+        self._context.puller.forget(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Read an own queue again from an offset; what is held of it is dropped."""
+        reader = self._readers.get(queue)
+        is_paused = reader.is_paused if reader is not None else False
+        self._stop(queue)
+        self._context.offsets.update(queue, offset, is_reset=True)
+        await self._context.offsets.persist([queue])
+        self._start(queue, offset).is_paused = is_paused
+
+    async def persist(self) -> None:
+        """Store the offsets of the own queues."""
+        await self._context.offsets.persist(self.queues)
+
+    def stop(self) -> None:
+        """Pull no more; what is held may still be consumed."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    async def _open(self, queue: MessageQueue) -> bool:
+        try:
+            offset = await self._first_offset(queue)
+        except CometError as error:
+            self._context.log.warning(
+                "offset.unknown",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                error=described(error),
+            )
+            return False
+        self._start(queue, offset)
+        return True
+
+    def _start(self, queue: MessageQueue, offset: int) -> Reader:
+        reader = self._readers[queue] = Reader(self._context, queue, offset)
+        name = f"read-{queue.topic}-{queue.queue_id}"
+        self._tasks[queue] = self._background.spawn(reader.run(), name=name)
+        return reader
+
+    def _stop(self, queue: MessageQueue) -> None:
+        reader = self._readers.pop(queue, None)
+        if reader is not None:
+            reader.process_queue.is_dropped = True
+        task = self._tasks.pop(queue, None)
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Giving a message that was not consumed back to the broker, to come again later or to be dead."""
+
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background import described
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import RETRY_PREFIX, MessageExt
+from cometmq.client.sender import MessageSender, Prepared, properties_text
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import ConsumerSendMsgBack
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.properties import PropertyKey
+
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+RECONSUME_TIMES_DEFAULT: Final = 16
+_FIRST_RETRY_LEVEL: Final = 3
+
+
+class SendBack:
+    """Gives messages of one group back."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        sender: MessageSender,
+        *,
+        max_reconsume_times: int,
+    ) -> None:
+        """Use `sender` where the broker of a message cannot take it back."""
+        self._instance = instance
+        self._group = group
+        self._sender = sender
+        self._max_reconsume_times = (
+            RECONSUME_TIMES_DEFAULT if max_reconsume_times < 0 else max_reconsume_times
+        )
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Return whether the message is in the broker's hands again."""
+        try:
+            await self._to_its_broker(message, delay_level)
+        except CometError as error:
+            self._instance.log.warning(
+                "message.unreturned",
+                group=self._group,
+                message_id=message.message_id,
+                error=described(error),
+            )
+        else:
+            return True
+        try:
+            await self._as_new_message(message)
+        except CometError as error:
+            self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "message.stuck",
+                group=self._group,
+                message_id=message.message_id,
+                error=described(error),
+            )
+            return False
+        return True
+
+    async def _to_its_broker(self, message: MessageExt, delay_level: int) -> None:
+        header = ConsumerSendMsgBack(
+            offset=parse_offset_message_id(message.offset_message_id).physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        await self._instance.remoting.invoke(
+            self._instance.master(message.queue.broker_name),
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            header,
+            timeout_ms=SEND_BACK_TIMEOUT_MS,
+        )
+
+    async def _as_new_message(self, message: MessageExt) -> None:
+        prepared = retry_message(
+            message, self._group, max_reconsume_times=self._max_reconsume_times
+        )
+        await self._sender.send(prepared, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def retry_message(message: MessageExt, group: str, *, max_reconsume_times: int) -> Prepared:
+    """Return the message that a consumer sends itself to the retry topic of its group."""
+    properties = dict(message.properties)
+    for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):
+        properties.pop(name, None)
+    properties[PropertyKey.ORIGIN_MESSAGE_ID] = properties.get(
+        PropertyKey.ORIGIN_MESSAGE_ID, message.message_id
+    )
+    properties[PropertyKey.RETRY_TOPIC] = message.topic
+    properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
+    properties[PropertyKey.WAIT] = "true"
+    return Prepared(
+        topic=RETRY_PREFIX + group,
+        body=message.body,
+        properties=properties_text({str(name): text for name, text in properties.items()}),
+        message_id=message.message_id,
+        flag=message.flag,
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_reconsume_times,
+    )
+
+
+def with_reconsume_times(message: MessageExt, times: int) -> MessageExt:
+    """Return the message as one that was delivered once more."""
+    return msgspec.structs.replace(message, reconsume_times=times)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a consumer wants of a topic: all messages, some tags, or an SQL condition. Pure."""
+
+from enum import StrEnum
+from typing import Final
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.message.flags import tag_code
+
+ALL: Final = "*"
+
+
+class ExpressionType(StrEnum):
+    """The language of a filter."""
+
+    TAG = "TAG"
+    """`TagA || TagB`, or `*`."""
+    SQL92 = "SQL92"
+    """A condition over properties; the broker must have it enabled."""
+
+
+def subscription(
+    topic: str,
+    expression: str = ALL,
+    kind: ExpressionType = ExpressionType.TAG,
+    *,
+    version_ms: int,
+) -> SubscriptionData:
+    """Return the subscription as brokers know it; of two, the one with the later version counts."""
+    if kind is ExpressionType.SQL92:
+        return SubscriptionData(
+            topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
+        )
+    text = expression.strip() or ALL
+    tags: list[str] = []
+    if text != ALL:
+        tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
+        if not tags:
+            raise InvalidArgument(f"subString split error: {expression!r} names no tag")
+    return SubscriptionData(
+        topic=topic,
+        sub_string=text,
+        tags_set=tags,
+        code_set=list(dict.fromkeys(tag_code(tag) for tag in tags)),
+        sub_version=version_ms,
+    )
