@@ -18,6 +18,7 @@ from cometmq.peers.content import create_topic
 from cometmq.peers.dialect import parse
 from cometmq.peers.probes import HEARTBEAT, PROBES, TOPIC, Probe, send_fields
 from cometmq.peers.processes import wait_until
+from cometmq.peers.records import parse_records
 from cometmq.peers.wire import Answer, Connection
 
 pytestmark = pytest.mark.compat
@@ -110,10 +111,8 @@ def _body_meaning(body: bytes, how: str) -> object:
     """A body as far as two servers must agree on it."""
     if how == "no" or not body:
         return bool(body)
-    if how == "length":
-        return len(body)
-    if how == "bytes":
-        return body
+    if how == "records":
+        return parse_records(body)
     value = parse(body.decode())
     return _member_names(value) if how == "keys" else _masked(value)
 

@@ -5,15 +5,16 @@ The order matters: a probe sees what the probes before it did.
 """
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from cometmq.peers.wire import CURRENT_VERSION
 
 TOPIC: Final = "SameTopic"
 GROUP: Final = "SameGroup"
-HEARTBEAT: Final = {
+HEARTBEAT: Final[dict[str, Any]] = {
     "clientID": "127.0.0.1@same",
     "producerDataSet": [{"groupName": "SameProducer"}],
     "consumerDataSet": [
@@ -49,7 +50,7 @@ class Probe:
     fields: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
     version: int = CURRENT_VERSION
-    compare_body: Literal["json", "keys", "bytes", "length", "no"] = "json"
+    compare_body: Literal["json", "keys", "records", "no"] = "json"
 
 
 def send_fields(**changes: object) -> dict[str, object]:
@@ -68,6 +69,50 @@ def send_fields(**changes: object) -> dict[str, object]:
         "k": "false",
         **changes,
     }
+
+
+def _v1_fields(**changes: object) -> dict[str, object]:
+    """Fields of SEND_MESSAGE."""
+    names = {
+        "a": "producerGroup",
+        "b": "topic",
+        "c": "defaultTopic",
+        "d": "defaultTopicQueueNums",
+        "e": "queueId",
+        "f": "sysFlag",
+        "g": "bornTimestamp",
+        "h": "flag",
+        "i": "properties",
+        "j": "reconsumeTimes",
+        "k": "unitMode",
+    }
+    return {names[key]: value for key, value in send_fields(**changes).items()}
+
+
+def _batch(*bodies: bytes) -> bytes:
+    """Body of a batch; each message has two properties."""
+    properties = b"KEYS\x01batched\x02UNIQ_KEY\x017F000001000100000000000000000001"
+    items = (
+        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 5, len(body))
+        + body
+        + struct.pack(">h", len(properties))
+        + properties
+        for body in bodies
+    )
+    return b"".join(items)
+
+
+def _cpp_heartbeat() -> bytes:
+    """A heartbeat as the C++ client writes it: enumerations by ordinal."""
+    consumer = {
+        **HEARTBEAT["consumerDataSet"][0],
+        "groupName": "SameCpp",
+        "consumeType": 1,
+        "messageModel": 1,
+        "consumeFromWhere": 0,
+    }
+    heartbeat = {"clientID": "127.0.0.1@cpp", "consumerDataSet": [consumer]}
+    return json.dumps(heartbeat).encode()
 
 
 def _pull(**changes: object) -> dict[str, object]:
@@ -114,8 +159,49 @@ def _locks() -> bytes:
     return json.dumps({"consumerGroup": GROUP, "clientId": "same", "mqSet": queues}).encode()
 
 
+_REGISTERED: Final = {
+    "brokerName": "same-b",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "SameCluster",
+    "haServerAddr": "127.0.0.1:2",
+    "brokerId": 0,
+    "compressed": "false",
+}
+
+
+def _registration() -> bytes:
+    """Body of REGISTER_BROKER with one topic."""
+    topic = {
+        "topicName": "SameRegistered",
+        "readQueueNums": 3,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    }
+    wrapper = {
+        "dataVersion": {"counter": 2, "timestamp": 9},
+        "topicConfigTable": {"SameRegistered": topic},
+    }
+    body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+    return json.dumps(body).encode()
+
+
 SENDS: Final = [
     Probe("send", "broker", 310, send_fields(e=1), b"body"),
+    Probe("send by the old code", "broker", 10, _v1_fields(e=2), b"old"),
+    Probe(
+        "send a batch",
+        "broker",
+        320,
+        send_fields(e=2, m="true", i="WAIT\x01true"),
+        _batch(b"1", b"22"),
+    ),
+    Probe("send delayed", "broker", 310, send_fields(i="DELAY\x012\x02KEYS\x01late"), b"late"),
+    Probe("send to a random queue", "broker", 310, send_fields(b="SameRandom", d=1, e=-1), b"r"),
+    Probe("send without properties", "broker", 310, send_fields(b="SameBare", i=""), b"bare"),
+    Probe("send an empty body", "broker", 310, send_fields(b="SameBare", e=1), b""),
     Probe("send to an illegal name", "broker", 310, send_fields(b="not legal!"), b"body"),
     Probe("send to an empty name", "broker", 310, send_fields(b=""), b"body"),
     Probe("send to a long name", "broker", 310, send_fields(b="T" * 128), b"body"),
@@ -132,7 +218,24 @@ SENDS: Final = [
     ),
 ]
 PULLS: Final = [
-    Probe("pull", "broker", 11, _pull(), compare_body="length"),
+    Probe("pull", "broker", 11, _pull(), compare_body="records"),
+    Probe("pull what came", "broker", 11, _pull(queueId=2), compare_body="records"),
+    Probe(
+        "pull what is late",
+        "broker",
+        11,
+        _pull(topic="SCHEDULE_TOPIC_XXXX", queueId=1),
+        compare_body="records",
+    ),
+    Probe("pull what is bare", "broker", 11, _pull(topic="SameBare"), compare_body="records"),
+    Probe(
+        "pull without a body",
+        "broker",
+        11,
+        _pull(topic="SameBare", queueId=1),
+        compare_body="records",
+    ),
+    Probe("pull two", "broker", 11, _pull(maxMsgNums=2), compare_body="records"),
     Probe("pull a tag", "broker", 11, _pull(subscription="TagZ")),
     Probe("pull at the end", "broker", 11, _pull(queueId=1, queueOffset=1)),
     Probe("pull behind the end", "broker", 11, _pull(queueOffset=1000)),
@@ -142,7 +245,7 @@ PULLS: Final = [
     Probe("pull an unknown topic", "broker", 11, _pull(topic="Nothing")),
     Probe("pull of an unknown group", "broker", 11, _pull(consumerGroup="Unseen", sysFlag=0)),
     Probe(
-        "pull as subscribed", "broker", 11, _pull(sysFlag=0, subVersion=100), compare_body="length"
+        "pull as subscribed", "broker", 11, _pull(sysFlag=0, subVersion=100), compare_body="records"
     ),
     Probe("pull as subscribed later", "broker", 11, _pull(sysFlag=0, subVersion=101)),
     Probe("pull with SQL", "broker", 11, _pull(subscription="a > 1", expressionType="SQL92")),
@@ -176,13 +279,15 @@ OFFSETS: Final = [
         "broker",
         12,
         {"topic": TOPIC, "key": "same", "maxNum": 2, "beginTimestamp": 0, "endTimestamp": 1 << 60},
-        compare_body="length",
+        compare_body="records",
     ),
     Probe("view nothing", "broker", 33, {"offset": 1 << 40}),
-    Probe("view", "broker", 33, {"offset": 0}, compare_body="length"),
+    Probe("view", "broker", 33, {"offset": 0}, compare_body="records"),
 ]
 CLIENTS: Final = [
     Probe("heartbeat", "broker", 34, body=json.dumps(HEARTBEAT).encode()),
+    Probe("heartbeat of C++", "broker", 34, body=_cpp_heartbeat()),
+    Probe("C++ consumers on line", "broker", 203, {"consumerGroup": "SameCpp"}),
     Probe("members", "broker", 38, {"consumerGroup": GROUP}),
     Probe("members of nobody", "broker", 38, {"consumerGroup": "Nobody"}),
     Probe("consumers on line", "broker", 203, {"consumerGroup": GROUP}),
@@ -229,6 +334,16 @@ ADMIN: Final = [
     Probe("update configuration without body", "broker", 25),
     Probe("update unknown configuration", "broker", 25, body=b"unknownKey=1\n"),
     Probe("run-time information", "broker", 28, compare_body="keys"),
+    Probe(
+        "create a group",
+        "broker",
+        200,
+        body=b'{"groupName":"SameAdminGroup","retryQueueNums":2,"retryMaxTimes":3,'
+        b'"consumeEnable":false,"consumeBroadcastEnable":false}',
+    ),
+    Probe("pull of a stopped group", "broker", 11, _pull(consumerGroup="SameAdminGroup")),
+    Probe("all groups with the new one", "broker", 201),
+    Probe("delete a group", "broker", 207, {"groupName": "SameAdminGroup"}),
     Probe("delete an unknown group", "broker", 207, {"groupName": "Nobody"}),
     Probe("unknown code", "broker", 9999),
     Probe("unused code", "broker", 13),
@@ -254,6 +369,28 @@ NAMESRV: Final = [
     Probe("delete nothing", "namesrv", 102, {"namespace": "S", "key": "k"}),
     Probe("configuration", "namesrv", 319, compare_body="no"),
     Probe("update unknown configuration", "namesrv", 318, body=b"unknownKey=1\n"),
+    Probe("register a broker", "namesrv", 103, {**_REGISTERED, "bodyCrc32": 0}, _registration()),
+    Probe(
+        "register with a wrong sum",
+        "namesrv",
+        103,
+        {**_REGISTERED, "bodyCrc32": 5},
+        _registration(),
+    ),
+    Probe("route to the registered", "namesrv", 105, {"topic": "SameRegistered"}),
+    Probe("cluster of both", "namesrv", 106),
+    Probe(
+        "data version of the registered",
+        "namesrv",
+        322,
+        _REGISTERED,
+        b'{"counter":2,"timestamp":9}',
+    ),
+    Probe("wipe the registered", "namesrv", 205, {"brokerName": "same-b"}),
+    Probe("route without writing", "namesrv", 105, {"topic": "SameRegistered"}),
+    Probe("add to the registered", "namesrv", 327, {"brokerName": "same-b"}),
+    Probe("unregister", "namesrv", 104, _REGISTERED),
+    Probe("route to the unregistered", "namesrv", 105, {"topic": "SameRegistered"}),
     Probe("wipe an unknown broker", "namesrv", 205, {"brokerName": "none"}),
     Probe("delete an unknown topic", "namesrv", 216, {"topic": "Unknown"}),
     Probe(
