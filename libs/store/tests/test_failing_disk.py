@@ -166,7 +166,7 @@ def test_a_store_that_cannot_save_at_the_end_says_so_by_its_abort_file(disk, rig
 
 
 def test_a_spare_file_that_cannot_be_made_is_tried_again(disk, rig):
-    disk.fault = failing(errno.ENOSPC, "create", "commitlog/00000000000000004096")
+    disk.fault = failing(errno.ENOSPC, "create", "00000000000000004096")
     for _ in range(20):
         rig.put(make_message(body=bytes(50)))
     rig.work(4)

@@ -3,6 +3,7 @@ import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import LockHeld
+from cometmq.store.layout import Layout
 from cometmq.store.results import GetStatus, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -340,3 +341,57 @@ def test_a_slave_takes_no_puts_until_its_role_changes(rig):
 def test_a_closed_store_takes_no_puts(rig):
     rig.store.close()
     assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def create_job(rig):
+    """Fill the first file until the store wants the next one made; return that job."""
+    while True:
+        for job in rig.store.jobs(rig.clock.advance(1_000)):
+            if job.name == "create-file":
+                return job
+            job.run()
+            job.done(None)
+        rig.put(make_message(body=bytes(200)))
+
+
+def test_a_file_made_ahead_never_replaces_one_that_has_messages(disk, rig):
+    job = create_job(rig)
+    while len(rig.store.commit_log.files.files) == 1:
+        rig.put(make_message(body=bytes(200)))  # faster than the worker thread
+    count = rig.store.max_offset("T", 0)
+    job.run()
+    job.done(None)
+    disk.crash()
+
+    again = StoreRig(disk)
+
+    assert again.store.max_offset("T", 0) == count
+    assert [name for name in disk.contents if name.endswith(".new")] == []
+
+
+def test_a_file_made_ahead_is_the_next_one(disk, rig):
+    job = create_job(rig)
+    job.run()
+    job.done(None)
+    assert disk.names("/store/commitlog") == ["00000000000000000000", "00000000000000004096"]
+
+
+def test_what_a_crash_leaves_of_files_being_made_is_deleted(disk, rig):
+    create_job(rig).run()
+    assert [name for name in disk.contents if name.endswith(".new")]
+    disk.crash()
+    StoreRig(disk)
+    assert [name for name in disk.contents if name.endswith(".new")] == []
+
+
+def test_files_that_are_made_at_the_same_time_have_different_temporary_names():
+    layout = Layout(small_settings(store_path_commit_log="/log/commitlog"))
+    paths = [
+        "/log/commitlog/00000000000000000000",
+        layout.queue_folder("T", 1) + "/00000000000000000000",
+        layout.queue_folder("T-1", 0) + "/00000000000000000000",
+        layout.index + "/20261120100520118",
+    ]
+    temporaries = {layout.temporary(path) for path in paths}
+    assert len(temporaries) == len(paths)
+    assert not [path for path in temporaries if path.startswith(("/log/commitlog/", "/store/c"))]

@@ -8,12 +8,12 @@ than one job on its way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cometmq.store.append import Batch
 from cometmq.store.checkpointer import Checkpointer, is_sync_failure
 from cometmq.store.cleaner import Cleaner
-from cometmq.store.disk import DiskFile
 from cometmq.store.errors import DiskError
 from cometmq.store.flush import Flusher
 from cometmq.store.jobs import CheckpointJob, CreateJob, Job, ProbeJob
@@ -140,17 +140,26 @@ class Housekeeping:
     def _create_job(self) -> Job:
         files = self._commit_log.files
         path = files.path(files.end)
-        temporary = f"{self._parts.layout.temporary(path)}.next"
-        return CreateJob(self._parts.disk, path, files.file_size, temporary, self._note_created)
+        prepared = self._parts.layout.temporary(f"{path}.next")
+        on_done = partial(self._note_created, path, prepared)
+        return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
 
-    def _note_created(self, file: DiskFile | None, error: Exception | None) -> None:
-        files = self._commit_log.files
-        if file is None:
+    def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
+        """Let the new file be the next one, unless a put that could not wait has made that."""
+        disk, files = self._parts.disk, self._commit_log.files
+        if error is None:
+            try:
+                if path == files.path(files.end):
+                    disk.rename(prepared, path)
+                    files.adopt_next(disk.open(path))
+                    self._commit_log.forget_view()
+                else:
+                    disk.remove(prepared)
+            except DiskError as failed:
+                error = failed
+        if error is not None:
             self._create_failed_ms = self._now_ms
             self._log.warning("file.create_failed", error=str(error))
-        elif file.path == files.path(files.end):
-            files.adopt_next(file)
-            self._commit_log.forget_view()
 
     # Topics and the end
 

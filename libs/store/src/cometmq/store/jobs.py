@@ -14,6 +14,7 @@ from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.file_sequence import FileSequence
 from cometmq.store.flush import FlushJob
 from cometmq.store.index_file import IndexFlush
+from cometmq.store.layout import TEMPORARY_SUFFIX
 
 PROBE_BYTES: Final = 64 * 1024
 
@@ -123,33 +124,31 @@ class ProbeJob:
 
 
 class CreateJob:
-    """Make the next file of the log before it is needed."""
+    """Make the next file of the log, under another name, before it is needed.
+
+    The loop may make the file itself meanwhile and write messages to it, so only the loop may
+    give this one its name.
+    """
 
     name = "create-file"
 
     def __init__(
-        self,
-        disk: Disk,
-        path: str,
-        size: int,
-        temporary: str,
-        on_done: Callable[[DiskFile | None, Exception | None], None],
+        self, disk: Disk, prepared: str, size: int, on_done: Callable[[Exception | None], None]
     ) -> None:
-        """Know the path that the next file will have."""
+        """`prepared` is the path to make it at."""
         self._disk = disk
-        self._path = path
+        self._prepared = prepared
         self._size = size
-        self._temporary = temporary
         self._on_done = on_done
-        self._file: DiskFile | None = None
 
     def run(self) -> None:
         """Make the file."""
-        self._file = self._disk.create(self._path, self._size, temporary=self._temporary)
+        temporary = f"{self._prepared}{TEMPORARY_SUFFIX}"
+        self._disk.create(self._prepared, self._size, temporary=temporary)
 
     def done(self, error: Exception | None) -> None:
-        """Hand the file to the store."""
-        self._on_done(self._file, error)
+        """Hand the outcome to the store."""
+        self._on_done(error)
 
 
 class RemoveJob:

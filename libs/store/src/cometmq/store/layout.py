@@ -4,11 +4,13 @@
 """Where everything lies in a store's folder (docs/protocol/store.md#folder)."""
 
 import os
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.store.settings import StoreSettings
 
 NAME_DIGITS: Final = 20
+TEMPORARY_SUFFIX: Final = ".new"
 
 
 def file_name(offset: int) -> str:
@@ -25,6 +27,7 @@ class Layout:
     """The paths of one store."""
 
     __slots__ = (
+        "_log_temporary",
         "abort",
         "checkpoint",
         "commit_log",
@@ -41,6 +44,8 @@ class Layout:
         root = os.path.expanduser(settings.store_path_root_dir)
         self.root = root
         self.commit_log = os.path.expanduser(settings.store_path_commit_log) or f"{root}/commitlog"
+        folder, name = os.path.split(self.commit_log)
+        self._log_temporary = f"{folder}/.{name}-"
         self.consume_queue = f"{root}/consumequeue"
         self.index = f"{root}/index"
         self.config = f"{root}/config"
@@ -56,9 +61,19 @@ class Layout:
     def temporary(self, path: str) -> str:
         """Return where a file of the store is made before it is renamed in.
 
-        On the same file system, and in no folder that RocketMQ loads completely.
+        On the same file system, in no folder that RocketMQ loads completely, and of its own for
+        each path: several threads make files at the same time.
         """
-        folder = os.path.dirname(path)
-        if folder == self.commit_log:
-            return f"{os.path.dirname(folder)}/.{os.path.basename(path)}.new"
-        return f"{self.root}/.new"
+        if os.path.dirname(path) == self.commit_log:
+            return f"{self._log_temporary}{os.path.basename(path)}{TEMPORARY_SUFFIX}"
+        name = os.path.relpath(path, self.root).replace("/", "-")
+        return f"{self.root}/.{name}{TEMPORARY_SUFFIX}"
+
+    def left_behind(self, names: Callable[[str], list[str]]) -> list[str]:
+        """Return the temporary files that a crash has left; `names` lists a folder."""
+        found = [f"{self.root}/{name}" for name in names(self.root)]
+        found = [path for path in found if os.path.basename(path).startswith(".")]
+        folder = os.path.dirname(self.commit_log)
+        others = [f"{folder}/{name}" for name in names(folder)] if folder != self.root else []
+        found += [path for path in others if path.startswith(self._log_temporary)]
+        return [path for path in found if path.endswith(TEMPORARY_SUFFIX)]

@@ -108,6 +108,8 @@ class MessageStore:
         disk, layout = self._disk, self.layout
         for folder in (layout.commit_log, layout.consume_queue, layout.index, layout.config):
             disk.make_folder(folder)
+        for path in layout.left_behind(disk.names):
+            disk.remove(path)
         checkpoints = CheckpointFiles(
             disk,
             checkpoint=layout.checkpoint,
