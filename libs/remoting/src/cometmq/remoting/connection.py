@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Call, Peer, Reply, Request, Response
+from cometmq.remoting.command import Call, Peer, Request, Response
 from cometmq.remoting.commands.table import Command
 from cometmq.remoting.errors import (
     CometError,
@@ -124,12 +124,6 @@ class Connection:
             call.body, call.head, call.peer = body, head, peer
             call.serialization, call.received_ms, call.is_answered = serialization, now_ms, False
         return calls
-
-    def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
-        """Put the answer to a call into ``out``, in the serialization of the call."""
-        self.out_bytes += self._codec.encoder.encode_reply(
-            self.out, call.serialization, call.opaque, reply
-        )
 
     def take(self) -> Buffer:
         """Return everything in ``out`` as one buffer, and start afresh."""

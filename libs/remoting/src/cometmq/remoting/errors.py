@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: N818  # the names are those of the codes; all are errors of this tree
+# the names are those of the codes; all are errors of this tree
 """Every error that CometMQ raises on purpose, grouped by who must act.
 
 A server raises a ``CommandError`` to answer with its code; a client builds the same class from

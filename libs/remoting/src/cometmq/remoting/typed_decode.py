@@ -21,23 +21,18 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.remoting import remarks
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
+from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import Command
 from cometmq.remoting.errors import CommandError, ServerError
-from cometmq.remoting.ext_memo import ExtMemo
 from cometmq.remoting.header import decode_header, parse_ext, parse_fixed
 from cometmq.remoting.raw import FLAG_REPLY, RawCommand
+from cometmq.remoting.send_memo import SendMemo
 from cometmq.remoting.types import Serialization
 
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _PREFIX_BYTES: Final = 12  # `{"code":310,` and `{"code":11,"`
-# Fields that differ from one request of a sender to the next.
-_CHANGING: Final[dict[int, tuple[str, ...]]] = {
-    RequestCode.SEND_MESSAGE_V2: ("e", "g", "i"),
-    RequestCode.SEND_BATCH_MESSAGE: ("e", "g", "i"),
-}
 _PLUS_SIGN: Final = re.compile(r"\+\d+")
 _REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -57,16 +52,12 @@ class HeaderFault(Exception):  # never leaves the library
 class RequestDecoder:
     """Decode headers by one catalogue of commands."""
 
-    __slots__ = ("_json_decode", "_memos", "_types")
+    __slots__ = ("_json_decode", "_send_memo", "_types")
 
     def __init__(self, commands: Mapping[int, Command]) -> None:
         """Prepare one decoder for each command with a header."""
         self._types = {code: command.header_type for code, command in commands.items()}
-        self._memos: dict[int, ExtMemo] = {
-            code: ExtMemo(self._types[code], changing)
-            for code, changing in _CHANGING.items()
-            if code in self._types
-        }
+        self._send_memo = SendMemo()
         self._json_decode: dict[bytes, tuple[JsonDecode, int]] = {}
         for code, header_type in self._types.items():
             if len(str(code)) in (2, 3) and header_type.__struct_fields__:
@@ -101,14 +92,13 @@ class RequestDecoder:
         if header_type is None or flag & FLAG_REPLY:
             return self._decode_slowly(_BINARY, head)
         call: Call[Any] = Call(code, None, opaque, flag, version, language, remark)
-        memo = self._memos.get(code)
-        if memo is None:
+        if header_type is not SendMessageV2:
             call.header = _binary_header(call, head, position, header_type)
             return call
-        call.header = memo.find(head, position)
+        call.header = self._send_memo.find(head, position)
         if call.header is None:
             call.header = _binary_header(call, head, position, header_type)
-            memo.learn(head, position, call.header)
+            self._send_memo.learn(head, position, call.header)
         return call
 
     def _decode_slowly(self, serialization: int, head: bytes) -> Call[Any] | RawCommand:

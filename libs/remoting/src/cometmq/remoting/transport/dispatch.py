@@ -13,7 +13,7 @@ Hot path
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
+from msgspec import Struct
 
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
@@ -26,7 +26,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.typed_decode import HeaderFault
 
 ContextT = TypeVar("ContextT")
-Answer = Reply | msgspec.Struct
+Answer = Reply | Struct
 Result = Answer | None | Awaitable[Answer | None]
 Handler = Callable[[ContextT, Call[Any]], Result]
 Before = Callable[[ContextT, Call[Any]], None]
@@ -42,7 +42,7 @@ class Served(Protocol):
         """Encode an answer; False if the connection must not be served further for now."""
 
 
-class Hooks(msgspec.Struct, Generic[ContextT], frozen=True):
+class Hooks(Struct, Generic[ContextT], frozen=True):
     """What runs around every handler: before it, and on what it answers."""
 
     before: tuple[Before[ContextT], ...] = ()
@@ -92,13 +92,15 @@ class Dispatcher(Generic[ContextT]):
             except Exception as error:  # noqa: BLE001  # see the module's head
                 result = self._failure(call, error)
             is_oneway = call.flag & FLAG_ONEWAY
-            if isinstance(result, msgspec.Struct):
+            if isinstance(result, Struct):
                 if is_oneway:
                     continue
                 if call.is_answered:  # by the handler itself, which was counted out
                     in_flight += 1
-                elif not self._answer(peer, call, result):
-                    break
+                else:
+                    call.is_answered = True
+                    if not self._deliver(peer, call, result):
+                        break
                 continue
             in_flight += not is_oneway
             if result is not None:
@@ -115,29 +117,23 @@ class Dispatcher(Generic[ContextT]):
             known = call.code in self._handlers
             error = fault.error
             answer = Reply(code=error.code, remark=error.remark)
-            self._answer(peer, call, answer if known else _not_supported(None, call))
+            self._deliver(peer, call, answer if known else _not_supported(None, call))
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
-
-    def _answer(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
-        call.is_answered = True
-        if self._after:
-            self._run_after(call, answer)
-        return self.deliver(peer, call, answer)
-
-    def deliver(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; one that cannot be encoded becomes a failure. False: wait."""
-        try:
-            return peer.reply_now(call, answer)
-        except Exception as error:  # noqa: BLE001  # see the module's head
-            return peer.reply_now(call, self._failure(call, error))
 
     def deliver_late(self, peer: Served, call: Call[Any], answer: Answer) -> None:
         """Encode the answer of a call that had to wait."""
         peer.in_flight -= 1
         self._stats.in_flight -= 1
+        self._deliver(peer, call, answer)
+
+    def _deliver(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer; one that cannot be encoded becomes a failure. False: wait."""
         if self._after:
             self._run_after(call, answer)
-        self.deliver(peer, call, answer)
+        try:
+            return peer.reply_now(call, answer)
+        except Exception as error:  # noqa: BLE001  # see the module's head
+            return peer.reply_now(call, self._failure(call, error))
 
     def _run_after(self, call: Call[Any], answer: Answer) -> None:
         for hook in self._after:

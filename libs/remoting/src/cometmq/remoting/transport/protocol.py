@@ -134,6 +134,8 @@ class PeerProtocol(asyncio.Protocol):
         self._dispatcher = dispatcher
         self._connection = Connection(hub.codec, self)
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._encode_reply = hub.codec.encoder.encode_reply
+        self._flush_bytes = hub.settings.write_high_water_bytes
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
@@ -295,8 +297,10 @@ class PeerProtocol(asyncio.Protocol):
     def reply_now(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer while serving; False if the peer must be waited for."""
         connection = self._connection
-        connection.reply(call, answer)
-        if connection.out_bytes > self._hub.settings.write_high_water_bytes:
+        connection.out_bytes += self._encode_reply(
+            connection.out, call.serialization, call.opaque, answer
+        )
+        if connection.out_bytes > self._flush_bytes:
             self.flush()
         return self._is_open and not self._is_paused
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How typed headers become ext fields: plainly, or by a template made once per type.
+
+Hot path
+    ``json_reply`` and ``binary_reply`` run once per answer; budget 0.35 us and 0.5 us for the
+    answer of a send: bench/micro/bench_header.py. A template is filled in one step. Headers
+    with an unusual set of empty fields take the plain way over a dictionary.
+"""
+
+import operator
+import struct
+from collections.abc import Callable
+from json.encoder import encode_basestring as quote
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.command import ConstantExt
+from cometmq.remoting.errors import LocalProtocolError
+from cometmq.remoting.header import encode_binary_ext
+from cometmq.remoting.raw import FLAG_REPLY
+from cometmq.remoting.types import Language, Serialization
+from cometmq.remoting.versions import CURRENT_VERSION
+
+_JSON: Final = int(Serialization.JSON)
+_BINARY: Final = int(Serialization.ROCKETMQ)
+LANGUAGE: Final = int(Language.PYTHON)
+MIDDLE: Final = f',"language":"{Language.PYTHON.name}","opaque":'
+TAIL: Final = f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
+_encode_json: Final = msgspec.json.Encoder().encode
+_pack_length: Final = struct.Struct(">i").pack
+_pack_short: Final = struct.Struct(">H").pack
+_pack_reply: Final = struct.Struct(">hBhiiii").pack  # fixed fields, no remark, ext length
+_astuple: Final = msgspec.structs.astuple
+
+_NO_EXT: Final = ConstantExt({})
+_TEMPLATE_TEXT_MAX: Final = 255  # a template has one byte for each length
+
+Values = tuple[Any, ...]
+
+
+class HeaderPlan:
+    """How one header type becomes ext fields.
+
+    The templates hold the fields that are never empty; a header whose other fields are all
+    empty is encoded by them, as nearly every reply is.
+    """
+
+    __slots__ = (
+        "_binary_names",
+        "_binary_template",
+        "_keep",
+        "_kept_count",
+        "_kept_names",
+        "_kept_texts",
+        "_names",
+        "_nullable_count",
+    )
+
+    def __init__(self, header_type: type[msgspec.Struct]) -> None:
+        """Look at the type once."""
+        fields = msgspec.structs.fields(header_type)
+        self._names = tuple(field.encode_name for field in fields)
+        self._binary_names = tuple(map(_binary_text, self._names))
+        kept = [index for index, field in enumerate(fields) if field.default is not None]
+        self._nullable_count = len(fields) - len(kept)
+        self._keep = _picker(kept)
+        self._kept_count = len(kept)
+        self._kept_names = tuple(self._names[index] for index in kept)
+        self._kept_texts = tuple(_is_text(fields[index].type) for index in kept)
+        if not all(_is_text(fields[i].type) or _is_number(fields[i].type) for i in kept):
+            self._nullable_count = -1  # no header fits the templates
+        self._binary_template = "".join(
+            _binary_text(name).decode("latin-1").replace("%", "%%") + "\0\0\0%c%s"
+            for name in self._kept_names
+        )
+
+    def ext(self, header: msgspec.Struct) -> dict[str, str]:
+        """Return the ext fields of a header; empty ones are left out."""
+        pairs = zip(self._names, _astuple(header), strict=True)
+        return {name: field_text(value) for name, value in pairs if value is not None}
+
+    def json_reply(
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+    ) -> bytes | None:
+        """Return the whole JSON header of a success by template, None if it does not fit."""
+        values = _astuple(header)
+        if values.count(None) != self._nullable_count:
+            return None
+        template = (constant or _NO_EXT).encoded.get(self)
+        if template is None:
+            template = self._json_template(constant or _NO_EXT)
+        # One call escapes and prints all values; a text with a comma goes the plain way.
+        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
+        if len(texts) != self._kept_count:
+            return None
+        return (template % (*texts, opaque)).encode()
+
+    def binary_reply(
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+    ) -> bytes | None:
+        """Return the whole binary header of a success by template, None if it does not fit."""
+        values = _astuple(header)
+        if values.count(None) != self._nullable_count:
+            return None
+        sized: list[int | str] = []
+        for value in self._keep(values):
+            text = str(value) if type(value) is int else field_text(value)
+            if len(text) > _TEMPLATE_TEXT_MAX or not text.isascii():
+                return None
+            sized += (len(text), text)
+        entries = (self._binary_template % tuple(sized)).encode("latin-1")
+        if constant is not None:
+            entries += binary_constant(constant)
+        return _pack_reply(0, LANGUAGE, CURRENT_VERSION, opaque, FLAG_REPLY, 0, len(entries)) + (
+            entries
+        )
+
+    def _json_template(self, constant: ConstantExt) -> str:
+        """Return the JSON header with a place for each value; a text brings its quotes."""
+        fields = [
+            _percent(quote(name)) + (":%s" if is_text else ':"%s"')
+            for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
+        ]
+        fields += [_percent(f"{quote(k)}:{quote(v)}") for k, v in constant.items()]
+        ext = "{" + ",".join(fields) + "}"
+        template = f'{{"code":0,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s{TAIL}'
+        constant.encoded[self] = template
+        return template
+
+    def binary(self, header: msgspec.Struct) -> bytes:
+        """Return the ext fields as binary entries."""
+        parts: list[bytes] = []
+        for name, value in zip(self._binary_names, _astuple(header), strict=True):
+            if value is not None:
+                text = (value if type(value) is str else field_text(value)).encode()
+                parts += (name, _pack_length(len(text)), text)
+        return b"".join(parts)
+
+
+def _picker(indexes: list[int]) -> Callable[[Values], Values]:
+    if len(indexes) > 1:
+        return operator.itemgetter(*indexes)
+    return lambda values: tuple(values[index] for index in indexes)
+
+
+def _percent(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _binary_text(name: str) -> bytes:
+    text = name.encode()
+    return _pack_short(len(text)) + text
+
+
+def binary_constant(constant: ConstantExt) -> bytes:
+    """Return shared ext fields as binary entries, encoded once."""
+    entries: bytes | None = constant.encoded.get(_BINARY)
+    if entries is None:
+        entries = constant.encoded[_BINARY] = encode_binary_ext(constant)
+    return entries
+
+
+def _is_text(field_type: object) -> bool:
+    return field_type is str or getattr(field_type, "__origin__", None) is str
+
+
+def _is_number(field_type: object) -> bool:
+    return getattr(field_type, "__origin__", field_type) in (int, bool)
+
+
+def field_text(value: object) -> str:
+    """Return a header value as ext text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise LocalProtocolError(f"header value {value!r} is no text, number or boolean")
+
+
+class SendReplyPlan(HeaderPlan):
+    """The answer of a send, spelled out: 2.5x faster than the templates of the others."""
+
+    __slots__ = ()
+
+    def json_reply(self, header: Any, constant: ConstantExt | None, opaque: int) -> bytes | None:
+        """Return the whole JSON header of a success; its fields as ``SendMessageReply``."""
+        if header.transaction_id is not None:
+            return super().json_reply(header, constant, opaque)
+        more = "" if constant is None else constant.encoded.get(_JSON) or _json_constant(constant)
+        return (
+            f'{{"code":0,"extFields":{{"msgId":{quote(header.msg_id)},"queueId":"{header.queue_id}",'
+            f'"queueOffset":"{header.queue_offset}"{more}}},"flag":1{MIDDLE}{opaque}{TAIL}'
+        ).encode()
+
+    def binary_reply(self, header: Any, constant: ConstantExt | None, opaque: int) -> bytes | None:
+        """Return the whole binary header of a success; its fields as ``SendMessageReply``."""
+        message_id = header.msg_id.encode()
+        if header.transaction_id is not None or not message_id:
+            return super().binary_reply(header, constant, opaque)
+        queue_id, queue_offset = b"%d" % header.queue_id, b"%d" % header.queue_offset
+        more = b"" if constant is None else binary_constant(constant)
+        entries = b"\0\5msgId%b%b\0\7queueId\0\0\0%c%b\0\13queueOffset\0\0\0%c%b%b" % (
+            _pack_length(len(message_id)),
+            message_id,
+            len(queue_id),
+            queue_id,
+            len(queue_offset),
+            queue_offset,
+            more,
+        )
+        return _pack_reply(0, LANGUAGE, CURRENT_VERSION, opaque, FLAG_REPLY, 0, len(entries)) + (
+            entries
+        )
+
+
+def _json_constant(constant: ConstantExt) -> str:
+    text = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
+    constant.encoded[_JSON] = text
+    return text

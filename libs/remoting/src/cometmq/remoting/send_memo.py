@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode binary headers of sends that are, but for three fields, those of an earlier send.
+
+A producer repeats its group, topic, flags and so on in every send; only queue, time and
+properties change, and their lengths hardly do. The memo cuts a header at the places where an
+earlier one of the same length had these three values, and looks up what lies between them
+without parsing it.
+
+Invariants
+    What the memo answers is what ``parse_ext`` and the conversion would answer. The bytes
+    between the values hold every name and every length of the header; if they are those of a
+    header that was parsed in full, then all entries begin and end at the same places, and only
+    the three values can differ. Headers in which one of the three occurs twice are not learned.
+    The memo is bounded in entries and in the bytes of an entry.
+
+Hot path
+    ``SendMemo.find`` runs once per send in the ROCKETMQ serialization; budget 0.9 us, against
+    2.8 us of a full parse: bench/micro/bench_header.py.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.commands.send import SendMessageV2
+
+ENTRIES_MAX: Final = 4096
+HEAD_BYTES_MAX: Final = 2048
+LAYOUTS_MAX: Final = 4  # headers of one length whose values lie at different places
+
+_FIELDS: Final = [field.encode_name for field in msgspec.structs.fields(SendMessageV2)]
+_QUEUE_ID: Final = _FIELDS.index("e")
+_BORN_TIMESTAMP: Final = _FIELDS.index("g")
+_PROPERTIES: Final = _FIELDS.index("i")
+_QUEUE_ID_DIGITS_MAX: Final = 9  # every number of that length fits 32 bits
+_TIMESTAMP_DIGITS_MAX: Final = 18  # and of that length 64 bits
+
+Layout = tuple[int, int, int, int, int, int]
+"""Where queue id, born timestamp and properties begin and end."""
+
+
+class SendMemo:
+    """The headers of sends seen before, without their three changing values."""
+
+    __slots__ = ("_known", "_layouts")
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._layouts: dict[int, list[Layout]] = {}
+        self._known: dict[tuple[bytes, ...], list[Any]] = {}
+
+    def find(self, head: bytes, position: int) -> SendMessageV2 | None:
+        """Return the typed header whose ext fields fill ``head`` from ``position``, if known."""
+        for a, b, c, d, e, f in self._layouts.get(len(head), ()):
+            known = self._known.get((head[position:a], head[b:c], head[d:e], head[f:]))
+            if known is not None:
+                queue_id, born_timestamp = head[a:b], head[c:d]
+                if not (queue_id.isdigit() and born_timestamp.isdigit()):
+                    return None
+                row = known.copy()
+                row[_QUEUE_ID] = int(queue_id)
+                row[_BORN_TIMESTAMP] = int(born_timestamp)
+                row[_PROPERTIES] = str(head[e:f], "utf-8", "replace")
+                return SendMessageV2(*row)
+        return None
+
+    def learn(self, head: bytes, position: int, header: SendMessageV2) -> None:
+        """Remember a header that was parsed in full, if its three values are usual ones."""
+        layout = _layout(head, position)
+        if layout is None or len(head) > HEAD_BYTES_MAX:
+            return
+        a, b, c, d, e, f = layout
+        if len(self._known) >= ENTRIES_MAX:
+            self._known.clear()
+            self._layouts.clear()
+        self._known[head[position:a], head[b:c], head[d:e], head[f:]] = list(
+            msgspec.structs.astuple(header)
+        )
+        layouts = self._layouts.setdefault(len(head), [])
+        if layout not in layouts:
+            layouts.insert(0, layout)
+            del layouts[LAYOUTS_MAX:]
+
+
+def _layout(head: bytes, position: int) -> Layout | None:
+    """Return where the three values lie in a sound header, None if they are not as usual."""
+    places: dict[str, tuple[int, int]] = {}
+    for name, start, end in _entries(head, position):
+        if name in ("e", "g", "i"):
+            if name in places or start == end:
+                return None
+            places[name] = (start, end)
+    if list(places) != ["e", "g", "i"]:
+        return None
+    layout = (*places["e"], *places["g"], *places["i"])
+    a, b, c, d, _, _ = layout
+    if b - a > _QUEUE_ID_DIGITS_MAX or d - c > _TIMESTAMP_DIGITS_MAX:
+        return None
+    return layout
+
+
+def _entries(head: bytes, position: int) -> Iterator[tuple[str, int, int]]:
+    """Yield name of every entry, and where its value begins and ends."""
+    while position < len(head):
+        name_end = position + 2 + int.from_bytes(head[position : position + 2], "big")
+        start = name_end + 4
+        end = start + int.from_bytes(head[name_end:start], "big")
+        yield head[position + 2 : name_end].decode("utf-8", "replace"), start, end
+        position = end
