@@ -29,11 +29,13 @@ class Link:
 
     def __init__(self, namesrv: Namesrv) -> None:
         self.namesrv = namesrv
-        self.connection = Connection(Codec(COMMANDS), self)
+        self.codec = Codec(COMMANDS)
+        self.connection = Connection(self.codec, self)
 
     def reply(self, call, reply):
         if not call.is_oneway:
-            self.connection.reply(call, reply)
+            out = self.connection.out
+            self.codec.encoder.encode_reply(out, call.serialization, call.opaque, reply)
 
     async def exchange(self, frame: bytes):
         """Return the answers to a frame as (raw header, body)."""
