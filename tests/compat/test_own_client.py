@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our Python client against a Java broker and ours; the Java client at the other end."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 
 import pytest
 
-from cometmq.client import Message, Producer, SendResult, SendStatus
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    SendResult,
+    SendStatus,
+)
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.content import create_topic, named, received
+from cometmq.peers.content import create_topic, named, received, sent
+from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 
 pytestmark = pytest.mark.compat
 
 COUNT = 40
+DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
@@ -125,3 +138,158 @@ async def test_send_results_name_the_places(
             result.queue.queue_id,
             result.queue_offset,
         )
+
+
+class Collector:
+    """A listener that keeps what it gets and knows when everything wanted has come."""
+
+    def __init__(self, wanted: set[str], *, fail_first: int = 0) -> None:
+        self._missing = set(wanted)
+        self._fail_first = fail_first
+        self.messages: list[MessageExt] = []
+        self.refused: list[MessageExt] = []
+        self.complete = asyncio.Event()
+
+    async def __call__(self, messages: list[MessageExt]) -> ConsumeResult:
+        """Refuse the first deliveries, then accept."""
+        if messages[0].reconsume_times < self._fail_first:
+            self.refused += messages
+            return ConsumeResult.RECONSUME_LATER
+        self.messages += messages
+        self._missing -= {key for message in messages for key in message.keys}
+        if not self._missing:
+            self.complete.set()
+        return ConsumeResult.SUCCESS
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each body by key."""
+        return {
+            message.keys[0]: hashlib.sha256(message.body).hexdigest() for message in self.messages
+        }
+
+    async def wait(self) -> None:
+        """Until every key wanted has come."""
+        async with asyncio.timeout(DEADLINE_S):
+            await self.complete.wait()
+
+
+def _consumer(
+    server: Cluster, group: str, topic: str, listener: Collector, tags: str = "*"
+) -> PushConsumer:
+    """A push consumer that begins at the first message."""
+    consumer = PushConsumer(
+        group,
+        server.namesrv_addr,
+        listener=listener,
+        options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET),
+    )
+    consumer.subscribe(topic, tags)
+    return consumer
+
+
+async def _send_by_java(
+    server: Cluster, java: ClientProgram, topic: str, **options: object
+) -> dict[str, str]:
+    """Content that the Java client sent."""
+    options = {"count": COUNT, "size": 5000, "key": "java", "tags": "TagA,TagB", **options}
+    return sent(
+        await asyncio.to_thread(
+            java.run, "send", namesrv=server.namesrv_addr, topic=topic, **options
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+async def test_our_push_consumer_receives_what_java_sent(
+    server: Cluster, java: ClientProgram, topic: str, group: str, mode: str
+) -> None:
+    """Compressed bodies and batches too."""
+    wanted = await _send_by_java(server, java, topic, mode=mode)
+    listener = Collector(set(wanted))
+
+    async with _consumer(server, group, topic, listener):
+        await listener.wait()
+
+    assert listener.digests() == wanted
+    assert len(listener.messages) == COUNT
+    assert {message.properties["colour"] for message in listener.messages} == {"grün 绿"}
+
+
+async def test_our_push_consumer_filters_by_tag(
+    server: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """Half of the messages have the tag."""
+    wanted = await _send_by_java(server, java, topic)
+    half = {key: digest for number, (key, digest) in enumerate(wanted.items()) if number % 2}
+    listener = Collector(set(half))
+
+    async with _consumer(server, group, topic, listener, "TagB || TagC"):
+        await listener.wait()
+
+    assert listener.digests() == half
+
+
+async def test_a_message_that_our_consumer_refuses_comes_back(
+    server: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """By way of the broker's retry topic, ten seconds later."""
+    wanted = await _send_by_java(server, java, topic, count=3)
+    listener = Collector(set(wanted), fail_first=1)
+
+    async with _consumer(server, group, topic, listener):
+        await listener.wait()
+
+    assert listener.digests() == wanted
+    assert {message.topic for message in listener.messages} == {topic}
+    assert {message.reconsume_times for message in listener.messages} == {1}
+    assert len(listener.refused) == len(wanted)
+
+
+async def test_our_consumer_shares_with_a_java_consumer(
+    server: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """One group, two makers of clients: each message goes to one of them."""
+    theirs = java.start(
+        "consume",
+        namesrv=server.namesrv_addr,
+        topic=topic,
+        group=group,
+        count=10_000,
+        timeout_s=100,
+    )
+    listener = Collector({"never"})
+    with theirs:
+        async with _consumer(server, group, topic, listener) as ours:
+            await asyncio.to_thread(theirs.wait_for, "started")
+            await _until(lambda: len(ours.queues) == 2, "half of the queues")
+            wanted = await _send_by_java(server, java, topic)
+            await _until(
+                lambda: len(listener.digests() | received(theirs.events())) == COUNT,
+                "every message at one of the two",
+            )
+
+    assert listener.digests() | received(theirs.events()) == wanted
+    assert listener.messages
+    assert theirs.events("received")
+
+
+async def test_progress_of_our_consumer_is_known_to_the_java_client(
+    server: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """Ours consumes the first half, Java's continues with the second."""
+    first = await _send_by_java(server, java, topic, key="first")
+    listener = Collector(set(first))
+    async with _consumer(server, group, topic, listener):
+        await listener.wait()
+    second = await _send_by_java(server, java, topic, key="second")
+
+    printed = java.run(
+        "consume", namesrv=server.namesrv_addr, topic=topic, group=group, count=COUNT
+    )
+
+    assert received(printed) == second
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    """Look again and again, on a thread, up to a deadline."""
+    await asyncio.to_thread(wait_until, condition, DEADLINE_S, what)
