@@ -151,7 +151,7 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
     """Return the ext fields that fill a binary header from ``position`` to its end."""
     end = len(head)
     ext: dict[str, str] = {}
-    unpack_entry, names = _unpack_entry, _SHORT_NAMES
+    unpack_entry, unpack_length, names = _unpack_entry, _unpack_length, _names
     try:
         while position < end:
             name_length, short_name, length = unpack_entry(head, position)
@@ -159,9 +159,14 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
                 name = names[short_name]
                 position += 7
             else:
-                name, length, position = _parse_name(head, position, end)
+                name_end = position + 2 + name_length
+                (length,) = unpack_length(head, name_end)
+                name = names.get(head[position + 2 : name_end]) or _learn_name(
+                    head[position + 2 : name_end]
+                )
+                position = name_end + 4
             stop = position + length
-            if stop > end:
+            if not position <= stop <= end:
                 raise RemoteProtocolError(f"ext value of {length} bytes")
             if length:
                 ext[name] = str(head[position:stop], "utf-8", "replace")
@@ -171,17 +176,17 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
     return ext
 
 
-_SHORT_NAMES: Final = {bytes((byte,)): _text(bytes((byte,))) for byte in range(256)}
+_NAMES_MAX: Final = 2048
+_NAME_BYTES_MAX: Final = 64
+_names: Final = {bytes((byte,)): _text(bytes((byte,))) for byte in range(256)}
+"""Names of ext fields seen so far: there are few, and decoding one costs more than finding it."""
 
 
-def _parse_name(head: bytes, position: int, end: int) -> tuple[str, int, int]:
-    """Return a field's name of any length, the length of its value, and where that begins."""
-    start = position + 2
-    stop = start + int.from_bytes(head[position:start], "big")
-    if stop > end - 4:
-        raise RemoteProtocolError(f"ext name of {stop - start} bytes")
-    length = int.from_bytes(head[stop : stop + 4], "big")
-    return _text(head[start:stop]), length, stop + 4
+def _learn_name(name_bytes: bytes) -> str:
+    name = _text(name_bytes)
+    if len(_names) < _NAMES_MAX and len(name_bytes) <= _NAME_BYTES_MAX:
+        _names[name_bytes] = name
+    return name
 
 
 def encode_frame(command: RawCommand) -> bytes:
