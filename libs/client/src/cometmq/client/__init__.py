@@ -11,6 +11,7 @@ from cometmq.client.errors import (
     SendFailed,
 )
 from cometmq.client.listener import ConsumeResult, Listener
+from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
 from cometmq.client.producer import Producer
 from cometmq.client.push_consumer import PushConsumer
@@ -18,6 +19,7 @@ from cometmq.client.queue_selection import by_hash
 from cometmq.client.settings import (
     ClientOptions,
     ConsumeFrom,
+    LitePullOptions,
     MessageModel,
     ProducerOptions,
     PushOptions,
@@ -35,6 +37,8 @@ __all__ = [
     "ExpressionType",
     "InvalidArgument",
     "Listener",
+    "LitePullConsumer",
+    "LitePullOptions",
     "Message",
     "MessageExt",
     "MessageModel",

@@ -27,14 +27,16 @@ def local_ip() -> str:
     return "127.0.0.1"
 
 
-def client_id_of(options: ClientOptions) -> str:
-    """Return `ip@instance[@unit]`, under which brokers know this client."""
+def client_id_of(options: ClientOptions, *, suffix: str = "") -> str:
+    """Return `ip@instance[@unit][@suffix]`, under which brokers know this client."""
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE:
         instance = f"{os.getpid()}#{time.monotonic_ns()}"
     parts = [options.client_ip or local_ip(), instance]
     if options.unit_name:
         parts.append(options.unit_name)
+    if suffix:
+        parts.append(suffix)
     return "@".join(parts)
 
 

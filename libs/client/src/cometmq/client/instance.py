@@ -49,10 +49,11 @@ _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Cli
 class ClientInstance:
     """One client id at all brokers, used by any number of producers and consumers."""
 
-    def __init__(self, options: ClientOptions, *, log: Log) -> None:
+    def __init__(self, options: ClientOptions, *, suffix: str, log: Log) -> None:
         """Prepare on the running loop; nothing is connected yet."""
         self.options = options
-        self.client_id = client_id_of(options)
+        self.client_id = client_id_of(options, suffix=suffix)
+        self._key = (options, suffix)
         self.remoting = RemotingClient(
             ClientSettings(serialization=options.serialization, tls=options.tls),
             clock_ms=wall_ms,
@@ -80,15 +81,15 @@ class ClientInstance:
     # -- life ---------------------------------------------------------------------------------
 
     @classmethod
-    def acquire(cls, options: ClientOptions, *, log: Log) -> "ClientInstance":
+    def acquire(cls, options: ClientOptions, *, suffix: str = "", log: Log) -> "ClientInstance":
         """Return the instance of that name on this loop; DEFAULT always makes a new one."""
         base = _base_options(options)
         shared = _INSTANCES.setdefault(asyncio.get_running_loop(), {})
-        instance = shared.get(base)
+        instance = shared.get((base, suffix))
         if instance is None:
-            instance = cls(base, log=log)
+            instance = cls(base, suffix=suffix, log=log)
             if base.instance_name != DEFAULT_INSTANCE:
-                shared[base] = instance
+                shared[base, suffix] = instance
             instance.background.spawn(instance._keep_routes(), name="client-routes")
             instance.background.spawn(instance._find_missing_routes(), name="client-missing")
             instance.background.spawn(instance._keep_heartbeats(), name="client-heartbeats")
@@ -101,8 +102,8 @@ class ClientInstance:
         if self._user_count:
             return
         shared = _INSTANCES.get(asyncio.get_running_loop(), {})
-        if shared.get(self.options) is self:
-            del shared[self.options]
+        if shared.get(self._key) is self:
+            del shared[self._key]
         await self.background.close()
         await self.remoting.close()
 

@@ -163,13 +163,13 @@ class PushConsumer(Client):
         """Pull no more for now; what is pulled already is still consumed."""
         self._running()
         assert self._member is not None
-        self._member.resume(is_suspended=True)
+        self._member.suspend(is_suspended=True)
 
     def resume(self) -> None:
         """Pull again."""
         self._running()
         assert self._member is not None
-        self._member.resume(is_suspended=False)
+        self._member.suspend(is_suspended=False)
 
     @property
     def queues(self) -> list[MessageQueue]:

@@ -68,6 +68,7 @@ class ReadContext(msgspec.Struct):
     log: Log
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
+    """Pulls carry the committed offset along."""
 
 
 class Reader:
@@ -126,7 +127,7 @@ class Reader:
         fresh = held.put(pulled.messages, pulled.next_offset)
         if fresh:
             context.sink(held, fresh)
-        elif not len(held) and context.commits_by_pull:
+        elif not len(held):
             context.offsets.update(held.queue, held.committable)
 
     def _commit_offset(self) -> int | None:

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lite pull consumers: the application asks for messages, or iterates over them."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import MessageExt, check_group, check_topic
+from cometmq.client.offsets import OffsetStore, RemoteOffsets
+from cometmq.client.pull_group import PullGroup
+from cometmq.client.push_consumer import DEFAULT_GROUP
+from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
+from cometmq.client.settings import LitePullOptions, checked
+from cometmq.client.state import Client, ClientState
+from cometmq.client.subscriptions import ALL, ExpressionType, subscription
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class LitePullConsumer(Client):
+    """Pulls ahead, and hands messages over when asked: `async for message in consumer`.
+
+    It either subscribes to topics, whose queues the members of the group share, or is assigned
+    queues. A message counts as consumed when the next one is asked for; leaving `async with` by
+    an exception does not commit what was returned last.
+    """
+
+    KIND = "consumer"
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: LitePullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__()
+        check_group(group)
+        if group == DEFAULT_GROUP:
+            raise InvalidArgument(
+                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+            )
+        self.group = group
+        self.options = checked(options or LitePullOptions(), namesrv)
+        self._strategy = strategy or AllocateAveragely()
+        self._offsets = offsets
+        self._log = log
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._assigned: list[MessageQueue] | None = None
+        self._member: PullGroup | None = None
+        self._is_committing = True
+
+    # -- what to read -------------------------------------------------------------------------
+
+    def subscribe(
+        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+    ) -> None:
+        """Want the messages of a topic that have one of the tags `A || B`; also while running."""
+        check_topic(topic)
+        if self._assigned is not None:
+            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=wall_ms())
+        if self.state is ClientState.RUNNING:
+            self._changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want no more messages of a topic."""
+        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
+            await self._member.unsubscribed(topic)
+            self._changed()
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues, whoever else is in the group; before the start."""
+        if self._subscriptions and self._assigned is None:
+            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError("queues are assigned before the start")
+        self._assigned = list(queues)
+        for queue in self._assigned:
+            wanted = subscription(queue.topic, expression, version_ms=wall_ms())
+            self._subscriptions[queue.topic] = wanted
+
+    def _changed(self) -> None:
+        instance = self._running()
+        self._polled().wake()
+        instance.heartbeat_soon()
+        instance.find_routes_soon()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker, then take our share of the queues."""
+        instance = ClientInstance.acquire(self.options, suffix="STREAM", log=self._log)
+        stack.push_async_callback(instance.release)
+        member = PullGroup(
+            instance,
+            self.group,
+            options=self.options,
+            subscriptions=self._subscriptions,
+            assigned=self._assigned,
+            offsets=self._offsets or RemoteOffsets(instance, self.group),
+            strategy=self._strategy,
+        )
+        instance.register_consumer(self.group, member)
+        stack.push_async_callback(instance.unregister, consumer_group=self.group)
+        await instance.meet_brokers(self._subscriptions.keys())
+        await instance.heartbeat()
+        stack.push_async_callback(self._stop, member)
+        await member.start()
+        self._member = member
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    async def _stop(self, member: PullGroup) -> None:
+        await member.stop(is_committing=self._is_committing)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an exception, what was returned last is not committed."""
+        self._is_committing = exc_type is None
+        await super().__aexit__(exc_type, exc, traceback)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """Return some messages of one queue; an empty list if none come in time.
+
+        What an earlier call returned counts as consumed now.
+        """
+        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._polled().poll(wait_ms)
+
+    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Yield messages until the consumer is closed; each counts as consumed at the next."""
+        member = self._polled()
+        while self.state is ClientState.RUNNING:
+            for message in await member.poll(self.options.poll_timeout_ms, count_max=1):
+                yield message
+
+    async def commit(self) -> None:
+        """Store that everything returned so far is consumed."""
+        await self._polled().commit()
+
+    # -- queues and positions -----------------------------------------------------------------
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read at the moment."""
+        return sorted(self._member.queues) if self._member is not None else []
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        instance = self._running()
+        return sorted((await instance.route(topic)).subscribe_queues)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull no more from these queues for now; what is pulled is still returned."""
+        for queue in queues:
+            self._polled().reader(queue).is_paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull from these queues again."""
+        for queue in queues:
+            reader = self._polled().reader(queue)
+            reader.is_paused = False
+            reader.progressed()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset of an own queue; InvalidArgument if it is outside the queue."""
+        await self._polled().seek(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Continue at the oldest message."""
+        member = self._polled()
+        await member.seek(queue, (await member.bounds(queue))[0])
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue behind the newest message."""
+        member = self._polled()
+        await member.seek(queue, (await member.bounds(queue))[1])
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of the group; None if there is none."""
+        return await self._polled().stored_offset(queue)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._polled().offset_at(queue, timestamp_ms)
+
+    def _polled(self) -> PullGroup:
+        self._running()
+        assert self._member is not None
+        return self._member

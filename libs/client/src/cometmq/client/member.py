@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group: its queues, its offsets, and what brokers see of it.
+
+`assignment` decides which queues are ours, `readers` pull them, `offsets` remember how far we
+are; `push_group` and `pull_group` say what becomes of the messages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Final
+
+from cometmq.client.assignment import Assigner
+from cometmq.client.background import Background
+from cometmq.client.clock import wall_ms
+from cometmq.client.first_offsets import QueueOffsets, first_offset
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.puller import Puller, PullStyle
+from cometmq.client.readers import Limits, ReadContext, Readers
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import ConsumerOptions, MessageModel
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+)
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.versions import CURRENT_VERSION
+
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+"""Whether the broker pushes, by long polling, or the application asks."""
+
+
+class GroupMember(ABC):
+    """What push and pull consumers have in common."""
+
+    CONSUME_TYPE: ClassVar[str]
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        options: ConsumerOptions,
+        subscriptions: Mapping[str, SubscriptionData],
+        offsets: OffsetStore,
+        strategy: AllocateStrategy,
+    ) -> None:
+        """Assemble the parts; nothing runs before `start`."""
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._offsets = offsets
+        self._log = instance.log
+        self._base_options = options
+        self._begin_ms = wall_ms()
+        self._background = Background(self._log)
+        self._queue_offsets = QueueOffsets(instance)
+        self._readers = Readers(
+            ReadContext(
+                puller=Puller(instance, group, self._style()),
+                offsets=offsets,
+                subscriptions=subscriptions,
+                limits=self._limits,
+                sink=self._sink,
+                may_read=self._may_read,
+                not_ready=instance.heartbeat_soon,
+                log=self._log,
+                pull_interval_ms=self._pull_interval_ms(),
+                commits_by_pull=self.CONSUME_TYPE == CONSUME_PASSIVELY,
+            ),
+            self._background,
+            self._first_offset,
+        )
+        self._assigner = Assigner(
+            instance,
+            group,
+            strategy,
+            topics=lambda: self.topics,
+            interval_ms=options.rebalance_interval_ms,
+            take=self._readers.take,
+        )
+
+    async def _begin_sharing(self) -> None:
+        """Take our share of the queues now, and whenever something changes."""
+        if not await self._assigner.share():
+            self._assigner.wake()
+        self._background.spawn(self._assigner.run(), name="rebalance")
+
+    async def unsubscribed(self, topic: str) -> None:
+        """Give the queues of a topic up."""
+        await self._readers.take(topic, [])
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The own queues."""
+        return self._readers.queues
+
+    # -- what brokers see: ConsumerMember -----------------------------------------------------
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics, among them a push consumer's retry topic."""
+        return self._subscriptions.keys()
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return the group and its subscriptions for heartbeats."""
+        return ConsumerData(
+            consume_from_where=self._base_options.consume_from,
+            consume_type=self.CONSUME_TYPE,
+            group_name=self._group,
+            message_model=MessageModel.CLUSTERING,
+            subscription_data_set=[self._subscriptions[topic] for topic in self.topics],
+        )
+
+    def wake(self) -> None:
+        """Share the queues now."""
+        self._assigner.wake()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets in the own queues among them."""
+        for queue, offset in offsets.items():
+            if self._readers.get(queue) is not None:
+                await self._readers.seek(queue, offset)
+        self._log.info("offsets.reset", group=self._group, topic=topic)
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each own queue of a topic is."""
+        return {
+            held.queue: held.committable
+            for held in self._readers.process_queues
+            if held.queue.topic == topic
+        }
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return what the consumer does."""
+        return ConsumerRunningInfo(
+            properties={
+                "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrv.addresses),
+                "PROP_CONSUME_TYPE": self.CONSUME_TYPE,
+                "PROP_CONSUME_ORDERLY": "false",
+                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency()),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self._begin_ms),
+                "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
+            },
+            subscription_set=list(self._subscriptions.values()),
+            mq_table={
+                held.queue: held.info(self._offsets.position(held.queue) or 0)
+                for held in self._readers.process_queues
+            },
+            status_table=self._statuses(),
+        )
+
+    @abstractmethod
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Give one message to the listener now, outside of any queue."""
+
+    # -- what the kinds of consumers decide ---------------------------------------------------
+
+    @abstractmethod
+    def _style(self) -> PullStyle:
+        """Return how to pull."""
+
+    @abstractmethod
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take pulled messages."""
+
+    @abstractmethod
+    def _may_read(self) -> bool:
+        """Whether the consumer as a whole wants more messages now."""
+
+    def _concurrency(self) -> int:
+        return 1
+
+    def _pull_interval_ms(self) -> int:
+        return 0
+
+    def _statuses(self) -> dict[str, ConsumeStatus]:
+        return {}
+
+    def _limits(self, topic: str) -> Limits:
+        """Return the bounds of one queue of a topic."""
+        del topic
+        options = self._base_options
+        return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        return await first_offset(queue, self._offsets, self._queue_offsets, self._base_options)
+
+    def _left(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Note that messages are consumed: the offset moves, and there is room again."""
+        self._offsets.update(process_queue.queue, offset)
+        reader = self._readers.get(process_queue.queue)
+        if reader is not None:
+            reader.progressed()

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group that is asked for messages: what is behind a lite pull consumer.
+
+Invariants
+    A message counts as consumed when the application asks for the next ones, or commits. What
+    was pulled and not asked for is never committed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+
+from cometmq.client.background import Signal
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.instance import ClientInstance
+from cometmq.client.member import CONSUME_ACTIVELY, GroupMember
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.puller import PullStyle
+from cometmq.client.readers import Reader
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import LitePullOptions
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.record import MessageRecord
+
+
+class PullGroup(GroupMember):
+    """A member whose messages wait to be polled."""
+
+    CONSUME_TYPE = CONSUME_ACTIVELY
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        options: LitePullOptions,
+        subscriptions: Mapping[str, SubscriptionData],
+        assigned: Sequence[MessageQueue] | None,
+        offsets: OffsetStore,
+        strategy: AllocateStrategy,
+    ) -> None:
+        """Assemble the parts; `assigned` queues are read without asking the group."""
+        self._options = options
+        self._assigned = assigned
+        super().__init__(
+            instance,
+            group,
+            options=options,
+            subscriptions=subscriptions,
+            offsets=offsets,
+            strategy=strategy,
+        )
+        self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+        self._waiting_count = 0
+        self._arrived = Signal()
+        self._returned: list[tuple[ProcessQueue, list[MessageExt]]] = []
+        self._committed_ms = monotonic_ms()
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics; who assigned queues has none."""
+        return () if self._assigned is not None else super().topics
+
+    async def start(self) -> None:
+        """Begin to pull."""
+        if self._assigned is None:
+            await self._begin_sharing()
+        else:
+            self._background.spawn(self._take_assigned(), name="assign")
+
+    async def stop(self, *, is_committing: bool) -> None:
+        """Pull no more; what was returned last counts as consumed if it is to be committed."""
+        self._readers.stop()
+        await self._background.close()
+        if is_committing:
+            await self.commit()
+
+    # -- polling ------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
+        """Return the messages of one pull; an empty list if none come in time."""
+        await self.advance()
+        deadline_ms = monotonic_ms() + timeout_ms
+        while True:
+            found = self._next(count_max)
+            if found is not None:
+                self._returned.append(found)
+                return found[1]
+            left_ms = deadline_ms - monotonic_ms()
+            if left_ms <= 0 or not await self._arrived.wait(left_ms):
+                return []
+
+    async def advance(self) -> None:
+        """Take what was returned as consumed, and commit it if it is time."""
+        self._settle()
+        options = self._options
+        if options.auto_commit and monotonic_ms() - self._committed_ms >= (
+            options.auto_commit_interval_ms
+        ):
+            await self._persist()
+
+    async def commit(self) -> None:
+        """Store that everything returned so far is consumed."""
+        self._settle()
+        await self._persist()
+
+    async def _persist(self) -> None:
+        self._committed_ms = monotonic_ms()
+        await self._readers.persist()
+
+    def _settle(self) -> None:
+        returned, self._returned = self._returned, []
+        for process_queue, messages in returned:
+            if not process_queue.is_dropped:
+                self._left(process_queue, process_queue.remove(messages))
+
+    def _next(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
+        was_full = not self._may_read()
+        found = None
+        while self._waiting and found is None:
+            process_queue, messages = self._waiting.popleft()
+            self._waiting_count -= len(messages)
+            if process_queue.is_dropped:
+                continue
+            if count_max is not None and len(messages) > count_max:
+                self._waiting.appendleft((process_queue, messages[count_max:]))
+                self._waiting_count += len(messages) - count_max
+                messages = messages[:count_max]
+            found = (process_queue, messages)
+        if was_full and self._may_read():
+            self._readers.wake()
+        return found
+
+    # -- positions ----------------------------------------------------------------------------
+
+    def reader(self, queue: MessageQueue) -> Reader:
+        """Return the reader of an own queue; InvalidArgument for another."""
+        reader = self._readers.get(queue)
+        if reader is None:
+            raise InvalidArgument(f"The message queue is not in assigned list: {queue}")
+        return reader
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Read an own queue from an offset on."""
+        self.reader(queue)
+        begin, end = await self.bounds(queue)
+        if not begin <= offset <= end:
+            raise InvalidArgument(
+                f"Seek offset illegal, seek offset = {offset}, min offset = {begin}, "
+                f"max offset = {end}"
+            )
+        await self._readers.seek(queue, offset)
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the begin and the exclusive end of a queue."""
+        return await self._queue_offsets.min(queue), await self._queue_offsets.max(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._queue_offsets.at(queue, timestamp_ms)
+
+    async def stored_offset(self, queue: MessageQueue) -> int | None:
+        """Return what the group has committed."""
+        return await self._offsets.read(queue)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Refuse: there is no listener."""
+        raise ServerError(f"the consumer group {self._group} pulls: it has no listener")
+
+    def _style(self) -> PullStyle:
+        options = self._options
+        return PullStyle(
+            count_max=options.pull_count_max,
+            suspend_ms=options.suspend_ms,
+            timeout_ms=options.pull_timeout_ms,
+            has_subscription=True,
+            is_lite=True,
+        )
+
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        self._waiting.append((process_queue, messages))
+        self._waiting_count += len(messages)
+        self._arrived.set()
+
+    def _may_read(self) -> bool:
+        return self._waiting_count < self._options.total_count_max
+
+    async def _take_assigned(self) -> None:
+        queues = self._assigned or ()
+        topics = {queue.topic for queue in queues}
+        while topics:
+            for topic in sorted(topics):
+                mine = [queue for queue in queues if queue.topic == topic]
+                await self._instance.find_routes([topic])
+                if await self._readers.take(topic, mine):
+                    topics.discard(topic)
+            if topics:
+                await asyncio.sleep(1)
