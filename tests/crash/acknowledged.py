@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker has promised, and what it shows after a crash: the differences, in words.
+
+Pure. A key names one message for ever and says who sent it: `WORKER-NUMBER`. A worker sends one
+message after the other, so its numbers rise in every queue.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.record import MessageRecord
+
+Queue = tuple[str, int]
+
+
+class Place(NamedTuple):
+    """Where the answer to a send said that the message lies."""
+
+    key: str
+    message_id: str
+
+    @property
+    def physical_offset(self) -> int:
+        """The byte of the log that the id names."""
+        return parse_offset_message_id(self.message_id).physical_offset
+
+
+def digest(body: bytes) -> bytes:
+    """Return what is remembered of a body."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+class Acknowledged:
+    """Everything sent, and everything answered."""
+
+    def __init__(self) -> None:
+        """Nothing was promised."""
+        self.attempted: dict[str, bytes] = {}
+        self.places: dict[Queue, dict[int, Place]] = {}
+        self.delayed: dict[str, bytes] = {}
+        self.topics: dict[str, int] = {}
+        self.deleted_topics: set[str] = set()
+        self.groups: dict[str, int] = {}
+        self.commits: dict[Queue, list[tuple[float, int]]] = {}
+        self.commit_max: dict[Queue, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Messages that were acknowledged."""
+        return sum(map(len, self.places.values())) + len(self.delayed)
+
+    def note_attempt(self, key: str, body: bytes) -> None:
+        """A message is about to be sent."""
+        self.attempted[key] = digest(body)
+
+    def note_place(self, queue: Queue, offset: int, key: str, message_id: str) -> None:
+        """A send was answered with success."""
+        there = self.places.setdefault(queue, {})
+        assert offset not in there, f"{queue} {offset} was given to {there[offset].key} and {key}"
+        there[offset] = Place(key, message_id)
+
+    def note_delayed(self, key: str) -> None:
+        """A delayed send was answered with success."""
+        self.delayed[key] = self.attempted[key]
+
+    def judge_queue(
+        self, queue: Queue, minimum: int, records: list[MessageRecord], *, log_begin: int
+    ) -> list[str]:
+        """Return what is wrong with a queue that was read from its minimum to its end."""
+        wrong = []
+        places = self.places.get(queue, {})
+        end = minimum + len(records)
+        for offset, place in places.items():
+            if offset >= end:
+                wrong.append(f"{queue} {offset}: {place.key} was acknowledged and is lost")
+            elif offset < minimum and place.physical_offset >= log_begin:
+                wrong.append(f"{queue} {offset}: {place.key} is in the log, not in the queue")
+        for offset, record in enumerate(records, minimum):
+            reason = self._judge_record(queue, offset, record, places.get(offset))
+            if reason:
+                wrong.append(f"{queue} {offset}: {reason}")
+        return wrong + self._judge_order(queue, records)
+
+    def _judge_record(
+        self, queue: Queue, offset: int, record: MessageRecord, place: Place | None
+    ) -> str:
+        if (record.topic, record.queue_id, record.queue_offset) != (*queue, offset):
+            return f"the record says {record.topic} {record.queue_id} {record.queue_offset}"
+        key = record.properties.get("KEYS", "")
+        if self.attempted.get(key) != digest(record.body):
+            return f"nobody has sent this as {key!r}"
+        if place is not None and (key, record.offset_message_id) != place:
+            return f"holds {key} {record.offset_message_id}, promised to {place}"
+        return ""
+
+    def _judge_order(self, queue: Queue, records: Iterable[MessageRecord]) -> list[str]:
+        last: dict[str, int] = {}
+        wrong = []
+        for record in records:
+            worker, _, number = record.properties.get("KEYS", "-0").rpartition("-")
+            if int(number) <= last.get(worker, -1):
+                wrong.append(f"{queue} {record.queue_offset}: {worker}-{number} is not in order")
+            last[worker] = int(number)
+        return wrong
+
+    def judge_once(self, queues: dict[Queue, list[MessageRecord]]) -> list[str]:
+        """Return the messages that lie in more than one place."""
+        keys = Counter(r.properties.get("KEYS") for records in queues.values() for r in records)
+        return [f"{key} is there {count} times" for key, count in keys.items() if count > 1]
+
+    def judge_delayed(self, records: list[MessageRecord]) -> list[str]:
+        """Return the delayed messages that never came, or came as something else."""
+        keys = [record.properties.get("KEYS", "") for record in records]
+        wrong = [f"delayed {key} never came" for key in self.delayed.keys() - set(keys)]
+        for key, record in zip(keys, records, strict=True):
+            if self.attempted.get(key) != digest(record.body):
+                wrong.append(f"nobody has sent the delayed {key!r}")
+        return wrong
+
+    def judge_tables(self, topics: dict[str, int], groups: dict[str, int]) -> list[str]:
+        """Return topics and groups that differ from what was answered."""
+        wrong = [
+            f"topic {name} has {topics.get(name)} queues, {count} were acknowledged"
+            for name, count in self.topics.items()
+            if topics.get(name) != count
+        ]
+        wrong += [f"topic {name} is back" for name in self.deleted_topics & topics.keys()]
+        return wrong + [
+            f"group {name} has {groups.get(name)} retries, {count} were acknowledged"
+            for name, count in self.groups.items()
+            if groups.get(name) != count
+        ]
+
+    def judge_commit(self, queue: Queue, found: int, *, safe_until: float) -> list[str]:
+        """Return whether an offset is older than the window between two saves allows."""
+        safe = [offset for moment, offset in self.commits.get(queue, []) if moment <= safe_until]
+        low, high = max(safe, default=0), self.commit_max.get(queue, 0)
+        return [] if low <= found <= high else [f"{queue}: offset {found}, not {low} to {high}"]

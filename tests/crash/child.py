@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker as an operator starts it, which can be killed at any moment of its life."""
+
+import asyncio
+import json
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import HOST, free_port
+from cometmq.peers.processes import Child
+
+START_TIMEOUT_S: Final = 60
+STOP_TIMEOUT_S: Final = 20
+POLL_S: Final = 0.01
+
+SMALL_FILES: Final = {
+    "mappedFileSizeCommitLog": str(256 * 1024),
+    "mappedFileSizeConsumeQueue": "4000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "1500",
+    "maxTransferCountOnMessageInMemory": "256",
+    "maxTransferCountOnMessageInDisk": "256",
+    "maxTransferBytesOnMessageInDisk": "262144",
+}
+
+
+class BrokerChild:
+    """One broker on one folder; every start is a new process."""
+
+    def __init__(self, folder: Path, *, script: Path | None = None, **settings: str) -> None:
+        """`script` runs instead of the program; `settings` are names of broker.conf."""
+        self.folder = folder
+        self.store = folder / "store"
+        self.file = folder / "broker.conf"
+        self.http_port = free_port()
+        self.address = ""
+        self.restarts = 0
+        self._command = (
+            [sys.executable, str(script), str(self.file)]
+            if script
+            else [str(PROGRAM), "broker", "-c", str(self.file)]
+        )
+        self._settings = {
+            "brokerName": "broker-a",
+            "brokerIP1": HOST,
+            "bindAddress": HOST,
+            "listenPort": "0",
+            "storePathRootDir": str(self.store),
+            "adminHttpPort": str(self.http_port),
+            **SMALL_FILES,
+            **settings,
+        }
+        self._child: Child | None = None
+
+    def begin(self) -> Child:
+        """Start the process and do not wait for it; settings are again as given."""
+        self.file.write_text("".join(f"{name}={self._settings[name]}\n" for name in self._settings))
+        self.restarts += 1
+        log = self.folder / f"broker-{self.restarts}.log"
+        self._child = Child("broker", self._command, log_path=log)
+        return self._child
+
+    async def start(self) -> None:
+        """Start, and return when it serves."""
+        child = self.begin()
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not (ready := self.events("broker.ready")):
+                assert child.exit_status is None, f"the broker did not start:\n{child.log()}"
+                await asyncio.sleep(POLL_S)
+        self.address = ready[0]["addresses"][0]
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    async def stop(self) -> int:
+        """Ask it to end; return its status."""
+        assert self._child is not None
+        status = await asyncio.to_thread(self._child.stop, STOP_TIMEOUT_S)
+        self._child = None
+        return status
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.exit_status is None
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """Return what this process has logged, of one name or all."""
+        assert self._child is not None
+        return [event for event in parse_log(self._child.log()) if name in ("", event.get("event"))]
+
+    async def readiness(self) -> dict[str, str]:
+        """Return what /readyz says: check and its reason, or `ok`."""
+        return await asyncio.to_thread(_checks, f"http://{HOST}:{self.http_port}/readyz")
+
+
+def parse_log(text: str) -> list[dict[str, Any]]:
+    """Return the lines of a log; what is no event is there as `output`."""
+    events = []
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = {"output": line}
+        events.append(event if isinstance(event, dict) else {"output": line})
+    return events
+
+
+def _checks(url: str) -> dict[str, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read()
+    checks: dict[str, str] = json.loads(body)["checks"]
+    return checks

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the files of a stopped store without any code of the store, as RocketMQ reads them."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cometmq.remoting.message.record import MessageRecord, decode_record
+
+ENTRY: Final = struct.Struct(">qiq")
+FILLER: Final = (0, 0x7FFFFFFF, 0)
+BLANK_MAGIC: Final = 0xCBD43194
+_HEAD: Final = struct.Struct(">iI")
+
+
+def log_begin(store: Path) -> int:
+    """Return the offset that the log begins with."""
+    return min((int(path.name) for path in (store / "commitlog").iterdir()), default=0)
+
+
+def read_log(store: Path) -> tuple[list[MessageRecord], int]:
+    """Return all records of the log and its end; everything behind must be zero."""
+    records: list[MessageRecord] = []
+    end = -1
+    for path in sorted((store / "commitlog").iterdir()):
+        start, data = int(path.name), path.read_bytes()
+        if end < 0:
+            found, end = _read_file(start, data)
+            records += found
+        else:
+            assert not any(data), f"{path} holds something behind the end {end}"
+    return records, max(end, 0)
+
+
+def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
+    """Return the records of one file, and the log's end if it is in this file, else -1."""
+    records = []
+    cursor = 0
+    while cursor < len(data):
+        rest = len(data) - cursor
+        size, magic = _HEAD.unpack_from(data, cursor) if rest >= 8 else (0, 0)
+        if magic == BLANK_MAGIC:
+            assert size == rest, f"{start + cursor}: a blank of {size} bytes, {rest} are left"
+            return records, -1
+        if size == 0:
+            assert not any(data[cursor:]), f"{start + cursor}: not zero behind the log's end"
+            return records, start + cursor
+        record = decode_record(data, cursor, check_crc=True)
+        assert record.physical_offset == start + cursor
+        records.append(record)
+        cursor += record.size
+    return records, -1
+
+
+def judge_queues(store: Path, records: list[MessageRecord]) -> list[str]:
+    """Return what is wrong with the queue files of a store that was stopped."""
+    wrong = []
+    expected: dict[tuple[str, int], dict[int, MessageRecord]] = {}
+    for record in records:
+        queue = expected.setdefault((record.topic, record.queue_id), {})
+        if record.queue_offset in queue:
+            wrong.append(f"{record.topic} {record.queue_id} {record.queue_offset} is there twice")
+        queue[record.queue_offset] = record
+    for (topic, queue_id), by_offset in expected.items():
+        folder = store / "consumequeue" / topic / str(queue_id)
+        found = dict(_entries(folder))
+        for offset, record in by_offset.items():
+            if found.get(offset) != (record.physical_offset, record.size):
+                wrong.append(f"{folder} {offset}: {found.get(offset)} is not the record's place")
+        begin = min(record.physical_offset for record in records)
+        wrong += [
+            f"{folder} {offset}: points to {place}, where no record of it is"
+            for offset, place in found.items()
+            if place[0] >= begin and place != FILLER[:2] and offset not in by_offset
+        ]
+    return wrong
+
+
+def _entries(folder: Path) -> Iterator[tuple[int, tuple[int, int]]]:
+    for path in sorted(folder.iterdir()):
+        first = int(path.name) // ENTRY.size
+        for number, entry in enumerate(ENTRY.iter_unpack(path.read_bytes())):
+            if entry[1] != 0:
+                yield first + number, entry[:2]

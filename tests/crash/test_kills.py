@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kill -9 at random moments under load: nothing acknowledged is missing, changed or doubled."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+from acknowledged import Acknowledged
+from child import BrokerChild
+from client import Client
+from store_files import judge_queues, log_begin, read_log
+from workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
+
+KILLS_PER_STORE: Final = 10
+LOAD_S_MAX: Final = 1.2
+KEYS_ASKED_FOR: Final = 150
+OFFSET_WINDOW_S: Final = 2.0  # flushConsumerOffsetInterval below, and a slow disk
+DELAY_TIMEOUT_S: Final = 30.0
+
+SETTINGS: Final = {
+    "messageDelayLevel": "300s 1s 2s",
+    "flushConsumerOffsetInterval": "200",
+    "flushIntervalConsumeQueue": "150",
+    "cleanResourceInterval": "50",
+    "diskSpaceCleanForciblyRatio": "100",
+    "diskSpaceWarningLevelRatio": "100",
+}
+FLAVOURS: Final = {
+    "sync": {"flushDiskType": "SYNC_FLUSH"},
+    "async": {"flushDiskType": "ASYNC_FLUSH"},
+    "sync-retention": {"flushDiskType": "SYNC_FLUSH"},
+    "async-retention": {"flushDiskType": "ASYNC_FLUSH"},
+}
+
+
+class Run:
+    """One store that a broker dies on again and again."""
+
+    def __init__(self, folder: Path, random: Random, flavour: str) -> None:
+        self.broker = BrokerChild(folder, **SETTINGS, **FLAVOURS[flavour])
+        self.has_retention = flavour.endswith("retention")
+        self.promised = Acknowledged()
+        self.random = random
+        self.kill_count = 0
+        self.load_ended_at = 0.0
+        self.start_s = 0.5
+
+    async def kills(self, count: int) -> None:
+        """Kill so often, look after each time, and at the end look at everything."""
+        await self.broker.start()
+        while self.kill_count < count:
+            await self.load_and_kill()
+            if self.kill_count < count and self.random.random() < 0.4:
+                await self.kill_while_starting()
+            started = time.monotonic()
+            await self.broker.start()
+            self.start_s = time.monotonic() - started
+            await self.look()
+        await self.look_for_delayed()
+        assert await self.broker.stop() == 0
+        self.look_at_files()
+
+    async def load_and_kill(self) -> None:
+        async def die() -> None:
+            if self.has_retention:
+                await self.expire_files(self.random.uniform(0.1, LOAD_S_MAX))
+            else:
+                await asyncio.sleep(self.random.uniform(0.02, LOAD_S_MAX))
+            self.kill()
+
+        workload = Workload(self.broker.address, self.promised, self.random, self.kill_count)
+        await workload.until_death(die)
+        self.load_ended_at = time.monotonic()
+
+    async def expire_files(self, seconds: float) -> None:
+        """Let the broker delete its oldest files now and then."""
+        end = time.monotonic() + seconds
+        async with Client(self.broker.address) as client:
+            while time.monotonic() < end:
+                for ratio in (100, 1):
+                    await asyncio.sleep(self.random.uniform(0.05, 0.3))
+                    await client.configure(diskSpaceCleanForciblyRatio=ratio)
+
+    async def kill_while_starting(self) -> None:
+        self.broker.begin()
+        await asyncio.sleep(self.random.uniform(0.2, 1.0) * self.start_s)
+        self.kill()
+
+    def kill(self) -> None:
+        self.kill_count += 1
+        self.broker.kill()
+
+    async def look(self) -> None:
+        """Compare what the broker shows with what it has promised."""
+        async with Client(self.broker.address) as client:
+            wrong = await self.judge_messages(client)
+            wrong += await self.judge_keys(client)
+            wrong += self.promised.judge_tables(await client.topics(), await client.groups())
+            for queue_id in range(QUEUE_COUNT):
+                found = await client.committed(GROUP, TOPIC, queue_id)
+                safe_until = self.load_ended_at - OFFSET_WINDOW_S
+                wrong += self.promised.judge_commit((TOPIC, queue_id), found, safe_until=safe_until)
+        self.fail_if(wrong)
+
+    async def judge_messages(self, client: Client) -> list[str]:
+        wrong: list[str] = []
+        queues = {}
+        begin = log_begin(self.broker.store)
+        for queue_id in range(QUEUE_COUNT):
+            queue = (TOPIC, queue_id)
+            minimum, queues[queue] = await client.read_queue(*queue)
+            wrong += self.promised.judge_queue(queue, minimum, queues[queue], log_begin=begin)
+        return wrong + self.promised.judge_once(queues)
+
+    async def judge_keys(self, client: Client) -> list[str]:
+        """Ask for the keys of some messages that are still in the log."""
+        begin = log_begin(self.broker.store)
+        places = [place for there in self.promised.places.values() for place in there.values()]
+        places = [place for place in places if place.physical_offset >= begin]
+        wrong = []
+        for place in self.random.sample(places, min(len(places), KEYS_ASKED_FOR)):
+            found = [record.offset_message_id for record in await client.by_key(TOPIC, place.key)]
+            if found != [place.message_id]:
+                wrong.append(f"key {place.key} finds {found}, not {place.message_id}")
+        for place in self.random.sample(places, min(len(places), 20)):
+            keys = [r.properties["KEYS"] for r in await client.by_offset(place.physical_offset)]
+            if keys != [place.key]:
+                wrong.append(f"the id of {place} finds {keys}")
+        return wrong
+
+    async def look_for_delayed(self) -> None:
+        """Wait until every delayed message has come."""
+        if self.has_retention:
+            return  # files are deleted at any age, waiting messages with them
+        end = time.monotonic() + DELAY_TIMEOUT_S
+        async with Client(self.broker.address) as client:
+            while True:
+                _, records = await client.read_queue(DELAYED_TOPIC, 0)
+                wrong = self.promised.judge_delayed(records)
+                if not wrong or time.monotonic() > end:
+                    break
+                await client.pull(DELAYED_TOPIC, 0, len(records), wait_ms=1000)
+        self.fail_if(wrong)
+        doubled = len(records) - len({record.properties["KEYS"] for record in records})
+        say(f"{len(records)} delayed messages came, {doubled} more than once")
+
+    def look_at_files(self) -> None:
+        records, _ = read_log(self.broker.store)
+        self.fail_if(judge_queues(self.broker.store, records))
+
+    def fail_if(self, wrong: list[str]) -> None:
+        lines = "\n".join(wrong[:20])
+        assert not wrong, f"kill {self.kill_count}, {len(wrong)} differences:\n{lines}"
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_everything_acknowledged_survives(
+    tmp_path: Path, random: Random, kills: int, flavour: str
+) -> None:
+    share = kills // len(FLAVOURS)
+    acknowledged = done = 0
+    while done < share:
+        folder = tmp_path / str(done)
+        folder.mkdir()
+        run = Run(folder, random, flavour)
+        try:
+            await run.kills(min(KILLS_PER_STORE, share - done))
+        finally:
+            run.broker.kill()
+        done += run.kill_count
+        acknowledged += run.promised.count
+        say(f"{flavour}: {done} kills, {acknowledged} messages acknowledged")
+    assert acknowledged > 100 * done
