@@ -2,12 +2,13 @@
 """Peers that do not read, say nothing, or send garbage cost little and harm nobody else."""
 
 import asyncio
+import random
 import struct
 from typing import Any
 
 import pytest
 
-from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode
+from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode, Serialization
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.errors import ConnectFailed, ConnectionLost, Overloaded, ServerError
 from cometmq.remoting.frame import FrameReader
@@ -37,7 +38,7 @@ async def is_ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_requests_without_reading_stop_being_served(
-    start_server, eventually, connect_raw
+    start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
     served: list[int] = []
 
@@ -60,7 +61,7 @@ async def test_requests_without_reading_stop_being_served(
     await eventually(lambda: not server.peers)
 
 
-async def test_a_slow_reader_gets_everything(start_server, connect_raw) -> None:
+async def test_a_slow_reader_gets_everything(start_server: Any, connect_raw: Any) -> None:
     answers = iter(range(2000))
     server, port = await start_server(
         {QUERY: lambda _, call: Reply(body=struct.pack(">I", next(answers)) * 5000)}, SMALL
@@ -78,7 +79,7 @@ async def test_a_slow_reader_gets_everything(start_server, connect_raw) -> None:
 
 
 async def test_answers_held_for_a_peer_that_does_not_read_end_it(
-    start_server, eventually, connect_raw
+    start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
     held: list[Call[Any]] = []
     server, port = await start_server({QUERY: lambda _, call: held.append(call)}, SMALL)
@@ -96,7 +97,9 @@ async def test_answers_held_for_a_peer_that_does_not_read_end_it(
     assert server.stats().in_flight == 0
 
 
-async def test_all_connections_together_are_bounded(start_server, eventually, connect_raw) -> None:
+async def test_all_connections_together_are_bounded(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
     settings = ServerSettings(buffered_bytes_max=4 * 1024 * 1024, check_interval_ms=20)
     server, port = await start_server({QUERY: lambda _, call: OK}, settings)
     good_reader, good = await connect_raw(port)
@@ -125,7 +128,7 @@ async def test_all_connections_together_are_bounded(start_server, eventually, co
     ],
 )
 async def test_garbage_ends_its_own_connection_only(
-    start_server, new_client, garbage: bytes, connect_raw
+    start_server: Any, new_client: Any, garbage: bytes, connect_raw: Any
 ) -> None:
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     client = new_client()
@@ -141,7 +144,9 @@ async def test_garbage_ends_its_own_connection_only(
     assert server.stats().connections_opened == 2
 
 
-async def test_garbage_behind_a_request_ends_the_connection(start_server, connect_raw) -> None:
+async def test_garbage_behind_a_request_ends_the_connection(
+    start_server: Any, connect_raw: Any
+) -> None:
     _, port = await start_server({QUERY: lambda _, call: OK})
     reader, writer = await connect_raw(port)
 
@@ -150,7 +155,7 @@ async def test_garbage_behind_a_request_ends_the_connection(start_server, connec
     assert await is_ended(reader)
 
 
-async def test_an_idle_connection_is_closed(start_server, connect_raw) -> None:
+async def test_an_idle_connection_is_closed(start_server: Any, connect_raw: Any) -> None:
     server, port = await start_server({}, ServerSettings(idle_timeout_ms=50, check_interval_ms=20))
     reader, _ = await connect_raw(port)
 
@@ -158,7 +163,9 @@ async def test_an_idle_connection_is_closed(start_server, connect_raw) -> None:
     assert server.stats().idle_closed == 1
 
 
-async def test_one_connection_too_many_is_ended(start_server, new_client, connect_raw) -> None:
+async def test_one_connection_too_many_is_ended(
+    start_server: Any, new_client: Any, connect_raw: Any
+) -> None:
     server, port = await start_server(
         {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)},
         ServerSettings(connections_max=1),
@@ -173,7 +180,9 @@ async def test_one_connection_too_many_is_ended(start_server, new_client, connec
     await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
 
 
-async def test_hooks_hear_of_connections(start_server, eventually, connect_raw) -> None:
+async def test_hooks_hear_of_connections(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
     heard: list[tuple[str, str]] = []
 
     def opened(peer: Any) -> None:
@@ -195,7 +204,7 @@ async def test_hooks_hear_of_connections(start_server, eventually, connect_raw) 
     assert heard == [("open", address), ("close", address)]
 
 
-async def test_the_born_host_is_the_peers(start_server, new_client) -> None:
+async def test_the_born_host_is_the_peers(start_server: Any, new_client: Any) -> None:
     hosts: list[bytes] = []
 
     def query(_: None, call: Call[Any]) -> Reply:
@@ -209,7 +218,9 @@ async def test_the_born_host_is_the_peers(start_server, new_client) -> None:
     assert hosts == [b"\x7f\0\0\1" + struct.pack(">i", response.header.offset)]
 
 
-async def test_a_call_to_a_peer_that_went(start_server, new_client, background) -> None:
+async def test_a_call_to_a_peer_that_went(
+    start_server: Any, new_client: Any, background: Any
+) -> None:
     peers: list[Any] = []
 
     def query(_: None, call: Call[Any]) -> None:
@@ -226,7 +237,7 @@ async def test_a_call_to_a_peer_that_went(start_server, new_client, background) 
 
 
 async def test_requests_of_ours_are_bounded(
-    start_server, new_client, background, eventually
+    start_server: Any, new_client: Any, background: Any, eventually: Any
 ) -> None:
     held: list[Any] = []
     _, port = await start_server({QUERY: lambda _, call: held.append(call)})
@@ -242,7 +253,7 @@ async def test_requests_of_ours_are_bounded(
 
 
 async def test_a_cancelled_request_is_forgotten(
-    start_server, new_client, background, eventually
+    start_server: Any, new_client: Any, background: Any, eventually: Any
 ) -> None:
     held: list[Call[Any]] = []
     _, port = await start_server({QUERY: lambda _, call: held.append(call)})
@@ -260,14 +271,16 @@ async def test_a_cancelled_request_is_forgotten(
     assert (await second).header.offset == 2
 
 
-async def test_a_server_that_accepts_nothing(new_client) -> None:
+async def test_a_server_that_accepts_nothing(new_client: Any) -> None:
     client = new_client(ClientSettings(connect_timeout_ms=100))
 
     with pytest.raises(ConnectFailed):
         await client.invoke("127.0.0.1:1", QUERY, HEADER, timeout_ms=200)
 
 
-async def test_an_answer_that_cannot_be_encoded_is_a_failure(start_server, new_client) -> None:
+async def test_an_answer_that_cannot_be_encoded_is_a_failure(
+    start_server: Any, new_client: Any
+) -> None:
     bad: Any = QueryConsumerOffsetReply(offset=object())  # type: ignore[arg-type]
 
     async def late(_: None, call: Call[Any]) -> Reply:
@@ -283,3 +296,47 @@ async def test_an_answer_that_cannot_be_encoded_is_a_failure(start_server, new_c
             await client.invoke(f"127.0.0.1:{port}", code, ext=ext, timeout_ms=3000)
     assert server.stats().handler_failures == 2
     assert server.stats().in_flight == 0
+
+
+async def test_what_was_written_before_a_close_arrives(start_server: Any, new_client: Any) -> None:
+    body = bytes(range(256)) * 40_000
+
+    def query(_: None, call: Call[Any]) -> None:
+        call.answer(Reply(header=QueryConsumerOffsetReply(offset=1), body=body))
+        call.peer.close()
+        call.peer.close()
+
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+
+    assert response.body == body
+
+
+async def test_hostile_frames_leave_the_server_whole(
+    start_server: Any, new_client: Any, connect_raw: Any
+) -> None:
+    """Flip bytes of good frames; whatever becomes of a connection, the next one is served."""
+    server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
+    client = new_client()
+    dice = random.Random(4)
+    frames = [encode_frame(RawCommand(code=QUERY, ext=EXT, serialization=s)) for s in Serialization]
+    for _ in range(60):
+        reader, writer = await connect_raw(port)
+        for _ in range(30):
+            frame = bytearray(dice.choice(frames))
+            for _ in range(dice.randrange(4)):
+                frame[dice.randrange(len(frame))] = dice.randrange(256)
+            writer.write(frame[: dice.randrange(len(frame)) or None])
+        writer.write_eof()
+        try:
+            while await asyncio.wait_for(reader.read(65_536), 5):
+                pass
+        except ConnectionError:
+            continue
+    await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+
+    assert server.stats().handler_failures == 0
+    assert server.stats().in_flight == 0
+    assert server.stats().protocol_errors > 0

@@ -32,7 +32,9 @@ def settings(serialization: Serialization) -> ClientSettings:
 
 
 @BOTH
-async def test_a_struct_is_a_successful_answer(start_server, new_client, serialization) -> None:
+async def test_a_struct_is_a_successful_answer(
+    start_server: Any, new_client: Any, serialization: Serialization
+) -> None:
     def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
         assert call.header == HEADER
         assert call.body == b"body"
@@ -52,7 +54,9 @@ async def test_a_struct_is_a_successful_answer(start_server, new_client, seriali
 
 
 @BOTH
-async def test_errors_of_handlers_are_answers(start_server, new_client, serialization) -> None:
+async def test_errors_of_handlers_are_answers(
+    start_server: Any, new_client: Any, serialization: Serialization
+) -> None:
     def query(_: None, call: Call[QueryConsumerOffset]) -> Reply:
         if call.header.queue_id == 1:
             raise QueryNotFound('no "offset"')
@@ -78,7 +82,9 @@ async def test_errors_of_handlers_are_answers(start_server, new_client, serializ
 
 
 @BOTH
-async def test_a_missing_field_is_named(start_server, new_client, serialization) -> None:
+async def test_a_missing_field_is_named(
+    start_server: Any, new_client: Any, serialization: Serialization
+) -> None:
     _, port = await start_server({QUERY: lambda _, call: OK})
     client = new_client(settings(serialization))
 
@@ -92,7 +98,7 @@ async def test_a_missing_field_is_named(start_server, new_client, serialization)
 
 
 async def test_a_held_call_is_answered_later_and_once(
-    start_server, new_client, background, eventually
+    start_server: Any, new_client: Any, background: Any, eventually: Any
 ) -> None:
     held: list[Call[Any]] = []
     server, port = await start_server({QUERY: lambda _, call: held.append(call)})
@@ -109,7 +115,9 @@ async def test_a_held_call_is_answered_later_and_once(
     assert server.stats().in_flight == 0
 
 
-async def test_a_coroutine_may_answer(start_server, new_client, background, eventually) -> None:
+async def test_a_coroutine_may_answer(
+    start_server: Any, new_client: Any, background: Any, eventually: Any
+) -> None:
     gate = asyncio.Event()
 
     async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:
@@ -138,7 +146,9 @@ async def test_a_coroutine_may_answer(start_server, new_client, background, even
     assert server.stats().in_flight == 0
 
 
-async def test_a_oneway_request_gets_no_answer(start_server, new_client, eventually) -> None:
+async def test_a_oneway_request_gets_no_answer(
+    start_server: Any, new_client: Any, eventually: Any
+) -> None:
     seen: list[str] = []
 
     def query(_: None, call: Call[QueryConsumerOffset]) -> Any:
@@ -163,7 +173,7 @@ async def test_a_oneway_request_gets_no_answer(start_server, new_client, eventua
     assert server.stats().bytes_sent == 0
 
 
-async def test_a_server_asks_and_tells_its_client(start_server, new_client) -> None:
+async def test_a_server_asks_and_tells_its_client(start_server: Any, new_client: Any) -> None:
     told: list[str] = []
     answers: list[int] = []
 
@@ -190,7 +200,7 @@ async def test_a_server_asks_and_tells_its_client(start_server, new_client) -> N
     assert answers == [5]
 
 
-async def test_no_answer_in_time(start_server, new_client) -> None:
+async def test_no_answer_in_time(start_server: Any, new_client: Any) -> None:
     _, port = await start_server({QUERY: lambda _, call: None})
     client = new_client()
 
@@ -199,7 +209,7 @@ async def test_no_answer_in_time(start_server, new_client) -> None:
 
 
 async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
-    start_server, new_client
+    start_server: Any, new_client: Any
 ) -> None:
     def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
         if call.header.queue_id == 0:
@@ -218,14 +228,14 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
     assert response.header.offset == 1
 
 
-async def test_nobody_listens(new_client, unused_tcp_port: int) -> None:
+async def test_nobody_listens(new_client: Any, unused_tcp_port: int) -> None:
     client = new_client()
 
     with pytest.raises(ConnectFailed):
         await client.invoke(f"127.0.0.1:{unused_tcp_port}", QUERY, HEADER, timeout_ms=3000)
 
 
-async def test_hooks_see_every_call_and_answer(start_server, new_client) -> None:
+async def test_hooks_see_every_call_and_answer(start_server: Any, new_client: Any) -> None:
     answers: list[int] = []
 
     def check(_: None, call: Call[Any]) -> None:
@@ -252,7 +262,7 @@ async def test_hooks_see_every_call_and_answer(start_server, new_client) -> None
     assert answers == [0, ResponseCode.NO_PERMISSION]
 
 
-async def test_a_port_may_leave_out_codes(start_server, new_client) -> None:
+async def test_a_port_may_leave_out_codes(start_server: Any, new_client: Any) -> None:
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     fast_port = await server.listen("127.0.0.1", 0, excluded=(QUERY,))
     client = new_client()
@@ -263,7 +273,9 @@ async def test_a_port_may_leave_out_codes(start_server, new_client) -> None:
     assert [p for _, p in server.addresses] == [port, fast_port]
 
 
-async def test_requests_over_the_bound_are_refused(start_server, new_client, background) -> None:
+async def test_requests_over_the_bound_are_refused(
+    start_server: Any, new_client: Any, background: Any
+) -> None:
     held: list[Call[Any]] = []
     server, port = await start_server(
         {QUERY: lambda _, call: held.append(call)},
@@ -284,7 +296,9 @@ async def test_requests_over_the_bound_are_refused(start_server, new_client, bac
     assert server.stats().in_flight == 0
 
 
-async def test_a_close_lets_handlers_end(start_server, new_client, background, eventually) -> None:
+async def test_a_close_lets_handlers_end(
+    start_server: Any, new_client: Any, background: Any, eventually: Any
+) -> None:
     gate = asyncio.Event()
 
     async def query(_: None, call: Call[QueryConsumerOffset]) -> QueryConsumerOffsetReply:

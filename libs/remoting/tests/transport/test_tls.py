@@ -4,10 +4,11 @@
 import os
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cometmq.remoting import RequestCode
+from cometmq.remoting import Call, RequestCode
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.errors import ConnectFailed, ConnectionLost, SettingsError
 from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsMode, TlsSettings
@@ -25,14 +26,14 @@ def server_settings(mode: TlsMode, **more: object) -> ServerSettings:
     return ServerSettings(tls=TlsSettings(mode=mode, **more))  # type: ignore[arg-type]
 
 
-async def test_permissive_serves_both(start_server, new_client) -> None:
+async def test_permissive_serves_both(start_server: Any, new_client: Any) -> None:
     _, port = await start_server(HANDLERS, server_settings(TlsMode.PERMISSIVE))
     for client in (new_client(TLS_CLIENT), new_client()):
         response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, BODY, timeout_ms=5000)
         assert response.header.offset == len(BODY)
 
 
-async def test_enforcing_refuses_plain_connections(start_server, new_client) -> None:
+async def test_enforcing_refuses_plain_connections(start_server: Any, new_client: Any) -> None:
     _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     secure, plain = new_client(TLS_CLIENT), new_client()
 
@@ -41,7 +42,7 @@ async def test_enforcing_refuses_plain_connections(start_server, new_client) -> 
         await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
 
 
-async def test_disabled_refuses_tls_connections(start_server, new_client) -> None:
+async def test_disabled_refuses_tls_connections(start_server: Any, new_client: Any) -> None:
     _, port = await start_server(HANDLERS, server_settings(TlsMode.DISABLED))
     secure, plain = new_client(TLS_CLIENT), new_client()
 
@@ -50,7 +51,9 @@ async def test_disabled_refuses_tls_connections(start_server, new_client) -> Non
         await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
 
 
-async def test_without_certificate_and_test_mode_tls_is_refused(start_server, new_client) -> None:
+async def test_without_certificate_and_test_mode_tls_is_refused(
+    start_server: Any, new_client: Any
+) -> None:
     _, port = await start_server(HANDLERS, server_settings(TlsMode.PERMISSIVE, test_mode=False))
 
     with pytest.raises(ConnectFailed):
@@ -60,7 +63,7 @@ async def test_without_certificate_and_test_mode_tls_is_refused(start_server, ne
 
 
 async def test_a_certificate_of_ones_own_is_verified(
-    start_server, new_client, tmp_path: Path
+    start_server: Any, new_client: Any, tmp_path: Path
 ) -> None:
     paths = [tmp_path / "one.pem", tmp_path / "other.pem"]
     for path in paths:
@@ -85,11 +88,11 @@ async def test_a_certificate_of_ones_own_is_verified(
 
 
 async def test_clients_without_certificate_are_refused_if_one_is_required(
-    start_server, new_client, tmp_path: Path
+    start_server: Any, new_client: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "both.pem"
     path.write_text(self_signed_pem("both"))
-    identity = {"cert_path": path, "key_path": path, "trust_cert_path": path}
+    identity: dict[str, Any] = {"cert_path": path, "key_path": path, "trust_cert_path": path}
     settings = server_settings(
         TlsMode.ENFORCING, test_mode=False, need_client_auth="require", **identity
     )
@@ -103,7 +106,7 @@ async def test_clients_without_certificate_are_refused_if_one_is_required(
         await new_client(TLS_CLIENT).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
 
 
-async def test_a_wrong_certificate_is_seen_at_start(start_server, tmp_path: Path) -> None:
+async def test_a_wrong_certificate_is_seen_at_start(start_server: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"missing\.pem"):
         await start_server(
             HANDLERS, server_settings(TlsMode.PERMISSIVE, cert_path=tmp_path / "missing.pem")
@@ -112,7 +115,7 @@ async def test_a_wrong_certificate_is_seen_at_start(start_server, tmp_path: Path
 
 @pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01", b"\x16" * 100])
 async def test_half_a_handshake_blocks_nobody(
-    start_server, new_client, first: bytes, connect_raw
+    start_server: Any, new_client: Any, first: bytes, connect_raw: Any
 ) -> None:
     _, port = await start_server(HANDLERS)
     writers = []
@@ -128,10 +131,10 @@ async def test_half_a_handshake_blocks_nobody(
     assert response.code == 0
 
 
-async def test_a_server_speaks_first_over_tls(start_server, new_client) -> None:
+async def test_a_server_speaks_first_over_tls(start_server: Any, new_client: Any) -> None:
     told: list[str] = []
 
-    def query(_: None, call):
+    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
         call.peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": "g"})
         return QueryConsumerOffsetReply(offset=1)
 

@@ -204,15 +204,18 @@ class PeerProtocol(asyncio.Protocol):
         self._backlog.clear()
         self._connection.take()
         self._connection.lost(ConnectionLost(f"connection to {self.address} ended: {exc}"))
-        if hub.on_close is not None:
-            hub.on_close(self)
-        self.state.clear()
+        try:
+            if hub.on_close is not None:
+                hub.on_close(self)
+        finally:
+            self.state.clear()
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
         self._is_paused = True
         self._progress = (self._sent_bytes - self._unsent_bytes(), self._hub.now_ms())
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Serve what had to wait, then read on."""
@@ -220,7 +223,7 @@ class PeerProtocol(asyncio.Protocol):
         if self._backlog and self._is_open:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
-        if not self._is_paused and self._is_open:
+        if not self._is_paused and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # -- the handlers' side: Peer -----------------------------------------------------------

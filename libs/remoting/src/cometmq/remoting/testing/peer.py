@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer without a connection: it records what handlers tell it, and answers by script."""
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cometmq.remoting.command import Call, Reply, Request, Response
+from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.raw import Body
+from cometmq.remoting.versions import CURRENT_VERSION
+
+
+class ScriptedPeer:
+    """A ``Peer`` for tests of handlers.
+
+    ``script`` holds what ``invoke`` gives for a code: a Response, or an error to raise; a code
+    without an entry times out. ``sent`` holds oneway requests, ``asked`` the others,
+    ``replies`` the answers to calls in order.
+    """
+
+    def __init__(self, address: str = "127.0.0.1:50000") -> None:
+        """Start connected and writable, with an empty script."""
+        ip, _, port = address.rpartition(":")
+        self.address = address
+        self.host = bytes(map(int, ip.split("."))) + struct.pack(">i", int(port))
+        self.is_open = True
+        self.is_writable = True
+        self.state: dict[str, object] = {}
+        self.script: dict[int, Response | CometError] = {}
+        self.sent: list[Request] = []
+        self.asked: list[Request] = []
+        self.replies: list[tuple[Call[Any], Reply]] = []
+
+    def call(self, code: int, header: Any = None, body: bytes = b"", **more: Any) -> Call[Any]:
+        """Return a request as it would come from this peer."""
+        more.setdefault("version", CURRENT_VERSION)
+        return Call(code=code, header=header, body=body, peer=self, **more)
+
+    def send(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        ext: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Record a oneway request; False if the script says that nothing can be sent."""
+        if not (self.is_open and self.is_writable):
+            return False
+        self.sent.append(Request(code, header, body, ext, is_oneway=True))
+        return True
+
+    async def invoke(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: Body = b"",
+        *,
+        timeout_ms: int,
+        ext: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Record a request, and answer by the script."""
+        self.asked.append(Request(code, header, body, ext))
+        answer = self.script.get(code, RequestTimeout(f"no answer in {timeout_ms} ms"))
+        if isinstance(answer, CometError):
+            raise answer
+        return answer
+
+    def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
+        """Record an answer; a plain header counts as a success with it."""
+        if self.is_open and not call.is_oneway:
+            answer = reply if isinstance(reply, Reply) else Reply(header=reply)
+            self.replies.append((call, answer))
+
+    def close(self) -> None:
+        """End the connection."""
+        self.is_open = False

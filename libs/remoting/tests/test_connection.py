@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection without its socket: calls and answers over a fake link."""
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.remoting import Peer, Reply, Request, RequestCode, Response, Serialization
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
+from cometmq.remoting.header import encode_frame
+from cometmq.remoting.raw import FLAG_REPLY, RawCommand
+from cometmq.remoting.testing.link import End, Link
+from cometmq.remoting.testing.peer import ScriptedPeer
+
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+HEADER = QueryConsumerOffset("g", "t", 1)
+
+
+def answer(end: End, reply: Any) -> None:
+    """Answer all calls of an end, last first."""
+    for call in reversed(end.calls):
+        answer_one(end.connection, call, reply)
+    end.calls.clear()
+
+
+def answer_one(connection: Connection, call: Any, reply: Any) -> None:
+    encoder = Link().client.connection._codec.encoder
+    connection.out_bytes += encoder.encode_reply(
+        connection.out, call.serialization, call.opaque, reply
+    )
+
+
+@given(
+    st.lists(st.integers(1, 700), min_size=1, max_size=5),
+    st.sampled_from(Serialization),
+    st.integers(1, 8),
+)
+def test_answers_find_their_requests(
+    sizes: list[int], serialization: Serialization, count: int
+) -> None:
+    link = Link(serialization=serialization, chunk_sizes=tuple(sizes))
+    results: dict[int, Any] = {}
+    for number in range(count):
+        link.client.connection.invoke(
+            Request(QUERY, QueryConsumerOffset("g", "t", number), b"b" * number),
+            deadline_ms=100,
+            done=functools.partial(results.__setitem__, number),
+        )
+    link.transfer()
+    assert [call.header.queue_id for call in link.server.calls] == list(range(count))
+    assert [call.body for call in link.server.calls] == [b"b" * n for n in range(count)]
+    for call in reversed(link.server.calls):
+        reply = QueryConsumerOffsetReply(offset=call.header.queue_id * 10)
+        answer_one(link.server.connection, call, Reply(header=reply, body=call.body))
+    link.transfer()
+
+    assert {n: (r.header.offset, r.body) for n, r in results.items()} == {
+        n: (n * 10, b"b" * n) for n in range(count)
+    }
+    assert link.client.connection.pending_count == 0
+
+
+def test_a_deadline_ends_a_request_and_its_late_answer_is_dropped() -> None:
+    link = Link()
+    results: list[Any] = []
+    for deadline_ms in (10, 20):
+        link.client.connection.invoke(
+            Request(QUERY, HEADER), deadline_ms=deadline_ms, done=results.append
+        )
+    link.transfer()
+    assert link.client.connection.next_deadline_ms == 10
+
+    link.client.connection.expire(9)
+    assert results == []
+    link.client.connection.expire(10)
+    assert [type(result) for result in results] == [RequestTimeout]
+    answer(link.server, QueryConsumerOffsetReply(offset=1))
+    link.transfer()
+
+    assert [type(result) for result in results] == [RequestTimeout, Response]
+    assert link.client.connection.next_deadline_ms is None
+
+
+def test_a_lost_connection_ends_every_request_once() -> None:
+    link = Link()
+    results: list[Any] = []
+    link.client.connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=results.append)
+    error = ConnectionLost("gone")
+
+    link.client.connection.lost(error)
+    link.client.connection.lost(error)
+    link.client.connection.expire(99)
+
+    assert results == [error]
+
+
+def test_an_opaque_in_use_is_not_given_again() -> None:
+    connection = Link().client.connection
+    connection._next_opaque = 0x7FFFFFFF
+    opaques = [
+        connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=lambda _: None)
+        for _ in range(2)
+    ]
+    connection._next_opaque = 0x7FFFFFFF
+    opaques.append(connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=lambda _: None))
+
+    assert opaques == [0x7FFFFFFF, 0, 1]
+
+
+def test_an_answer_to_nobody_is_dropped() -> None:
+    link = Link()
+
+    link.client.receive(encode_frame(RawCommand(code=0, flag=FLAG_REPLY, opaque=5)), 0)
+
+    assert link.client.calls == []
+
+
+def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
+    link = Link()
+    results: list[Any] = []
+    for _ in range(2):
+        link.client.connection.invoke(Request(QUERY, HEADER), deadline_ms=10, done=results.append)
+    link.transfer()
+    for call, reply in zip(link.server.calls, (Reply(), Reply(code=22, remark="r")), strict=True):
+        answer_one(link.server.connection, call, reply)
+    link.transfer()
+
+    assert isinstance(results[0], RemoteProtocolError)
+    assert (results[1].code, results[1].remark, results[1].header) == (22, "r", None)
+
+
+def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
+    """The decoder fills a call from the header; names of its other fields mean nothing."""
+    peer = ScriptedPeer()
+    link = Link(peer=peer)
+    head = (
+        b'{"code":14,"extFields":{"consumerGroup":"g","topic":"t","queueId":"1"},"opaque":3,'
+        b'"is_answered":true,"body":"aGk=","peer":1,"serialization":1,"received_ms":9,"head":"aGk="}'
+    )
+    link.server.receive(
+        len(head + b"1234").to_bytes(4, "big") + len(head).to_bytes(4, "big") + head, 4
+    )
+
+    (call,) = link.server.calls
+    assert call.peer is peer
+    assert (call.body, call.serialization, call.received_ms) == (b"", 0, 4)
+    assert (call.head, call.is_answered) == (head, False)
+
+
+def test_a_call_is_answered_once() -> None:
+    peer = ScriptedPeer()
+    call = peer.call(QUERY, HEADER)
+
+    call.answer(QueryConsumerOffsetReply(offset=1))
+    call.answer(QueryConsumerOffsetReply(offset=2))
+
+    assert [reply.header for _, reply in peer.replies] == [QueryConsumerOffsetReply(offset=1)]
+
+
+async def test_a_scripted_peer_is_a_peer() -> None:
+    peer = ScriptedPeer("10.0.0.1:7")
+    assert isinstance(peer, Peer)
+    assert peer.host == b"\x0a\0\0\1\0\0\0\7"
+    peer.script[QUERY] = Response(0, None, {}, b"body")
+
+    assert (await peer.invoke(QUERY, HEADER, timeout_ms=5)).body == b"body"
+    with pytest.raises(RequestTimeout):
+        await peer.invoke(RequestCode.GET_MAX_OFFSET, timeout_ms=5)
+    assert peer.send(QUERY, HEADER)
+    peer.close()
+    assert not peer.send(QUERY, HEADER)
+    assert [request.code for request in (*peer.asked, *peer.sent)] == [14, 30, 14]
