@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asyncio-first client for CometMQ and Apache RocketMQ."""
 
+from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -28,6 +29,7 @@ from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.queues import MessageQueue
 
 __all__ = [
+    "AdminClient",
     "BrokerMissing",
     "ClientError",
     "ClientOptions",
@@ -49,6 +51,7 @@ __all__ = [
     "ProducerOptions",
     "PushConsumer",
     "PushOptions",
+    "QueueLag",
     "SendFailed",
     "SendResult",
     "SendStatus",

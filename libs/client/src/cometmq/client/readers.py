@@ -259,6 +259,8 @@ class Readers:
                 error=described(error),
             )
             return False
+        # Committed even if nothing comes: the next start must not skip what came meanwhile.
+        self._context.offsets.update(queue, offset)
         self._start(queue, offset)
         return True
 
