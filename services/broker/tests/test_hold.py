@@ -26,13 +26,13 @@ def pull(
 
 @pytest.fixture
 def table() -> HoldTable:
-    return HoldTable(count_max=10)
+    return HoldTable()
 
 
 def test_an_arrival_wakes_the_pulls_of_its_queue(table: HoldTable) -> None:
     mine, other_queue, other_topic = pull(5), pull(5, queue_id=1), pull(5, topic="U")
     for held in (mine, other_queue, other_topic):
-        assert table.hold(held)
+        assert table.hold(held, count_max=10)
 
     table.arrived("T", 0, 6, A)
 
@@ -42,14 +42,14 @@ def test_an_arrival_wakes_the_pulls_of_its_queue(table: HoldTable) -> None:
 
 
 def test_an_older_arrival_wakes_nobody(table: HoldTable) -> None:
-    table.hold(pull(5))
+    table.hold(pull(5), count_max=10)
     table.arrived("T", 0, 5, A)
     assert table.take_ready() == []
 
 
 def test_a_filter_keeps_the_pull_until_its_tag_comes(table: HoldTable) -> None:
     held = pull(5, accept=frozenset({B}).__contains__)
-    table.hold(held)
+    table.hold(held, count_max=10)
 
     table.arrived("T", 0, 6, A)
     assert table.take_ready() == []
@@ -61,8 +61,8 @@ def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable)
     """Its consumer must get a newer offset, or it would scan the same messages again."""
     held = pull(5, accept=frozenset({B}).__contains__)
     idle = pull(7, queue_id=1)
-    table.hold(held)
-    table.hold(idle)
+    table.hold(held, count_max=10)
+    table.hold(idle, count_max=10)
 
     table.sweep(0, lambda _topic, queue_id: 6 + queue_id)
 
@@ -72,8 +72,8 @@ def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable)
 
 def test_time_wakes(table: HoldTable) -> None:
     soon, late = pull(5, deadline_ms=100), pull(5, deadline_ms=101)
-    table.hold(soon)
-    table.hold(late)
+    table.hold(soon, count_max=10)
+    table.hold(late, count_max=10)
 
     table.expire(99)
     assert table.take_ready() == []
@@ -84,18 +84,18 @@ def test_time_wakes(table: HoldTable) -> None:
 
 
 def test_the_table_is_bounded() -> None:
-    table = HoldTable(count_max=1)
-    assert table.hold(pull(5))
-    assert not table.hold(pull(6))
+    table = HoldTable()
+    assert table.hold(pull(5), count_max=1)
+    assert not table.hold(pull(6), count_max=1)
     table.wake_all()
-    assert table.hold(pull(6))
+    assert table.hold(pull(6), count_max=1)
 
 
 def test_a_closed_connection_is_forgotten(table: HoldTable) -> None:
     gone, stays = object(), object()
     kept = pull(5, peer=stays)
-    table.hold(pull(5, peer=gone))
-    table.hold(kept)
+    table.hold(pull(5, peer=gone), count_max=10)
+    table.hold(kept, count_max=10)
 
     table.drop(gone)
 

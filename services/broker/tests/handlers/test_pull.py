@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pulls: the checks, statuses and offsets, long polling, cold reads."""
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.store.disk import OsFile
+from cometmq.store.errors import DiskError
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -418,3 +420,39 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
         subscription_data_set=[subscription],
     )
     broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+
+
+async def test_a_cold_read_that_fails_is_an_answer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise DiskError("read", "/store/commitlog/0", errno.EIO)
+
+    store(broker, "a")
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+    monkeypatch.setattr(OsFile, "read", fail)
+    call = pull_call()
+
+    assert ask(broker, call) is None
+    await broker.driver.drain()
+
+    answer = last_answer(call)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "EIO" in (answer.remark or "")
+
+
+def test_a_failing_disk_fails_one_held_pull_and_no_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise DiskError("read", "/store/commitlog/0", errno.EIO)
+
+    first, second = hold(broker), hold(broker)
+    monkeypatch.setattr(OsFile, "read_cached", fail)
+    store(broker, "a")
+
+    for call in (first, second):
+        answer = last_answer(call)
+        assert answer is not None
+        assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -144,7 +144,7 @@ def assemble(parts: Parts) -> Broker:
         producers=Producers(),
         consumers=Consumers(changed=Notices(), log=log),
         locks=QueueLocks(),
-        hold=HoldTable(count_max=settings.pull_thread_pool_queue_capacity),
+        hold=HoldTable(),
         registration=Registration(
             _identity(settings, host, parts.ports),
             tables.topics,

@@ -42,16 +42,15 @@ MaxOffset = Callable[[str, int], int]
 class HoldTable:
     """The held pulls of all queues."""
 
-    def __init__(self, *, count_max: int) -> None:
-        """Hold at most `count_max` pulls."""
-        self.count_max = count_max
+    def __init__(self) -> None:
+        """Start empty."""
         self.count = 0
         self.ready: list[HeldPull] = []
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
 
-    def hold(self, held: HeldPull) -> bool:
-        """Keep a pull unanswered; False if too many are held already."""
-        if self.count >= self.count_max:
+    def hold(self, held: HeldPull, *, count_max: int) -> bool:
+        """Keep a pull unanswered; False if so many are held already."""
+        if self.count >= count_max:
             return False
         header = held.call.header
         self._queues.setdefault((header.topic, header.queue_id), []).append(held)

@@ -211,9 +211,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     # Offsets, transactions, access control
     flush_consumer_offset_interval: Annotated[
         int,
-        Meta(
-            ge=100, extra=MUTABLE, description="Milliseconds between saves of the consumer offsets."
-        ),
+        Meta(ge=100, description="Milliseconds between saves of the consumer offsets."),
     ] = 5_000
     transaction_time_out: Annotated[
         int,

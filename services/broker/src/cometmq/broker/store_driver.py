@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cometmq.remoting.errors import Overloaded, SystemBusy
+from cometmq.remoting.command import Call
+from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import NewMessage
 from cometmq.runtime.clock import Clock
@@ -95,10 +96,10 @@ class StoreDriver:
         if self._store.waiting_put_count:
             self._flush()
 
-    def read(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a cold read on its thread, then `done` with its result on the loop.
+    def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run what may wait for the disk on its thread, then `done` with its result on the loop.
 
-        Raises SystemBusy when too many cold reads wait already.
+        A read that fails is the answer to the call. Raises SystemBusy when too many wait already.
         """
         try:
             future = self._workers.read.submit(job)
@@ -106,7 +107,15 @@ class StoreDriver:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
         self._reads.add(future)
         future.add_done_callback(self._reads.discard)
-        future.add_done_callback(lambda ended: done(ended.result()))
+        future.add_done_callback(partial(self._read, call, done))
+
+    def _read(self, call: Call[Any], done: Callable[[T], None], future: asyncio.Future[T]) -> None:
+        error = _error(future)
+        if error is None:
+            done(future.result())
+            return
+        self._log.warning("read.failed", code=call.code, error=describe(error))
+        call.fail(ServerError(describe(error)))
 
     def tick(self) -> None:
         """Start the flush and the housekeeping that are due; called every 100 ms."""
@@ -152,7 +161,7 @@ class StoreDriver:
         job.done(error)
 
 
-def _error(future: asyncio.Future[None]) -> Exception | None:
+def _error(future: asyncio.Future[T]) -> Exception | None:
     """Return how a job failed; what is no Exception ends the process."""
     error = future.exception()
     if error is not None and not isinstance(error, Exception):

@@ -98,7 +98,7 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> Reply | Non
     def answer(disk: DiskFigures) -> None:
         call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))
 
-    broker.driver.read(lambda: read_disk(broker), answer)
+    broker.driver.read(call, lambda: read_disk(broker), answer)
     return None
 
 
@@ -169,7 +169,7 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply | No
     def answer(table: dict[MessageQueue, OffsetPair]) -> None:
         call.answer(Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table))))
 
-    broker.driver.read(progress, answer)
+    broker.driver.read(call, progress, answer)
     return None
 
 

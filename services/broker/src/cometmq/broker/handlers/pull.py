@@ -5,7 +5,7 @@ Compatibility: the checks are in RocketMQ's order, the remark of an answer is th
 store's status. A pull is held once at most; after its wake-up it is answered with what is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.broker import refusals
@@ -20,6 +20,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import (
+    CometError,
     CommandError,
     NoPermission,
     ServerError,
@@ -31,6 +32,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
+from cometmq.runtime.tasks import describe
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
 BROADCASTING: Final = "BROADCASTING"
@@ -64,13 +66,20 @@ def resume(broker: Broker, held: HeldPull) -> None:
     call = held.call
     if not call.peer.is_open:
         return
+    _answer(call, lambda: _pull(broker, call, may_hold=False))
+
+
+def _answer(call: Call[PullMessage], work: Callable[[], Reply | None]) -> None:
+    """Answer outside of the dispatcher: a failing read must not stop what else goes on."""
     try:
-        reply = _pull(broker, call, may_hold=False)
+        reply = work()
     except CommandError as error:
         call.fail(error)
-        return
-    if reply is not None:
-        call.answer(reply)
+    except CometError as error:
+        call.fail(ServerError(describe(error)))
+    else:
+        if reply is not None:
+            call.answer(reply)
 
 
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
@@ -88,6 +97,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         return _conclude(broker, call, group, result, accept, may_hold=may_hold)
     broker.stats.cold_read_count += 1
     broker.driver.read(
+        call,
         result.load,
         lambda loaded: _conclude_later(broker, call, group, loaded, accept, may_hold=may_hold),
     )
@@ -173,13 +183,7 @@ def _conclude_later(
     may_hold: bool,
 ) -> None:
     """Finish a pull whose messages had to be read from the disk."""
-    try:
-        reply = _conclude(broker, call, group, result, accept, may_hold=may_hold)
-    except CommandError as error:
-        call.fail(error)
-        return
-    if reply is not None:
-        call.answer(reply)
+    _answer(call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
 
 
 def _conclude(
@@ -232,7 +236,7 @@ def _hold(broker: Broker, call: Call[PullMessage], accept: TagFilter | None) -> 
     held = HeldPull(call, broker.clock.monotonic_ms() + wait_ms, accept)
     if broker.is_stopping:
         broker.hold.ready.append(held)
-    elif not broker.hold.hold(held):
+    elif not broker.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity):
         broker.stats.busy_count += 1
         raise SystemBusy(remarks.rejected(in_flight=broker.hold.count, waited_ms=0))
     broker.stats.held_count += 1

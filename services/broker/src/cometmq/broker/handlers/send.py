@@ -178,6 +178,8 @@ def _admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
         raise NoPermission(remarks.broker_send_forbidden(broker.host))
     if config is None or topic in SEND_FORBIDDEN_TOPICS:
         config = _unknown_topic(broker, call.header)
+    if not config.perm & _WRITE:
+        broker.stats.send_without_permission_count += 1
     if broker.driver.waiting_count >= settings.send_thread_pool_queue_capacity:
         broker.stats.busy_count += 1
         waited_ms = max(0, broker.clock.monotonic_ms() - call.received_ms)

@@ -106,7 +106,7 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply
             }
         )
 
-    broker.driver.read(stats, lambda found: call.answer(Reply(body=encode_json(found))))
+    broker.driver.read(call, stats, lambda found: call.answer(Reply(body=encode_json(found))))
     return None
 
 

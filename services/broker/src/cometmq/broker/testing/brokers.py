@@ -20,7 +20,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
-from cometmq.remoting.command import Response
+from cometmq.remoting.command import Call, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
@@ -100,7 +100,7 @@ class MemoryStore:
 class MemoryDriver:
     """Reads at once, on the caller's thread."""
 
-    def read(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+    def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Do the work of the thread now."""
         done(job())
 

@@ -44,7 +44,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
     broker.saver = ConfigSaver(workers.config, log=NO_LOG)
-    broker.hold = HoldTable(count_max=loaded.value.pull_thread_pool_queue_capacity)
+    broker.hold = HoldTable()
     broker.delay = DelayService(
         store,
         DelayLevels.parse(loaded.value.message_delay_level),
