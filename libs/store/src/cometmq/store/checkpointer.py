@@ -142,6 +142,7 @@ class Checkpointer:
 
     def save_all(self, now_ms: int) -> None:
         """Write a complete checkpoint at once, as at the end; raise DiskError."""
+        self._index.catch_up()
         job = self.plan(now_ms, _nothing, is_closing=True)
         job.run()
         self.take_over(job)

@@ -101,15 +101,19 @@ class ConsumeQueue:
         """Bytes that are only in memory."""
         return len(self._tail)
 
-    @property
-    def is_touched(self) -> bool:
-        """Whether entries are staged."""
-        return bool(self._staged)
+    def stage(self, physical_offset: int, size: int, tag_code: int, store_timestamp: int) -> bool:
+        """Give the next place to a record that is about to be written.
 
-    def stage(self, physical_offset: int, size: int, tag_code: int) -> None:
-        """Give the next place to a record that is about to be written."""
-        self._staged += _pack(physical_offset, size, tag_code)
+        Return whether it is the first one since the last publish. Delayed messages have the
+        time of their delivery instead of a tag code.
+        """
+        staged = self._staged
+        is_first = not staged
+        if self.delay_ms is not None:
+            tag_code = store_timestamp + self.delay_ms
+        staged += _pack(physical_offset, size, tag_code)
         self.next_offset += 1
+        return is_first
 
     def publish(self) -> int:
         """Make the staged entries visible; return how many."""

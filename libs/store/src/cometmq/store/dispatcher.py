@@ -60,12 +60,8 @@ class Dispatcher:
                 self.gaps.add(queue)
                 return
             _close_gap(queue, scan.queue_offset)
-        code = (
-            tag_code(property_value(text, _TAGS))
-            if queue.delay_ms is None
-            else scan.store_timestamp + queue.delay_ms
-        )
-        queue.stage(scan.physical_offset, scan.size, code)
+        code = tag_code(property_value(text, _TAGS))
+        queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp)
         self.touched.add(queue)
 
     def publish(self) -> None:

@@ -98,14 +98,14 @@ class Housekeeping:
     def put_index(self, batch: Batch) -> None:
         """Add a batch's keys; a disk that has no room for the index stops the puts."""
         try:
-            self._index.put(batch.keyed)
+            self._index.remember(batch.keyed)
         except DiskError as error:
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
         """Try again to add keys that a failing disk kept out; no checkpoint without them."""
         try:
-            self._index.put(())
+            self._index.catch_up()
         except DiskError as error:
             self._note_derived_failed(error)
             return False
@@ -177,7 +177,6 @@ class Housekeeping:
             removal = self.cleaner.removal()
             if removal is not None:
                 removal.run()
-            self._index.put(())
             self._checkpointer.save_all(self._now_ms)
             self._remove_unused_file()
         except DiskError as error:

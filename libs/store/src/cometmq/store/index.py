@@ -20,6 +20,9 @@ from cometmq.store.settings import StoreSettings
 SLOTS_FLUSH_COUNT: Final = 1_000_000
 """Entries after which slots and header are written: what a recovery links again at most."""
 
+BACKLOG_COUNT_MAX: Final = 256
+"""Records whose keys are added together."""
+
 
 class Index:
     """The index files of a store."""
@@ -57,38 +60,39 @@ class Index:
     @property
     def end_timestamp(self) -> int:
         """Store time of the newest indexed message."""
+        if self._backlog:
+            return self._backlog[-1][3]
         return self.files[-1].header.end_timestamp if self.files else 0
 
     @property
     def end_offset(self) -> int:
         """Physical offset of the newest indexed message."""
+        if self._backlog:
+            return self._backlog[-1][2]
         return self.files[-1].header.end_offset if self.files else 0
 
-    def put(self, keyed: Iterable[KeyedRecord]) -> None:
-        """Add the keys of records, in the order of the log.
+    def remember(self, keyed: Iterable[KeyedRecord]) -> None:
+        """Add the keys of records, in the order of the log, to the files some time later.
 
-        Records that a failing disk kept out (DiskError) wait for the next put.
+        One addition costs as much as three entries, so small ones are collected.
         """
-        backlog = self._backlog
-        backlog += keyed
-        while backlog:
-            hashes: list[int] = []
-            offsets: list[int] = []
-            timestamps: list[int] = []
-            for topic, keys, offset, timestamp in backlog:
-                for key in keys:
-                    hashes.append(index_hash(topic, key))
-                    offsets.append(offset)
-                    timestamps.append(timestamp)
-            self._add(hashes, offsets, timestamps)
-            backlog.clear()
+        self._backlog += keyed
+        if len(self._backlog) >= BACKLOG_COUNT_MAX:
+            self.catch_up()
 
-    def _add(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
-        while hashes:
+    def catch_up(self) -> None:
+        """Add to the files what is remembered; DiskError leaves it for the next time."""
+        hashed = [
+            (index_hash(topic, key), offset, timestamp)
+            for topic, keys, offset, timestamp in self._backlog
+            for key in keys
+        ]
+        while hashed:
             if not self.files or self.files[-1].is_full:
                 self._begin_file()
-            done = self.files[-1].add(hashes, offsets, timestamps)
-            hashes, offsets, timestamps = hashes[done:], offsets[done:], timestamps[done:]
+            done = self.files[-1].add(hashed)
+            hashed = hashed[done:]
+        self._backlog.clear()
 
     def _begin_file(self) -> None:
         now = datetime.fromtimestamp(self._clock_ms() / 1000, tz=UTC).astimezone()
@@ -158,6 +162,9 @@ class Index:
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets that may hold the key, newest first."""
+        for stored_topic, keys, offset, _ in reversed(self._backlog):
+            if stored_topic == topic and key in keys:
+                yield offset
         hash_ = index_hash(topic, key)
         for file in reversed(self.files):
             if file.header.next_number > 1 and file.overlaps(begin_ms, end_ms):

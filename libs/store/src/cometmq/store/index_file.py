@@ -16,7 +16,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
@@ -27,6 +27,9 @@ SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
 CHUNK_SLOTS: Final = 64 * 1024
 SECONDS_MAX: Final = 0x7FFFFFFF
+
+HashedKey: TypeAlias = tuple[int, int, int]
+"""Hash of topic and key, physical offset, store timestamp."""
 
 _pack_entry = ENTRY.pack
 
@@ -85,6 +88,11 @@ class IndexFlush(NamedTuple):
                 self.file.write(self.shape.slot_position(first_slot + start), [part])
         self.file.write(0, [HEADER.pack(*self.header)])
         self.file.sync()
+
+
+def _seconds(timestamp: int, begin: int) -> int:
+    """Return what an entry says of its time."""
+    return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0
 
 
 def _big_endian(slots: "array[int]") -> bytes:
@@ -160,40 +168,41 @@ class IndexFile:
         """Start to grow as a new, empty file."""
         self._slots = array("i", (0,)) * self.shape.slot_count
 
-    def add(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> int:
+    def add(self, keys: list[HashedKey]) -> int:
         """Add entries in the order of the log as far as they fit; return how many did."""
-        slots = self._slots
+        slots, header = self._slots, self.header
         assert slots is not None
-        header = self.header
         count, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
-        room = min(len(hashes), self.shape.entry_count - count)
+        room = self.shape.entry_count - count
+        fitting = keys if len(keys) <= room else keys[:room]
+        if not fitting:
+            return 0
         slot_count = self.shape.slot_count
-        unwritten, dirty = self._unwritten, self._dirty_pages
-        for hash_, offset, timestamp in zip(
-            hashes[:room], offsets[:room], timestamps[:room], strict=True
-        ):
+        mark_dirty = self._dirty_pages.add
+        entries: list[bytes] = []
+        seconds, seconds_of = 0, -1
+        for hash_, offset, timestamp in fitting:
+            if timestamp != seconds_of:
+                seconds, seconds_of = _seconds(timestamp, begin), timestamp
             slot = hash_ % slot_count
             previous = slots[slot]
-            seconds = (timestamp - begin) // 1000 if begin > 0 else 0
-            if not 0 <= seconds <= SECONDS_MAX:
-                seconds = 0 if seconds < 0 else SECONDS_MAX
-            unwritten += _pack_entry(hash_, offset, seconds, previous)
+            entries.append(_pack_entry(hash_, offset, seconds, previous))
             slots[slot] = count
-            dirty.add(slot // PAGE_SLOTS)
+            mark_dirty(slot // PAGE_SLOTS)
             if not previous:
                 used += 1
             if count == 1:
-                begin = timestamp
+                begin, seconds_of = timestamp, -1
                 header = header._replace(begin_timestamp=timestamp, begin_offset=offset)
             count += 1
-        if room:
-            self.header = header._replace(
-                end_timestamp=timestamps[room - 1],
-                end_offset=offsets[room - 1],
-                used_slot_count=used,
-                next_number=count,
-            )
-        return room
+        self._unwritten += b"".join(entries)
+        self.header = header._replace(
+            end_timestamp=fitting[-1][2],
+            end_offset=fitting[-1][1],
+            used_slot_count=used,
+            next_number=count,
+        )
+        return len(fitting)
 
     def plan_flush(self, *, with_slots: bool) -> IndexFlush:
         """Say what to write so that the disk has all entries, and the slots if wanted."""

@@ -214,7 +214,8 @@ class Recovery:
 
     def _publish(self) -> None:
         self._dispatcher.publish()
-        self._index.put(self._dispatcher.keyed)
+        self._index.remember(self._dispatcher.keyed)
+        self._index.catch_up()
         self._dispatcher.keyed.clear()
 
     def _end_log(self, end: int) -> None:

@@ -72,7 +72,7 @@ class Replica:
             reached = scanner.offset  # behind the mark that closes a file
         touched = set(dispatcher.touched)
         dispatcher.publish()
-        self._index.put(dispatcher.keyed)
+        self._index.remember(dispatcher.keyed)
         dispatcher.keyed.clear()
         self._checkpointer.note_dispatched(touched, reached, timestamp)
         return [Arrival(queue, timestamp) for queue in touched]
