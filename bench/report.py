@@ -19,6 +19,7 @@ from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Aim, Load, Scen
 BENCH: Final = Path(__file__).resolve().parent
 OUT: Final = BENCH / "out"
 BASELINE: Final = BENCH / "baseline.json"
+OTHERS_CPUS_MAX: Final = 0.2  # more than this, used by other programs, distorts the rates
 WORSE_MAX: Final = 1.10  # a ratio may be worse than the baseline's by so much
 
 Result: TypeAlias = dict[str, Any]
@@ -30,6 +31,7 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "p99_us": ("p99", "us", 1),
     "p999_us": ("p99.9", "us", 1),
     "cpu_seconds_per_million": ("cpu per million", "s", 1),
+    "others_cpus": ("used by other programs", "cpus", 1),
     "anonymous_bytes": ("anonymous memory", "MB", MEGABYTE),
     "disk_bytes": ("disk", "MB", MEGABYTE),
     "start_s": ("start", "s", 1),
@@ -116,7 +118,22 @@ def table(result: Result, baseline: Result | None = None) -> str:
     floor = ", ".join(f"{k} {v:,.0f}/s" for k, v in result["floor_messages_per_s"].items())
     if floor:
         lines.append(f"generator against a server that only answers: {floor}")
+    if (others := others_cpus(result)) > OTHERS_CPUS_MAX:
+        lines.append(
+            f"other programs used up to {others:.2f} processors meanwhile: a server of many "
+            "threads then gets more of the machine; measure again when it is quiet"
+        )
     return "\n".join(lines)
+
+
+def others_cpus(result: Result) -> float:
+    """The most that other programs used during a rate workload."""
+    medians = [
+        (row.comet or 0, row.java or 0)
+        for row in rows(result["samples"])
+        if row.metric == "others_cpus"
+    ]
+    return max(map(max, medians), default=0.0)
 
 
 def _line(row: Row, before: float | None) -> str:

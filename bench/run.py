@@ -8,6 +8,7 @@ on the machine and its other load; ratios of one run are what counts.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import report
 from macro.native import BenchError
+from macro.process import prefer
 from macro.scenarios import Plan, run_floor, run_loads, run_million, run_start
 from macro.workloads import LOADS, MILLION, START, WORKLOADS
 
@@ -34,6 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--serialization", choices=["json", "rocketmq"], default="json", help="header form")
     add("--server", choices=["both", "comet", "java"], default="both")
     add("--directory", type=Path, help="where the stores go (default: temporary)")
+    add("--priority", action="store_true", help="run above other programs; needs root")
     add("--check", action="store_true", help="exit 1 on a missed aim or a worse ratio")
     add("--save-baseline", action="store_true", help="replace bench/baseline.json")
     return parser.parse_args()
@@ -48,6 +51,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
         seconds=arguments.seconds,
         warmup_s=arguments.warmup,
         serialization=arguments.serialization,
+        is_preferred=arguments.priority,
         say=lambda line: print(line, flush=True),
     )
     chosen = set(arguments.only or [workload.name for workload in WORKLOADS])
@@ -93,6 +97,8 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
 def main() -> int:
     """Measure in a folder that is removed afterwards."""
     arguments = parse_arguments()
+    if arguments.priority:
+        prefer(os.getpid())  # the generators inherit it
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
         try:
             result, failed = measure(arguments, Path(name))

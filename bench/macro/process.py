@@ -2,11 +2,13 @@
 """What the kernel says about a server: processor time, anonymous memory, bytes on disk."""
 
 import os
+import resource
 from pathlib import Path
 from typing import Final
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 512
+PRIORITY: Final = -10
 
 
 def cpu_split(pid: int) -> tuple[float, float]:
@@ -18,6 +20,27 @@ def cpu_split(pid: int) -> tuple[float, float]:
 def cpu_seconds(pid: int) -> float:
     """Processor time of all threads of a process since its start."""
     return sum(cpu_split(pid))
+
+
+def machine_cpu_seconds() -> float:
+    """Processor time that all programs and the kernel used since the machine started."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _idle, _iowait, *interrupts = map(int, fields[:8])
+    return (user + nice + system + sum(interrupts)) / _TICKS_PER_S
+
+
+def children_cpu_seconds() -> float:
+    """Processor time of this program's children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def prefer(pid: int) -> None:
+    """Put a process and its session above other programs; needs root."""
+    os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():  # where the kernel weighs sessions, a process's own priority says nothing
+        group.write_text(str(PRIORITY), encoding="utf-8")
 
 
 def anonymous_bytes(pid: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from macro.native import BenchError, Floor, Report, loadgen
-from macro.process import anonymous_bytes, disk_bytes
+from macro.process import anonymous_bytes, disk_bytes, prefer
 from macro.servers import Server, running, start_seconds
 from macro.workloads import MESSAGES_MANY, MILLION, START, Load
 
@@ -37,6 +37,7 @@ class Plan:
     seconds: float
     warmup_s: float
     serialization: str
+    is_preferred: bool  # above other programs
     say: Callable[[str], None]
     samples: Samples = field(default_factory=dict)
 
@@ -70,6 +71,8 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
             for name in plan.servers
         ]
         for server in servers:
+            if plan.is_preferred:
+                prefer(server.broker_pid)
             plan.say(f"  warming up {server.name} for {plan.warmup_s:.0f} s")
             server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
         for load in loads:
@@ -103,6 +106,7 @@ def _measure(load: Load, server: Server, *, seconds: float) -> Sample:
         "p99_us": latency["p99"],
         "p999_us": latency["p999"],
         "cpu_seconds_per_million": report["cpu_seconds_per_million"],
+        "others_cpus": report["others_cpus"],
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from macro.native import BenchError, FirstAnswer, Report, loadgen
-from macro.process import cpu_seconds
+from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import PROGRAM, CometCluster
@@ -61,13 +61,20 @@ class Server:
         return self.cluster.layout.brokers[0].port
 
     def load(self, mode: str, **options: object) -> Report:
-        """Run the generator; adds the broker's processor time per million messages."""
+        """Run the generator; adds what the broker and all other programs used meanwhile."""
         os.sync()  # what the other server left to write must not burden this one
-        cpu_before = cpu_seconds(self.broker_pid)
+        started_s = time.monotonic()
+        cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
         report = loadgen(mode, self.port, serialization=self._serialization, **options)
         cpu = cpu_seconds(self.broker_pid) - cpu_before
+        others = self._others_cpu_seconds() - others_before
+        report["others_cpus"] = others / (time.monotonic() - started_s)
         report["cpu_seconds_per_million"] = cpu / max(report["messages_in_all"], 1) * 1e6
         return report
+
+    def _others_cpu_seconds(self) -> float:
+        """Processor time of everything but the broker and the generators that have ended."""
+        return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
     def restart_after_kill(self, **options: object) -> float:
         """Kill -9 the broker, start it again; seconds until the first pull is answered."""
