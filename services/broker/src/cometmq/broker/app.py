@@ -130,7 +130,7 @@ class BrokerApp:
         stack.push_async_callback(self._drain, broker, server)
         self._start_timers(broker, group)
         if self._admin is not None:
-            attach(self._admin, broker)
+            attach(self._admin, broker, server)
         self._log.info("broker.ready", addresses=self.addresses, store=settings.store_path_root_dir)
 
     async def stop(self) -> None:
@@ -288,7 +288,7 @@ def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
-def attach(admin: AdminHttp, broker: Broker) -> None:
+def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
     """Show the broker on the HTTP port: metrics, settings, and whether it can take messages."""
 
     def store_fault() -> str | None:
@@ -300,7 +300,8 @@ def attach(admin: AdminHttp, broker: Broker) -> None:
     def settings_text() -> str:
         return broker.loaded.as_table()
 
-    admin.registry.add(metrics.collector(broker))
+    for source in metrics.collectors(broker, server.stats):
+        admin.registry.add(source)
     admin.add_ready_check("store", store_fault)
     admin.add_ready_check("tables", table_fault)
     admin.add_settings("broker", settings_text)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metric families of a broker: its plain integers, mapped when someone scrapes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import (
     Family,
+    MetricSource,
     Row,
     StatsCollector,
     counter,
@@ -14,6 +16,8 @@ from cometmq.runtime.metrics import (
     labelled_counter,
     labelled_gauge,
 )
+from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.store.stats import StoreStats
 
 
 def _put_counts(broker: Broker) -> Iterable[Row]:
@@ -99,11 +103,39 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
 )  # fmt: skip
 
+STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
+    gauge("cometmq_store_writable", "1 while the store takes messages.", lambda s: s.is_writable),
+    labelled_gauge(
+        "cometmq_store_refusal", "1 for each reason not to take messages.", ("reason",),
+        lambda s: [((reason,), 1) for reason in s.refusals],
+    ),
+    counter("cometmq_store_commits_total", "Writes of the log.", lambda s: s.commit_count),
+    counter("cometmq_store_flushes_total", "Syncs of the log.", lambda s: s.flush_count),
+    gauge("cometmq_store_min_offset_bytes", "Begin of the log.", lambda s: s.min_offset),
+    gauge("cometmq_store_max_offset_bytes", "End of the log.", lambda s: s.max_offset),
+    gauge("cometmq_store_flushed_offset_bytes", "On disk up to.", lambda s: s.flushed_offset),
+    gauge(
+        "cometmq_store_checkpoint_offset_bytes", "Recovery would start here.",
+        lambda s: s.checkpoint_offset,
+    ),
+    gauge("cometmq_store_queues", "Consume queues.", lambda s: s.queue_count),
+    gauge("cometmq_store_index_files", "Index files.", lambda s: s.index_file_count),
+    gauge("cometmq_store_log_files", "Commit log files.", lambda s: s.commit_log_file_count),
+    gauge(
+        "cometmq_store_disk_used_ratio", "Used share of the disk.",
+        lambda s: s.disk_used_percent / 100,
+    ),
+)  # fmt: skip
 
-def collector(broker: Broker) -> StatsCollector[Broker]:
+
+def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
     """Return what the registry collects from a broker."""
     labels = {
         "cluster": broker.settings.broker_cluster_name,
         "broker": broker.settings.broker_name,
     }
-    return StatsCollector(FAMILIES, lambda: broker, labels)
+    return [
+        StatsCollector(FAMILIES, lambda: broker, labels),
+        StatsCollector(STORE_FAMILIES, broker.store.stats, labels),
+        StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),
+    ]

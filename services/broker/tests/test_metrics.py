@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metric families of a broker, from its counters to the text of a scrape."""
+
+from pathlib import Path
+
+from cometmq.broker.metrics import collectors
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.metrics import Registry, render
+from cometmq.store.write_state import Refusal
+
+LABELS = 'broker="broker-a",cluster="PeersCluster"'
+
+
+async def test_a_scrape_shows_messages_lag_and_why_the_store_refuses(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path) as broker:
+        registry = Registry(has_process_metrics=False)
+        for source in collectors(broker, TransportStats):
+            registry.add(source)
+        for _ in range(3):
+            ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
+        broker.offsets.commit("G", "T", 1, 1)
+        broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+
+        text = render(registry.collect()).decode()
+
+    lines = text.splitlines()
+    for line in (
+        f"cometmq_put_messages_total{{{LABELS}}} 3.0",
+        f'cometmq_topic_put_messages_total{{{LABELS},topic="T"}} 3.0',
+        f'cometmq_group_lag_messages{{{LABELS},group="G",topic="T"}} 2.0',
+        f"cometmq_store_writable{{{LABELS}}} 0.0",
+        f'cometmq_store_refusal{{{LABELS},reason="disk-full"}} 1.0',
+    ):
+        assert line in lines, text
