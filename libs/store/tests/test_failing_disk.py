@@ -175,3 +175,22 @@ def test_a_spare_file_that_cannot_be_made_is_tried_again(disk, rig):
     disk.fault = None
     rig.work(4)
     assert rig.store.stats().commit_log_file_count == 2
+
+
+def test_a_checkpoint_from_before_the_failure_does_not_end_it(disk, rig):
+    for number in range(60):
+        rig.put(make_message(keys=f"k{number}"))
+    rig.work(3)
+    rig.put(make_message(keys="more"))
+    (job,) = [job for job in rig.store.jobs(rig.clock.advance(2_000)) if job.name == "checkpoint"]
+    disk.fault = failing(errno.ENOSPC, "create", "index/")
+    while rig.put(make_message(keys="late")).status.is_stored:
+        assert rig.store.max_offset("T", 0) < 10_000
+
+    job.run()
+    job.done(None)
+
+    assert rig.store.stats().refusals == ("queue-write-failed",)
+    disk.fault = None
+    rig.work(4)
+    assert rig.store.is_writable

@@ -40,6 +40,7 @@ class Housekeeping:
         self._last_try_ms = 0
         self._create_failed_ms = -RETRY_INTERVAL_MS
         self._now_ms = 0
+        self._is_index_behind = False  # keys wait for a disk that has room again
         self.cleaner = Cleaner(parts)
 
     def jobs(self, now_ms: int) -> list[Job]:
@@ -100,6 +101,7 @@ class Housekeeping:
         try:
             self._index.remember(batch.keyed)
         except DiskError as error:
+            self._is_index_behind = True
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
@@ -107,8 +109,10 @@ class Housekeeping:
         try:
             self._index.catch_up()
         except DiskError as error:
+            self._is_index_behind = True
             self._note_derived_failed(error)
             return False
+        self._is_index_behind = False
         return True
 
     def _note_derived_failed(self, error: Exception) -> None:
@@ -120,6 +124,8 @@ class Housekeeping:
     def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
         if error is None:
             self._checkpointer.take_over(job)
+            if self._is_index_behind:
+                return  # this checkpoint was planned before the disk refused the keys
             if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
                 self._log.info("queues.write_recovered")
             return
