@@ -6,6 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,6 +100,13 @@ class BrokerChild:
     async def readiness(self) -> dict[str, str]:
         """Return what /readyz says: check and its reason, or `ok`."""
         return await asyncio.to_thread(_checks, f"http://{HOST}:{self.http_port}/readyz")
+
+
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
+    """Ask again and again until it holds; TimeoutError after that time."""
+    async with asyncio.timeout(timeout_s):
+        while not await holds():  # noqa: ASYNC110  # another process says it, no event can
+            await asyncio.sleep(POLL_S)
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:

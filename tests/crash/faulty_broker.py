@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`faulty_broker.py FILE`: the broker on a disk that fails as `faults.json` beside FILE says.
+
+The file holds `[operation, part of the path, errno]` and may come and go while the broker runs.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cometmq.broker import app
+from cometmq.cli.main import main
+from cometmq.remoting.types import Buffer
+from cometmq.store import disk, json_config
+from cometmq.store.errors import DiskError
+
+FAULTS = Path(sys.argv[1]).parent / "faults.json"
+
+
+def fault(operation: str, path: str) -> int:
+    """Return the errno to fail with, 0 for none."""
+    try:
+        wanted, part, number = json.loads(FAULTS.read_bytes())
+    except FileNotFoundError:
+        return 0
+    return int(number) if wanted == operation and part in path else 0
+
+
+class FaultyFile(disk.OsFile):
+    """A file that cannot always be written."""
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write, or leave a part of it."""
+        number = fault("write", self.path)
+        if number:
+            data = b"".join(buffers)
+            super().write(offset, [data[: len(data) // 2]])
+            raise DiskError("write", self.path, number)
+        super().write(offset, buffers)
+
+    def sync(self) -> None:
+        """Sync, or fail."""
+        number = fault("sync", self.path)
+        if number:
+            raise DiskError("sync", self.path, number)
+        super().sync()
+
+
+class FaultyDisk(disk.OsDisk):
+    """A disk of such files."""
+
+    def open(self, path: str) -> FaultyFile:
+        """Return the file."""
+        return FaultyFile(self, path)
+
+    def create(self, path: str, size: int, *, temporary: str) -> FaultyFile:
+        """Make a file, or fail."""
+        number = fault("create", path)
+        if number:
+            raise DiskError("create", path, number)
+        super().create(path, size, temporary=temporary)
+        return FaultyFile(self, path)
+
+
+class FaultyFiles(json_config.OsFiles):
+    """Config files that cannot always be saved."""
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write, or fail."""
+        number = fault("write", str(path))
+        if number:
+            raise OSError(number, os.strerror(number), str(path))
+        super().write(path, data)
+
+
+app.OsDisk = FaultyDisk  # type: ignore[misc,attr-defined]
+json_config.OsFiles = FaultyFiles  # type: ignore[misc]
+sys.argv[1:] = ["broker", "-c", sys.argv[1]]
+main()

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full and failing disks under a real broker: clear answers, reads go on, sends resume."""
+
+import asyncio
+import errno
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+from child import BrokerChild, until
+from client import Client
+
+from cometmq.remoting.errors import CommandError, ServiceNotAvailable
+
+SCRIPT: Final = Path(__file__).parent / "faulty_broker.py"
+TOPIC: Final = "T"
+BODY_BYTES: Final = 2_000
+SENDS_MAX: Final = 20_000
+HEAL_TIMEOUT_S: Final = 30.0
+SETTINGS: Final = {
+    "diskSpaceWarningLevelRatio": "100",
+    "diskSpaceCleanForciblyRatio": "100",
+    "diskMaxUsedSpaceRatio": "100",
+    "flushIntervalConsumeQueue": "100",
+    "flushConsumerOffsetInterval": "100",
+}
+
+
+class Sender:
+    """Sends, and remembers what was acknowledged."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.sent: list[bytes] = []
+
+    async def send(self, client: Client) -> None:
+        body = self._random.randbytes(BODY_BYTES)
+        place = await client.send(TOPIC, 0, body, keys=f"k{len(self.sent)}")
+        assert place.queue_offset == len(self.sent)
+        self.sent.append(body)
+
+    async def until_refused(self, client: Client) -> CommandError:
+        """Send until an answer says why not; return it."""
+        for _ in range(SENDS_MAX):
+            try:
+                await self.send(client)
+            except CommandError as refusal:
+                return refusal
+        raise AssertionError("the fault was never noticed")
+
+    async def until_accepted(self, client: Client) -> None:
+        """Send until the store has healed by itself."""
+        async with asyncio.timeout(HEAL_TIMEOUT_S):
+            while True:
+                try:
+                    return await self.send(client)
+                except ServiceNotAvailable:
+                    await asyncio.sleep(0.1)
+
+    async def check(self, client: Client) -> None:
+        """Read everything back."""
+        minimum, records = await client.read_queue(TOPIC, 0)
+        assert minimum == 0
+        assert [record.body for record in records] == self.sent
+        for position in self._random.sample(range(len(self.sent)), min(50, len(self.sent))):
+            (found,) = await client.by_key(TOPIC, f"k{position}")
+            assert found.queue_offset == position
+
+
+@pytest.fixture
+def sender(random: Random) -> Sender:
+    return Sender(random)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[BrokerChild]:
+    settings = getattr(request, "param", {})
+    child = BrokerChild(tmp_path, script=SCRIPT, **SETTINGS, **settings)
+    try:
+        await child.start()
+        yield child
+    finally:
+        child.kill()
+
+
+def set_fault(broker: BrokerChild, *rule: object) -> None:
+    temporary = broker.folder / "faults.new"
+    temporary.write_text(json.dumps(rule))
+    temporary.replace(broker.folder / "faults.json")
+
+
+def clear_fault(broker: BrokerChild) -> None:
+    (broker.folder / "faults.json").unlink()
+
+
+async def until_ready(broker: BrokerChild, *, check: str, is_ok: bool) -> None:
+    async def holds() -> bool:
+        return ((await broker.readiness())[check] == "ok") == is_ok
+
+    await until(holds, HEAL_TIMEOUT_S)
+
+
+async def check_after_kill(broker: BrokerChild, sender: Sender) -> None:
+    """Kill it, start it, look for everything, and send on."""
+    broker.kill()
+    await broker.start()
+    async with Client(broker.address) as client:
+        await sender.check(client)
+        await sender.send(client)
+        await sender.check(client)
+    assert await broker.stop() == 0
+
+
+def no_traceback(broker: BrokerChild) -> None:
+    output = [event for event in broker.events() if "output" in event or "exception" in event]
+    assert output == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ("write", "commitlog", errno.ENOSPC),
+        ("write", "commitlog", errno.EIO),
+        ("create", "commitlog", errno.ENOSPC),
+        ("write", "consumequeue", errno.ENOSPC),
+        ("write", "index", errno.EIO),
+        ("create", "index", errno.ENOSPC),
+    ],
+    ids=lambda rule: f"{rule[0]}-{rule[1]}-{errno.errorcode[rule[2]]}",
+)
+async def test_a_failing_disk_is_an_answer_and_heals(
+    broker: BrokerChild, sender: Sender, rule: tuple[str, str, int]
+) -> None:
+    async with Client(broker.address) as client:
+        await sender.send(client)
+        assert (await broker.readiness())["store"] == "ok"
+
+        set_fault(broker, *rule)
+        refusal = await sender.until_refused(client)
+        assert isinstance(refusal, ServiceNotAvailable), refusal
+        await until_ready(broker, check="store", is_ok=False)
+        await sender.check(client)
+        with pytest.raises(ServiceNotAvailable):
+            await client.send("other", 0, b"x")
+
+        clear_fault(broker)
+        await sender.until_accepted(client)
+        await until_ready(broker, check="store", is_ok=True)
+        await sender.check(client)
+    no_traceback(broker)
+    await check_after_kill(broker, sender)
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {"flushDiskType": "SYNC_FLUSH"},
+        {"flushDiskType": "ASYNC_FLUSH", "flushCommitLogThoroughInterval": "50"},
+    ],
+    ids=["sync", "async"],
+    indirect=True,
+)
+async def test_a_failed_sync_is_believed_until_a_restart(
+    broker: BrokerChild, sender: Sender
+) -> None:
+    async with Client(broker.address) as client:
+        await sender.send(client)
+        set_fault(broker, "sync", "commitlog", errno.EIO)
+        refusal = await sender.until_refused(client)
+        assert isinstance(refusal, ServiceNotAvailable), refusal
+        clear_fault(broker)
+
+        with pytest.raises(ServiceNotAvailable):
+            await client.send("other", 0, b"x")
+        assert (await broker.readiness())["store"] != "ok"
+        _, records = await client.read_queue(TOPIC, 0)
+        assert [record.body for record in records][: len(sender.sent)] == sender.sent
+    no_traceback(broker)
+    broker.kill()
+    await broker.start()
+    async with Client(broker.address) as client:
+        _, records = await client.read_queue(TOPIC, 0)
+        assert [record.body for record in records][: len(sender.sent)] == sender.sent
+        assert (await client.send("other", 0, b"x")).queue_offset == 0
+
+
+async def test_a_table_that_cannot_be_saved_is_an_answer_and_saved_later(
+    broker: BrokerChild, sender: Sender
+) -> None:
+    async with Client(broker.address) as client:
+        await client.create_topic("before", 3)
+        set_fault(broker, "write", "config", errno.ENOSPC)
+        with pytest.raises(CommandError, match="No space left"):
+            await client.create_topic("meanwhile", 3)
+        with pytest.raises(CommandError, match="No space left"):
+            await client.create_group("meanwhile", 3)
+        await client.commit("G", TOPIC, 0, 7)
+        await until_ready(broker, check="tables", is_ok=False)
+        await sender.send(client)
+        await sender.check(client)
+
+        clear_fault(broker)
+        await until_ready(broker, check="tables", is_ok=True)
+        await client.create_topic("after", 3)
+        await until_saved(broker, "consumerOffset.json", "T@G")
+    broker.kill()
+    await broker.start()
+    async with Client(broker.address) as client:
+        assert {"before", "after"} <= (await client.topics()).keys()
+        assert await client.committed("G", TOPIC, 0) == 7
+        await sender.check(client)
+
+
+async def until_saved(broker: BrokerChild, name: str, text: str) -> None:
+    path = broker.store / "config" / name
+
+    async def holds() -> bool:
+        return path.exists() and text in path.read_text()
+
+    await until(holds, HEAL_TIMEOUT_S)
+
+
+def mount(folder: Path, size: str) -> bool:
+    """Mount a small file system; False where that is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder that soon is full: a file system of its own, or a faulty disk."""
+    folder = tmp_path / "disk"
+    is_mounted = mount(folder, "6m")
+    yield folder
+    if is_mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+class Ballast:
+    """Takes the space of a disk and gives it back; where nothing is mounted, a fault does."""
+
+    def __init__(self, folder: Path, broker: BrokerChild) -> None:
+        self._file = folder / "ballast"
+        self._broker = broker
+        self._is_real = folder.is_mount()
+
+    def load(self) -> None:
+        """Leave some megabyte."""
+        if self._is_real:
+            self._file.write_bytes(bytes(3 << 20))
+        else:
+            set_fault(self._broker, "write", "store", errno.ENOSPC)
+
+    def drop(self) -> None:
+        """Give it back."""
+        if self._is_real:
+            self._file.unlink()
+        else:
+            clear_fault(self._broker)
+
+
+async def test_a_full_disk_refuses_sends_until_there_is_space(
+    tmp_path: Path, small_disk: Path, sender: Sender
+) -> None:
+    broker = BrokerChild(
+        tmp_path, script=SCRIPT, **SETTINGS, storePathRootDir=str(small_disk / "store")
+    )
+    ballast = Ballast(small_disk, broker)
+    try:
+        await broker.start()
+        async with Client(broker.address) as client:
+            await sender.send(client)
+            ballast.load()
+            refusal = await sender.until_refused(client)
+            assert isinstance(refusal, ServiceNotAvailable), refusal
+            await until_ready(broker, check="store", is_ok=False)
+            await sender.check(client)
+        no_traceback(broker)
+        broker.kill()
+        await broker.start()
+        async with Client(broker.address) as client:
+            await sender.check(client)
+            await sender.until_refused(client)
+            await sender.check(client)
+
+            ballast.drop()
+            await sender.until_accepted(client)
+            await until_ready(broker, check="store", is_ok=True)
+            await sender.check(client)
+        no_traceback(broker)
+        await check_after_kill(broker, sender)
+    finally:
+        broker.kill()
