@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.remoting import Call, ConstantExt, Reply, Request, RequestCode
+from cometmq.remoting import Call, ConstantExt, Reply, Request, RequestCode, ResponseCode
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.offsets import QueryConsumerOffset
 from cometmq.remoting.commands.pull import PullMessageReply
@@ -99,23 +99,29 @@ def test_a_typed_request_comes_back(header: SendMessageV2, serialization: int) -
     assert call.language.name == "PYTHON"
 
 
-@given(SEND_REPLIES, st.sampled_from(Serialization), st.sampled_from([None, REGION, {"x": "y"}]))
+@given(
+    SEND_REPLIES | PULL_REPLIES,
+    st.sampled_from(Serialization),
+    st.sampled_from([None, REGION]),
+    st.sampled_from(ResponseCode),
+    st.none() | TEXT.filter(bool),
+)
 def test_templates_give_what_the_plain_way_gives(
-    header: SendMessageReply, serialization: int, ext: Any
+    header: Any, serialization: int, ext: Any, code: ResponseCode, remark: str | None
 ) -> None:
-    said = encode_reply(serialization, Reply(header=header, ext=ext))
-    plain = encode_reply(serialization, Reply(header=header, ext=ext, remark="plain"))
+    said = encode_reply(serialization, Reply(code, header, ext=ext, remark=remark))
+    plain = encode_reply(serialization, Reply(code, header, ext=dict(ext or {}), remark=remark))
 
-    wanted = {"msgId": header.msg_id, "queueId": str(header.queue_id)}
-    wanted["queueOffset"] = str(header.queue_offset)
-    if header.transaction_id is not None:
-        wanted["transactionId"] = header.transaction_id
-    wanted |= ext or {}
+    wanted = {
+        field.encode_name: str(getattr(header, field.name))
+        for field in msgspec.structs.fields(header)
+        if getattr(header, field.name) is not None
+    } | (ext or {})
     if serialization == BINARY:
         wanted = {name: value for name, value in wanted.items() if value}
     assert said.ext == plain.ext == wanted
-    assert (said.code, said.flag, said.opaque, said.remark) == (0, 1, 9, None)
-    assert (plain.code, plain.flag, plain.opaque, plain.remark) == (0, 1, 9, "plain")
+    assert (said.code, said.flag, said.opaque, said.remark) == (code, 1, 9, remark)
+    assert (plain.code, plain.flag, plain.opaque, plain.remark) == (code, 1, 9, remark)
 
 
 @given(PULL_REPLIES, st.sampled_from(Serialization))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.command import ConstantExt
+from cometmq.remoting.command import ConstantExt, Reply
 from cometmq.remoting.errors import LocalProtocolError
 from cometmq.remoting.header import encode_binary_ext
 from cometmq.remoting.raw import FLAG_REPLY
@@ -30,7 +30,8 @@ TAIL: Final = f',"serializeTypeCurrentRPC":"JSON","version":{CURRENT_VERSION}}}'
 _encode_json: Final = msgspec.json.Encoder().encode
 _pack_length: Final = struct.Struct(">i").pack
 _pack_short: Final = struct.Struct(">H").pack
-_pack_reply: Final = struct.Struct(">hBhiiii").pack  # fixed fields, no remark, ext length
+_pack_fixed: Final = struct.Struct(">hBhiiii").pack
+"""Code, language, version, opaque, flag, remark length 0, ext length."""
 _astuple: Final = msgspec.structs.astuple
 
 _NO_EXT: Final = ConstantExt({})
@@ -81,9 +82,9 @@ class HeaderPlan:
         return {name: field_text(value) for name, value in pairs if value is not None}
 
     def json_reply(
-        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header of a success by template, None if it does not fit."""
+        """Return the whole JSON header of a reply by template, None if it does not fit."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
@@ -94,12 +95,14 @@ class HeaderPlan:
         texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
         if len(texts) != self._kept_count:
             return None
-        return (template % (*texts, opaque)).encode()
+        remark = "" if reply.remark is None else f',"remark":{quote(reply.remark)}'
+        text: str = template % (reply.code, *texts, opaque, remark)
+        return text.encode("utf-8", "replace")
 
     def binary_reply(
-        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int
+        self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole binary header of a success by template, None if it does not fit."""
+        """Return the whole binary header of a reply by template, None if it does not fit."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
@@ -112,9 +115,7 @@ class HeaderPlan:
         entries = (self._binary_template % tuple(sized)).encode("latin-1")
         if constant is not None:
             entries += binary_constant(constant)
-        return _pack_reply(0, LANGUAGE, CURRENT_VERSION, opaque, FLAG_REPLY, 0, len(entries)) + (
-            entries
-        )
+        return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
 
     def _json_template(self, constant: ConstantExt) -> str:
         """Return the JSON header with a place for each value; a text brings its quotes."""
@@ -124,7 +125,7 @@ class HeaderPlan:
         ]
         fields += [_percent(f"{quote(k)}:{quote(v)}") for k, v in constant.items()]
         ext = "{" + ",".join(fields) + "}"
-        template = f'{{"code":0,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s{TAIL}'
+        template = f'{{"code":%s,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s%s{TAIL}'
         constant.encoded[self] = template
         return template
 
@@ -161,6 +162,15 @@ def binary_constant(constant: ConstantExt) -> bytes:
     return entries
 
 
+def binary_head(code: int, flag: int, opaque: int, remark: str | None, ext: bytes) -> bytes:
+    """Return a binary header around encoded ext fields."""
+    if not remark:
+        return _pack_fixed(code, LANGUAGE, CURRENT_VERSION, opaque, flag, 0, len(ext)) + ext
+    text = remark.encode("utf-8", "replace")
+    fixed = _pack_fixed(code, LANGUAGE, CURRENT_VERSION, opaque, flag, len(text), len(ext))
+    return b"".join((fixed[:-4], text, fixed[-4:], ext))
+
+
 def _is_text(field_type: object) -> bool:
     return field_type is str or getattr(field_type, "__origin__", None) is str
 
@@ -185,21 +195,26 @@ class SendReplyPlan(HeaderPlan):
 
     __slots__ = ()
 
-    def json_reply(self, header: Any, constant: ConstantExt | None, opaque: int) -> bytes | None:
-        """Return the whole JSON header of a success; its fields as ``SendMessageReply``."""
-        if header.transaction_id is not None:
-            return super().json_reply(header, constant, opaque)
+    def json_reply(
+        self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
+    ) -> bytes | None:
+        """Return the whole JSON header; the fields are those of ``SendMessageReply``."""
+        if header.transaction_id is not None or reply.remark is not None:
+            return super().json_reply(header, constant, opaque, reply)
         more = "" if constant is None else constant.encoded.get(_JSON) or _json_constant(constant)
         return (
-            f'{{"code":0,"extFields":{{"msgId":{quote(header.msg_id)},"queueId":"{header.queue_id}",'
-            f'"queueOffset":"{header.queue_offset}"{more}}},"flag":1{MIDDLE}{opaque}{TAIL}'
+            f'{{"code":{reply.code},"extFields":{{"msgId":{quote(header.msg_id)},'
+            f'"queueId":"{header.queue_id}","queueOffset":"{header.queue_offset}"{more}}},'
+            f'"flag":1{MIDDLE}{opaque}{TAIL}'
         ).encode()
 
-    def binary_reply(self, header: Any, constant: ConstantExt | None, opaque: int) -> bytes | None:
-        """Return the whole binary header of a success; its fields as ``SendMessageReply``."""
+    def binary_reply(
+        self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
+    ) -> bytes | None:
+        """Return the whole binary header; the fields are those of ``SendMessageReply``."""
         message_id = header.msg_id.encode()
         if header.transaction_id is not None or not message_id:
-            return super().binary_reply(header, constant, opaque)
+            return super().binary_reply(header, constant, opaque, reply)
         queue_id, queue_offset = b"%d" % header.queue_id, b"%d" % header.queue_offset
         more = b"" if constant is None else binary_constant(constant)
         entries = b"\0\5msgId%b%b\0\7queueId\0\0\0%c%b\0\13queueOffset\0\0\0%c%b%b" % (
@@ -211,9 +226,7 @@ class SendReplyPlan(HeaderPlan):
             queue_offset,
             more,
         )
-        return _pack_reply(0, LANGUAGE, CURRENT_VERSION, opaque, FLAG_REPLY, 0, len(entries)) + (
-            entries
-        )
+        return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
 
 
 def _json_constant(constant: ConstantExt) -> str:

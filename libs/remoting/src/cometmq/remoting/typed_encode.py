@@ -18,23 +18,20 @@ from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.frame import PREFIX_BYTES, frame_prefix
 from cometmq.remoting.header import encode_binary_ext, fits_binary
 from cometmq.remoting.header_plan import (
-    LANGUAGE,
     MIDDLE,
     TAIL,
     HeaderPlan,
     SendReplyPlan,
     binary_constant,
+    binary_head,
 )
 from cometmq.remoting.raw import FLAG_ONEWAY, FLAG_REPLY, Body
 from cometmq.remoting.types import Buffer, Serialization
-from cometmq.remoting.versions import CURRENT_VERSION
 
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _encode_json: Final = msgspec.json.Encoder().encode
 _pack_prefix: Final = struct.Struct(">II").pack
-_pack_fixed: Final = struct.Struct(">hBhii").pack
-_pack_length: Final = struct.Struct(">i").pack
 
 
 class FrameEncoder:
@@ -57,11 +54,10 @@ class FrameEncoder:
         if type(reply) is not Reply:
             reply = Reply(header=reply)
         header, ext, head = reply.header, reply.ext, None
-        is_constant = ext is None or type(ext) is ConstantExt
-        if header is not None and is_constant and reply.code == 0 and reply.remark is None:
+        if header is not None and (ext is None or type(ext) is ConstantExt):
             plan = self._plans.get(type(header)) or self._plan(type(header))
             fast = plan.binary_reply if serialization == _BINARY else plan.json_reply
-            head = fast(header, ext, opaque)  # type: ignore[arg-type]  # constant, as tested
+            head = fast(header, ext, opaque, reply)
         if head is None:
             head = self._head(serialization, reply.code, FLAG_REPLY, opaque, reply)
         if reply.body:
@@ -87,7 +83,7 @@ class FrameEncoder:
         remark = said.remark if isinstance(said, Reply) else None
         if serialization == _BINARY:
             entries = self._binary_ext(said.header, said.ext)
-            return _binary_head(int(code), flag, opaque, remark, entries)
+            return binary_head(int(code), flag, opaque, remark, entries)
         return _json_head(int(code), flag, opaque, remark, self._json_ext(said.header, said.ext))
 
     def _plan(self, header_type: type[msgspec.Struct]) -> HeaderPlan:
@@ -119,19 +115,6 @@ def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: str) 
     text = "" if remark is None else f',"remark":{quote(remark)}'
     head = f'{{"code":{code},{fields}"flag":{flag}{MIDDLE}{opaque}{text}{TAIL}'
     return head.encode("utf-8", "replace")
-
-
-def _binary_head(code: int, flag: int, opaque: int, remark: str | None, ext: bytes) -> bytes:
-    text = remark.encode("utf-8", "replace") if remark else b""
-    return b"".join(
-        (
-            _pack_fixed(code, LANGUAGE, CURRENT_VERSION, opaque, flag),
-            _pack_length(len(text)),
-            text,
-            _pack_length(len(ext)),
-            ext,
-        )
-    )
 
 
 def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> int:
