@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that take part: a suite on free ports, and consumers. None outlives the demo."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.cli.demo.errors import DemoFailed
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 30
+STOP_TIMEOUT_S: Final = 10
+PORT_ATTEMPTS: Final = 100
+PIPE_BYTES: Final = 1 << 20
+_BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below the first
+
+
+@asynccontextmanager
+async def suite(folder: Path) -> AsyncIterator[str]:
+    """Run `cometmq standalone` below a folder; give the name server's address."""
+    namesrv_port = _free_port((0,))
+    broker_port = _free_port(_BROKER_NEIGHBOURS)
+    options = [
+        *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
+        *("--broker-port", str(broker_port), "--http-port", "-1"),
+    ]
+    async with _child("cometmq.cli", "standalone", *options) as process:
+        await _wait_until_it_runs(process)
+        yield f"{HOST}:{namesrv_port}"
+
+
+@asynccontextmanager
+async def consumer(namesrv: str, topic: str, group: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Run a consumer process; give the stream of its reports."""
+    async with _child("cometmq.cli.demo.consumer", namesrv, topic, group) as process:
+        assert process.stdout is not None
+        yield process.stdout
+
+
+@asynccontextmanager
+async def _child(module: str, *arguments: str) -> AsyncIterator[Process]:
+    """Run a module of ours in a process of its own session, so that Ctrl-C reaches only us."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *arguments),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        start_new_session=True,
+        limit=PIPE_BYTES,
+    )
+    try:
+        yield process
+    finally:
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    """Ask a process to stop; kill it if it does not."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await _drain_and_wait(process)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _drain_and_wait(process: Process) -> None:
+    """Read what is left: a process that writes to a full pipe cannot end."""
+    assert process.stdout is not None
+    while await process.stdout.read(PIPE_BYTES):
+        pass
+    await process.wait()
+
+
+async def _wait_until_it_runs(process: Process) -> None:
+    assert process.stdout is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(START_TIMEOUT_S):
+            async for line in process.stdout:
+                if b"is running" in line:
+                    return
+    raise DemoFailed("the suite did not start")
+
+
+def _free_port(distances: tuple[int, ...]) -> int:
+    """Return a port that is free, as are those at the given distances from it."""
+    for _ in range(PORT_ATTEMPTS):
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+        if all(_is_free(port + distance) for distance in distances):
+            return port
+    raise DemoFailed(f"no free port on {HOST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent: every line of every module of the Python standard library that runs us."""
+
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """One module: its name in keys, its package, and what it must be again at the end."""
+
+    path: Path
+    name: str
+    """Path below the library's folder; without spaces, as keys are."""
+    package: str
+    line_count: int
+    byte_count: int
+    sha256: str
+
+    def lines(self) -> list[bytes]:
+        """Return the lines with their ends: together they are the file."""
+        return self.path.read_bytes().splitlines(keepends=True)
+
+
+def library_files(root: Path | None = None) -> list[SourceFile]:
+    """Return all modules, those with most lines first."""
+    root = root or Path(sysconfig.get_path("stdlib"))
+    files = [_source_file(root, path) for path in _module_paths(root)]
+    return sorted(files, key=lambda file: (-file.line_count, file.name))
+
+
+def _module_paths(root: Path) -> Iterator[Path]:
+    """Yield what belongs to the library, not what was installed beside it."""
+    for path in root.rglob("*.py"):
+        first = path.relative_to(root).parts[0]
+        if first.removesuffix(".py") in sys.stdlib_module_names:
+            yield path
+
+
+def _source_file(root: Path, path: Path) -> SourceFile:
+    data = path.read_bytes()
+    relative = path.relative_to(root)
+    return SourceFile(
+        path=path,
+        name=relative.as_posix().replace(" ", "%20"),
+        package=relative.parts[0].removesuffix(".py"),
+        line_count=len(data.splitlines()),
+        byte_count=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )

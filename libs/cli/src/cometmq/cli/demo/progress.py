@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line that says how far we are: rewritten on a terminal, printed now and then elsewhere."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from cometmq.cli.demo.errors import DemoFailed
+
+REFRESH_S: Final = 0.25
+PRINT_S: Final = 2.0
+STALL_S: Final = 30.0
+BAR_CHARS: Final = 30
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many messages are sent and received."""
+
+    sent: int
+    received: int
+
+
+async def show_progress(total: int, counts: Callable[[], Counts]) -> None:
+    """Show the counts until all is received; DemoFailed if nothing moves for half a minute."""
+    is_terminal = sys.stdout.isatty()
+    begin = moved = monotonic()
+    before = shown = counts()
+    interval_s = REFRESH_S if is_terminal else PRINT_S
+    due = begin + interval_s
+    while before.received < total:
+        await asyncio.sleep(REFRESH_S)
+        now, current = monotonic(), counts()
+        moved = now if current != before else moved
+        before = current
+        if now - moved > STALL_S:
+            raise DemoFailed(f"nothing moved for {STALL_S:.0f} s: {current}")
+        if now >= due and current != shown:
+            due, shown = now + interval_s, current
+            _show(_line(current, total, now - begin), is_terminal=is_terminal)
+    if is_terminal:
+        sys.stdout.write("\r\x1b[K")
+
+
+def _line(counts: Counts, total: int, seconds: float) -> str:
+    done = BAR_CHARS * counts.received // total
+    bar = "#" * done + "." * (BAR_CHARS - done)
+    return (
+        f"  [{bar}] sent {counts.sent:>9,} ({counts.sent / seconds:,.0f}/s)"
+        f"  received {counts.received:>9,} ({counts.received / seconds:,.0f}/s)"
+    )
+
+
+def _show(line: str, *, is_terminal: bool) -> None:
+    sys.stdout.write(f"\r\x1b[K{line}" if is_terminal else f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Putting the files together again from lines that come in any order, some of them twice.
+
+Delivery is at least once: a line counts when it comes first, and the queue offset that counts is
+the least one, because a send that is repeated is stored later.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from cometmq.cli.demo.corpus import SourceFile
+from cometmq.cli.demo.reports import Line
+
+
+class _Place(msgspec.Struct, gc=False):
+    queue_id: int
+    queue_offset: int
+    text: bytes
+
+
+class Rebuilder:
+    """Collects lines, and compares the files that they make with the originals."""
+
+    def __init__(self, files: Iterable[SourceFile]) -> None:
+        """Expect the lines of these files."""
+        self._files = {file.name: file for file in files}
+        self._places: dict[str, dict[int, _Place]] = {name: {} for name in self._files}
+        self.line_count = 0
+        self.repeated_count = 0
+        self.foreign_count = 0
+
+    def add(self, line: Line) -> None:
+        """Take one message."""
+        name, _, number = line.key.rpartition(":")
+        places = self._places.get(name)
+        if places is None:
+            self.foreign_count += 1
+            return
+        known = places.get(int(number))
+        if known is None:
+            places[int(number)] = _Place(line.queue_id, line.queue_offset, line.text)
+            self.line_count += 1
+            return
+        self.repeated_count += 1
+        known.queue_offset = min(known.queue_offset, line.queue_offset)
+
+    def faults(self) -> list[str]:
+        """Return one line for each file that is not what it was; none if all is well."""
+        found = (self._fault(file) for file in self._files.values())
+        return [fault for fault in found if fault is not None]
+
+    def _fault(self, file: SourceFile) -> str | None:
+        places = self._places[file.name]
+        ordered = [places[number] for number in sorted(places)]
+        if len(places) != file.line_count:
+            return f"{file.name}: {len(places):,} of {file.line_count:,} lines came"
+        if hashlib.sha256(b"".join(place.text for place in ordered)).hexdigest() != file.sha256:
+            return f"{file.name}: another SHA-256 than the original"
+        if len({place.queue_id for place in ordered}) > 1:
+            return f"{file.name}: its lines are in several queues"
+        offsets = [place.queue_offset for place in ordered]
+        if offsets != sorted(offsets):
+            return f"{file.name}: its lines are not in order in their queue"
+        return None

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of the demo: start a suite, send, consume by two processes, rebuild, compare."""
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Final
+
+import typer
+
+from cometmq.cli.demo import children
+from cometmq.cli.demo.corpus import SourceFile, library_files
+from cometmq.cli.demo.errors import DemoFailed
+from cometmq.cli.demo.progress import Counts, show_progress
+from cometmq.cli.demo.rebuild import Rebuilder
+from cometmq.cli.demo.reports import read_reports
+from cometmq.client import Message, Producer
+from cometmq.client.admin import AdminClient
+from cometmq.remoting.errors import CometError, SystemBusy, TransportError
+from cometmq.runtime.service import new_event_loop, one_line
+
+TOPIC: Final = "PythonLibrary"
+PRODUCER_GROUP: Final = "demo-producer"
+CONSUMER_GROUP: Final = "demo-consumers"
+CONSUMER_COUNT: Final = 2
+QUEUE_COUNT: Final = 8
+FILES_AT_ONCE: Final = 64
+"""A file's lines wait for each other, so that they stay in order; files do not."""
+
+LIMIT_S: Final = 300
+SHARE_TIMEOUT_S: Final = 30
+SEND_ATTEMPTS: Final = 20
+SEND_PAUSE_S: Final = 0.25
+FAULTS_SHOWN: Final = 10
+EXIT_INTERRUPTED: Final = 130
+
+
+class Demo:
+    """What is counted while it runs."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        """Prepare to send these files."""
+        self.files = files
+        self.line_count = sum(file.line_count for file in files)
+        self.rebuilder = Rebuilder(files)
+        self.sent_count = 0
+        self.send_s = 0.0
+        self.receive_s = 0.0
+        self.received_by = [0] * CONSUMER_COUNT
+        self.queue_counts = [0] * CONSUMER_COUNT
+        self._shared = asyncio.Event()
+
+    def counts(self) -> Counts:
+        """Return how far we are."""
+        return Counts(self.sent_count, self.rebuilder.line_count)
+
+    async def run(self, namesrv: str) -> None:
+        """Send everything and wait until everything has come back."""
+        async with AdminClient(namesrv) as admin:
+            await admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        async with AsyncExitStack() as stack:
+            producer = await stack.enter_async_context(Producer(PRODUCER_GROUP, namesrv))
+            streams = [
+                await stack.enter_async_context(children.consumer(namesrv, TOPIC, CONSUMER_GROUP))
+                for _ in range(CONSUMER_COUNT)
+            ]
+            async with asyncio.TaskGroup() as group:
+                readers = [
+                    group.create_task(self._receive(number, stream))
+                    for number, stream in enumerate(streams)
+                ]
+                await self._wait_until_shared()
+                begin = monotonic()
+                progress = group.create_task(show_progress(self.line_count, self.counts))
+                await self._send(producer)
+                self.send_s = monotonic() - begin
+                await progress
+                self.receive_s = monotonic() - begin
+                for reader in readers:
+                    reader.cancel()
+
+    async def _wait_until_shared(self) -> None:
+        """Let each consumer get its queues first: the two share the load from the first line."""
+        try:
+            async with asyncio.timeout(SHARE_TIMEOUT_S):
+                await self._shared.wait()
+        except TimeoutError as error:
+            raise DemoFailed(f"the queues were not shared: {self.queue_counts}") from error
+        shares = " and ".join(str(count) for count in self.queue_counts)
+        typer.echo(f"  consumers  {CONSUMER_COUNT} processes of one group, with {shares} queues")
+
+    async def _receive(self, number: int, stream: asyncio.StreamReader) -> None:
+        async for report in read_reports(stream):
+            if report.queue_count is not None:
+                self.queue_counts[number] = report.queue_count
+                if all(self.queue_counts) and sum(self.queue_counts) == QUEUE_COUNT:
+                    self._shared.set()
+            for line in report.lines:
+                self.rebuilder.add(line)
+            self.received_by[number] += len(report.lines)
+        raise DemoFailed(f"consumer {number + 1} ended early")
+
+    async def _send(self, producer: Producer) -> None:
+        """Send many files at once, the lines of each one after the other."""
+        files = iter(self.files)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(FILES_AT_ONCE):
+                group.create_task(self._send_files(producer, files))
+
+    async def _send_files(self, producer: Producer, files: Iterator[SourceFile]) -> None:
+        for file in files:
+            for number, line in enumerate(file.lines(), start=1):
+                key = f"{file.name}:{number}"
+                await _send_line(producer, Message(TOPIC, line, file.package, key), file.name)
+                self.sent_count += 1
+
+    def summary(self, faults: Sequence[str]) -> list[str]:
+        """Return what happened, for a person."""
+        shares = " + ".join(f"{count:,}" for count in self.received_by)
+        equal_count = len(self.files) - len(faults)
+        sent_rate = self.sent_count / self.send_s
+        twice = f"{self.rebuilder.repeated_count:,} of them twice"
+        equal = f"{equal_count:,} of {len(self.files):,} files are equal by SHA-256"
+        lines = [
+            f"  sent       {self.sent_count:,} messages in {self.send_s:.1f} s: {sent_rate:,.0f}/s",
+            f"  received   {shares} messages in {self.receive_s:.1f} s: {twice}",
+            f"  compared   {equal}, each in one queue and in order",
+        ]
+        lines += [f"  {fault}" for fault in faults[:FAULTS_SHOWN]]
+        if len(faults) > FAULTS_SHOWN:
+            lines.append(f"  ... and {len(faults) - FAULTS_SHOWN:,} more files")
+        return lines
+
+
+async def _send_line(producer: Producer, message: Message, name: str) -> None:
+    """Send one line; a busy broker or a lost answer is not the end, but a line may come twice."""
+    for attempt in range(SEND_ATTEMPTS):
+        try:
+            await producer.send_ordered(message, name)
+        except (SystemBusy, TransportError):
+            if attempt == SEND_ATTEMPTS - 1:
+                raise
+            await asyncio.sleep(SEND_PAUSE_S)
+        else:
+            return
+
+
+async def demo(files: Sequence[SourceFile]) -> bool:
+    """Run all of it; return whether every file came back as it was."""
+    typer.echo("CometMQ demo: the Python standard library through a broker and back")
+    run = Demo(files)
+    megabytes = sum(file.byte_count for file in files) / 1e6
+    typer.echo(f"  library    {len(files):,} modules, {run.line_count:,} lines, {megabytes:.1f} MB")
+    with TemporaryDirectory(prefix="cometmq-demo-") as folder:
+        async with asyncio.timeout(LIMIT_S), children.suite(Path(folder)) as namesrv:
+            typer.echo(f"  suite      name server {namesrv}, data in {folder}")
+            await run.run(namesrv)
+    faults = run.rebuilder.faults()
+    for line in run.summary(faults):
+        typer.echo(line)
+    return not faults
+
+
+async def _until_signalled() -> bool:
+    """Run; SIGTERM cleans up as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await demo(library_files())
+
+
+def main() -> int:
+    """Run the demo; return the exit status."""
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return 0 if runner.run(_until_signalled()) else 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("interrupted; everything is stopped and removed", err=True)
+        return EXIT_INTERRUPTED
+    except TimeoutError:
+        typer.echo(f"cometmq: the demo took longer than {LIMIT_S} s", err=True)
+    except (CometError, OSError, BaseExceptionGroup) as error:
+        line = one_line(error)
+        if line is None:
+            raise
+        typer.echo(f"cometmq: {line}", err=True)
+    return 1
