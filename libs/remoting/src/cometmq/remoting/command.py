@@ -37,7 +37,7 @@ class ConstantExt(dict[str, str]):
         self.encoded: dict[object, Any] = {}
 
 
-class Reply(msgspec.Struct):
+class Reply(msgspec.Struct, gc=False):
     """An answer as a handler gives it; ``ext`` adds fields beside those of the header."""
 
     code: int = int(ResponseCode.SUCCESS)
@@ -51,7 +51,7 @@ OK: Final = Reply()
 """Success without a header: for commands whose reply has none."""
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     """A request as the asking end gives it; ``ext`` adds fields beside those of the header."""
 
     code: int
@@ -61,7 +61,7 @@ class Request(msgspec.Struct):
     is_oneway: bool = False
 
 
-class Response(msgspec.Struct):
+class Response(msgspec.Struct, gc=False):
     """An answer as the asking end receives it."""
 
     code: int
