@@ -156,6 +156,14 @@ class ConsumeQueue:
         entry = QueueEntry(*ENTRY.unpack(data))
         return None if entry.size in {0, FILLER_SIZE} else entry
 
+    def read_entries(self, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Return raw entries from an offset on; may block."""
+        if not self.min_offset <= queue_offset < self.max_offset:
+            return []
+        data = self.plan(queue_offset, count).read(may_block=True) or b""
+        whole = len(data) - len(data) % CQ_ENTRY_BYTES
+        return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
+
     def plan(self, queue_offset: int, count: int) -> QueuePlan:
         """Say where up to `count` entries from this offset on are."""
         end = min(queue_offset + count, self.max_offset)
@@ -243,13 +251,21 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = queue_offset
 
     def recover(self, log_first: int, log_end: int) -> None:
-        """Find the entries that point into this part of the log; what is behind becomes zeros.
+        """Keep the entries that point into this part of the log; what is behind becomes zeros."""
+        files = self.files
+        files.pad_last()
+        self.measure(log_first, log_end)
+        position = self.max_offset * CQ_ENTRY_BYTES
+        if files.has_data_from(position):
+            files.clear_from(position)
+
+    def measure(self, log_first: int, log_end: int) -> None:
+        """Find the entries that point into this part of the log, without changing a file.
 
         The entries that count come first, in the order of the log, and everything behind them is
         zero or points further: a binary search finds the border whatever a crash has left.
         """
         files = self.files
-        files.pad_last()
         low = first = files.first // CQ_ENTRY_BYTES
         high = files.end // CQ_ENTRY_BYTES
         while low < high:
@@ -259,9 +275,8 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
+        self._tail.clear()
         self.max_offset = self.next_offset = low
-        if files.has_data_from(low * CQ_ENTRY_BYTES):
-            files.clear_from(low * CQ_ENTRY_BYTES)
         self.min_offset = first
         self.min_offset = self.first_at(log_first)
 
@@ -289,7 +304,8 @@ class ConsumeQueue:
         files = self.files
         position = queue_offset * CQ_ENTRY_BYTES
         file = files.file_at(position)
-        return ENTRY.unpack(file.read((position - files.first) % files.file_size, CQ_ENTRY_BYTES))
+        data = file.read((position - files.first) % files.file_size, CQ_ENTRY_BYTES)
+        return ENTRY.unpack(data.ljust(CQ_ENTRY_BYTES, b"\0"))  # a short last file ends in zeros
 
     def truncate(self, queue_offset: int) -> None:
         """Let the queue end here; what lies behind becomes zeros."""

@@ -130,7 +130,10 @@ class IndexFile:
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
         """Read the header of a file."""
         if file.size() != shape.file_size:
-            raise CorruptStore(f"{file.path} has not the configured {shape.file_size} bytes")
+            raise CorruptStore(
+                f"{file.path} has {file.size()} bytes, but maxHashSlotNum={shape.slot_count} and"
+                f" maxIndexNum={shape.entry_count} make {shape.file_size}"
+            )
         header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
         count = min(max(header.next_number, 1), shape.entry_count)
         return cls(name, file, shape, header._replace(next_number=count))
@@ -337,6 +340,10 @@ class IndexFile:
             data = self.file.read(self.shape.entry_position(first), (last - first) * ENTRY.size)
             yield from enumerate(ENTRY.iter_unpack(data), first)
 
+    def all_entries(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield number and fields of every entry of a file that does not grow."""
+        return self._entries(1, self.header.next_number)
+
     def candidates(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets of entries with this hash, newest first.
 
@@ -345,7 +352,7 @@ class IndexFile:
         header = self.header
         if header.next_number <= 1:
             return
-        number = self._slot(hash_ % self.shape.slot_count)
+        number = self.slot(hash_ % self.shape.slot_count)
         limit = header.next_number
         while 0 < number < limit:
             entry_hash, offset, seconds, previous = self._entry(number)
@@ -357,7 +364,8 @@ class IndexFile:
             limit = number  # an entry only ever points at older ones
             number = previous
 
-    def _slot(self, slot: int) -> int:
+    def slot(self, slot: int) -> int:
+        """Return the number of a slot's newest entry."""
         if self._slots is not None:
             return self._slots[slot]
         data = self.file.read(self.shape.slot_position(slot), SLOT_BYTES)
