@@ -9,21 +9,17 @@ requests end; flush; save the tables; close the store.
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
 
 from cometmq.broker import metrics
 from cometmq.broker.addresses import Ports, choose_ports, host_port
 from cometmq.broker.assembly import Parts, assemble, save_if_dirty
 from cometmq.broker.broker import Broker
-from cometmq.broker.delay import STEP_INTERVAL_MS
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
-from cometmq.broker.handlers.clients import connection_closed, expire_clients
+from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.pull import resume
-from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
-from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.stats import SAMPLE_INTERVAL_MS
-from cometmq.broker.store_driver import TICK_INTERVAL_MS, Workers
+from cometmq.broker.store_driver import Workers
+from cometmq.broker.timers import background_steps
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -39,13 +35,10 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.tasks import Step, every
+from cometmq.runtime.tasks import every
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
-
-CLIENT_SCAN_INTERVAL_MS: Final = 10_000
-RETRY_SAVE_INTERVAL_MS: Final = 5_000
 
 
 class BrokerApp:
@@ -189,38 +182,8 @@ class BrokerApp:
         return server
 
     def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
-        """Start the background loops; each step is a plain function that tests call."""
-        settings = broker.settings
-
-        def wake(step: Step) -> Step:
-            def run() -> None:
-                step()
-                broker.driver.after_commit()
-
-            return run
-
-        def expire() -> None:
-            broker.hold.expire(broker.clock.monotonic_ms())
-
-        def sweep() -> None:
-            broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
-
-        now_ms = broker.clock.now_ms
-        steps: dict[str, tuple[int, Step]] = {
-            "store": (TICK_INTERVAL_MS, broker.driver.tick),
-            "delay": (STEP_INTERVAL_MS, lambda: broker.delay.step(now_ms())),
-            "hold.expire": (EXPIRE_INTERVAL_MS, wake(expire)),
-            "hold.sweep": (SWEEP_INTERVAL_MS, wake(sweep)),
-            "offsets": (
-                settings.flush_consumer_offset_interval,
-                lambda: save_if_dirty(broker.offsets, broker.saver),
-            ),
-            "tables": (RETRY_SAVE_INTERVAL_MS, broker.saver.retry),
-            "stats": (SAMPLE_INTERVAL_MS, lambda: broker.stats.sample(now_ms())),
-            "history": (HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms())),
-            "clients": (CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker)),
-        }
-        for name, (interval_ms, step) in steps.items():
+        """Start the background loops."""
+        for name, interval_ms, step in background_steps(broker):
             loop = every(interval_ms, step, name=name, log=self._log)
             self._timers.append(group.create_task(loop, name=f"broker-{name}"))
         registration = broker.registration.run()

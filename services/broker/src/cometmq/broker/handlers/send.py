@@ -12,6 +12,7 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.put_answers import answer_put
 from cometmq.broker.messages import batch_text, delay, read_sent, sent_keys, without_delay
 from cometmq.broker.names import (
     DLQ_PREFIX,
@@ -23,7 +24,7 @@ from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
-from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
+from cometmq.remoting.commands.send import SendMessage, SendMessageV2
 from cometmq.remoting.errors import (
     CommandError,
     CorruptRecord,
@@ -38,7 +39,6 @@ from cometmq.remoting.message.batch import BatchItem, split_batch
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag, tag_code
 from cometmq.remoting.message.properties import join_properties
 from cometmq.remoting.message.record import NewMessage
-from cometmq.store.results import PutResult, PutStatus
 
 SendHeader = SendMessage | SendMessageV2
 
@@ -103,7 +103,9 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         message.sys_flag |= SysFlag.MULTI_TAGS
     if sent.delay_level > 0:
         delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
-    broker.driver.put(message, lambda result: _answer(broker, call, topic, answered_id, result, 1))
+    broker.driver.put(
+        message, lambda result: answer_put(broker, call, topic, answered_id, result, 1)
+    )
 
 
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
@@ -133,7 +135,7 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
     ]
     count = len(messages)
     broker.driver.put_batch(
-        messages, lambda result: _answer(broker, call, topic, queue_id, result, count)
+        messages, lambda result: answer_put(broker, call, topic, queue_id, result, count)
     )
 
 
@@ -243,60 +245,3 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     dead = retries.dead_topic(group_name)
     broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT)
     return dead, 0
-
-
-def _answer(
-    broker: Broker,
-    call: Call[SendHeader],
-    topic: str,
-    queue_id: int,
-    result: PutResult,
-    count: int,
-) -> None:
-    """Answer a send when the store knows its fate."""
-    status = result.status
-    if status is PutStatus.PUT_OK:
-        code = _SUCCESS
-    elif status in STORED_CODES:
-        code = STORED_CODES[status]
-    else:
-        broker.stats.put_failed_count += count
-        code, remark = refusal(broker, status)
-        call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
-        return
-    broker.stats.count_put(topic, count, result.size)
-    call.answer(
-        Reply(
-            code,
-            SendMessageReply(result.message_id, queue_id, result.queue_offset),
-            ext=broker.send_ext,
-        )
-    )
-
-
-STORED_CODES: Final = {
-    PutStatus.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
-    PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
-    PutStatus.SLAVE_NOT_AVAILABLE: int(ResponseCode.SLAVE_NOT_AVAILABLE),
-}
-
-_TOO_LONG: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-_REFUSALS: Final = {
-    PutStatus.CREATE_MAPPED_FILE_FAILED: (
-        ResponseCode.SYSTEM_ERROR,
-        remarks.MAPPED_FILE_CREATE_FAILED,
-    ),
-    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_ERROR, remarks.PAGE_CACHE_BUSY),
-}
-
-
-def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
-    """Return code and remark for a message that was not stored."""
-    if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        usage = broker.store.stats().disk_used_percent / 100
-        return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
-    if status in _TOO_LONG:
-        limit = broker.settings.max_message_size
-        return int(ResponseCode.MESSAGE_ILLEGAL), remarks.message_illegal(limit)
-    code, remark = _REFUSALS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"))
-    return int(code), remark

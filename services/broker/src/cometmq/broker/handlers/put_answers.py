@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the store did with a message to the answer that its sender gets."""
+
+from typing import Any, Final
+
+from cometmq.broker import refusals
+from cometmq.broker.broker import Broker
+from cometmq.remoting import remarks
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.store.results import PutResult, PutStatus
+
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+
+
+STORED_CODES: Final = {
+    PutStatus.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    PutStatus.SLAVE_NOT_AVAILABLE: int(ResponseCode.SLAVE_NOT_AVAILABLE),
+}
+
+_TOO_LONG: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_REFUSALS: Final = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR,
+        remarks.MAPPED_FILE_CREATE_FAILED,
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_ERROR, remarks.PAGE_CACHE_BUSY),
+}
+
+
+def answer_put(
+    broker: Broker,
+    call: Call[Any],
+    topic: str,
+    queue_id: int,
+    result: PutResult,
+    count: int,
+) -> None:
+    """Answer a send when the store knows its fate."""
+    status = result.status
+    if status is PutStatus.PUT_OK:
+        code = _SUCCESS
+    elif status in STORED_CODES:
+        code = STORED_CODES[status]
+    else:
+        broker.stats.put_failed_count += count
+        code, remark = refusal(broker, status)
+        call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
+        return
+    broker.stats.count_put(topic, count, result.size)
+    call.answer(
+        Reply(
+            code,
+            SendMessageReply(result.message_id, queue_id, result.queue_offset),
+            ext=broker.send_ext,
+        )
+    )
+
+
+def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
+    """Return code and remark for a message that was not stored."""
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        usage = broker.store.stats().disk_used_percent / 100
+        return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
+    if status in _TOO_LONG:
+        limit = broker.settings.max_message_size
+        return int(ResponseCode.MESSAGE_ILLEGAL), remarks.message_illegal(limit)
+    code, remark = _REFUSALS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"))
+    return int(code), remark

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker does by the clock: each step is a plain function, so that tests call it."""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from cometmq.broker.assembly import save_if_dirty
+from cometmq.broker.broker import Broker
+from cometmq.broker.delay import STEP_INTERVAL_MS
+from cometmq.broker.handlers.clients import expire_clients
+from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
+from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
+from cometmq.broker.slow_consumers import CHECK_INTERVAL_MS, slow_groups
+from cometmq.broker.stats import SAMPLE_INTERVAL_MS
+from cometmq.broker.store_driver import TICK_INTERVAL_MS
+
+CLIENT_SCAN_INTERVAL_MS: Final = 10_000
+RETRY_SAVE_INTERVAL_MS: Final = 5_000
+
+
+class BackgroundStep(NamedTuple):
+    """One loop: its name in the log, the pause between two runs, what it runs."""
+
+    name: str
+    interval_ms: int
+    run: Callable[[], None]
+
+
+def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
+    """Yield the loops of a broker."""
+
+    def save_offsets() -> None:
+        save_if_dirty(broker.offsets, broker.saver)
+
+    now_ms = broker.clock.now_ms
+    offsets_ms = broker.settings.flush_consumer_offset_interval
+    yield BackgroundStep("store", TICK_INTERVAL_MS, broker.driver.tick)
+    yield BackgroundStep("delay", STEP_INTERVAL_MS, lambda: broker.delay.step(now_ms()))
+    yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
+    yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
+    yield BackgroundStep("offsets", offsets_ms, save_offsets)
+    yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.saver.retry)
+    yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: broker.stats.sample(now_ms()))
+    yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
+    yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
+    yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
+
+
+def expire_pulls(broker: Broker) -> None:
+    """Answer the held pulls whose time is over."""
+    broker.hold.expire(broker.clock.monotonic_ms())
+    broker.driver.after_commit()
+
+
+def sweep_pulls(broker: Broker) -> None:
+    """Answer the held pulls whose queue has grown although no arrival suited them."""
+    broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
+    broker.driver.after_commit()
+
+
+def disable_slow_groups(broker: Broker) -> None:
+    """Switch off groups that read too far behind, if the settings say so."""
+    settings = broker.settings
+    if not settings.disable_consume_if_consumer_read_slowly:
+        return
+    for name in slow_groups(
+        broker.consumers.groups(),
+        broker.offsets,
+        broker.store,
+        log_end=broker.store.commit_log.end,
+        behind_bytes_max=settings.consumer_fallbehind_threshold,
+    ):
+        if broker.groups.disable(name):
+            broker.log.warning("group.disabled", group=name, reason="reads too far behind")
