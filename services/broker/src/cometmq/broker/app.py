@@ -34,7 +34,7 @@ from cometmq.remoting.transport.settings import (
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
-from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
@@ -90,7 +90,7 @@ class BrokerApp:
         settings = self._loaded.value
         stack = self._stack
         self._ports = choose_ports(
-            settings.listen_port, settings.bind_address, ha_port=settings.ha_listen_port
+            settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
         )
         workers = Workers.start()
         stack.callback(workers.close)
@@ -212,6 +212,12 @@ class BrokerApp:
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         await workers.store.submit(store.close)
+
+
+def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
+    """Return haListenPort if someone has set it; else it follows listenPort."""
+    is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
+    return None if is_default else loaded.value.ha_listen_port
 
 
 def check_settings(settings: BrokerSettings) -> None:
