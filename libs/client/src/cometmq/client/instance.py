@@ -29,7 +29,8 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.client import RemotingClient, parse_address
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings
 

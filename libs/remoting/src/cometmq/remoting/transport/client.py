@@ -16,13 +16,14 @@ from cometmq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     Overloaded,
-    SettingsError,
     command_error,
 )
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.raw import Body
+from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
-from cometmq.remoting.transport.protocol import Hub, PeerProtocol
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -58,7 +59,9 @@ class RemotingClient:
             frame_bytes_max=settings.frame_bytes_max,
             serialization=settings.serialization,
         )
-        self._hub = Hub(codec, settings, clock_ms=clock_ms, log=log, on_close=on_close)
+        self._hub: Hub[PeerProtocol] = Hub(
+            codec, settings, clock_ms=clock_ms, log=log, on_close=on_close
+        )
         self._encoder = codec.encoder
         self._tasks = TaskSet(self._hub.loop)
         self._dispatcher = Dispatcher(
@@ -199,12 +202,3 @@ class RemotingClient:
         for address in [a for a, peer in self._peers.items() if not peer.is_open]:
             del self._peers[address]
             self._connecting.pop(address, None)
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 host may stand in brackets."""
-    host, _, port = address.strip().rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise SettingsError(f"not an address: {address!r}")
-    return host, int(port)

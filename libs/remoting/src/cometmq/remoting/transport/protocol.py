@@ -9,126 +9,33 @@ Invariants
 """
 
 import asyncio
-import contextlib
 import functools
-import socket
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from cometmq.remoting.command import Call, Request, Response
-from cometmq.remoting.connection import Codec, Connection
+from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import (
     CometError,
     ConnectionLost,
     Overloaded,
     RemoteProtocolError,
 )
-from cometmq.remoting.log import Log
 from cometmq.remoting.raw import FLAG_ONEWAY, Body
+from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
-from cometmq.remoting.transport.settings import ConnectionSettings
-from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tls import TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
-_NO_HOST: Final = bytes(8)
-
-
-class Hub:
-    """What the connections of one server or client share."""
-
-    __slots__ = (
-        "_dirty",
-        "_is_empty",
-        "_is_flush_scheduled",
-        "clock_ms",
-        "codec",
-        "log",
-        "loop",
-        "on_close",
-        "on_open",
-        "peers",
-        "settings",
-        "stats",
-        "tls",
-    )
-
-    def __init__(
-        self,
-        codec: Codec,
-        settings: ConnectionSettings,
-        *,
-        clock_ms: Callable[[], int],
-        log: Log,
-        on_open: Callable[["PeerProtocol"], None] | None = None,
-        on_close: Callable[["PeerProtocol"], None] | None = None,
-        tls: TlsGate | None = None,
-    ) -> None:
-        """Start without connections, on the running loop."""
-        self.loop = asyncio.get_running_loop()
-        self.codec = codec
-        self.settings = settings
-        self.clock_ms = clock_ms
-        self.log = log
-        self.on_open = on_open
-        self.on_close = on_close
-        self.tls = tls
-        self.stats = TransportStats()
-        self.peers: set[PeerProtocol] = set()
-        self._is_empty = asyncio.Event()
-        self._dirty: list[PeerProtocol] = []
-        self._is_flush_scheduled = False
-
-    def mark_dirty(self, peer: "PeerProtocol") -> None:
-        """Have the peer's output sent at the end of this turn of the loop."""
-        self._dirty.append(peer)
-        if not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self.loop.call_soon(self._flush_scheduled)
-
-    def flush(self) -> None:
-        """Send all output that was given since the last flush, one write per connection."""
-        dirty, self._dirty = self._dirty, []
-        for peer in dirty:
-            peer.flush()
-
-    def _flush_scheduled(self) -> None:
-        self._is_flush_scheduled = False
-        self.flush()
-
-    def discard(self, peer: "PeerProtocol") -> None:
-        """Forget a connection that ended."""
-        self.peers.discard(peer)
-        if not self.peers:
-            self._is_empty.set()
-
-    async def close(self, drain_ms: int) -> None:
-        """Close every connection; what does not leave in time is lost."""
-        self.flush()
-        for close in (PeerProtocol.close, PeerProtocol.abort):
-            for peer in tuple(self.peers):
-                close(peer)
-            if self.peers:
-                self._is_empty.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
-
-    def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have the connections checked after the interval of the settings."""
-        return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
-
-    def now_ms(self) -> int:
-        """Return the loop's time, which deadlines are measured with."""
-        return int(self.loop.time() * 1000)
 
 
 class PeerProtocol(asyncio.Protocol):
     """One connection: the ``Peer`` that handlers see."""
 
-    def __init__(self, hub: Hub, dispatcher: Dispatcher[Any]) -> None:
+    def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         """Wait for the socket."""
         self._hub = hub
         self._dispatcher = dispatcher
@@ -149,7 +56,7 @@ class PeerProtocol(asyncio.Protocol):
         self._progress = (0, 0)
         self.in_flight = 0
         self.address = ""
-        self.host = _NO_HOST
+        self.host = NO_HOST
         self.state: dict[str, object] = {}
 
     # -- asyncio's side ---------------------------------------------------------------------
@@ -424,14 +331,3 @@ def _settle(future: "asyncio.Future[Response]", result: Response | CometError) -
         future.set_result(result)
     else:
         future.set_exception(result)
-
-
-def peer_address(name: Any) -> tuple[str, bytes]:
-    """Return a socket's peer as ``ip:port`` and as records hold it."""
-    if not isinstance(name, tuple) or len(name) < 2:
-        return "", _NO_HOST
-    host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])
-    if ":" in host:
-        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-        return f"[{host}]:{port}", packed + struct.pack(">i", port)
-    return f"{host}:{port}", socket.inet_aton(host) + struct.pack(">i", port)

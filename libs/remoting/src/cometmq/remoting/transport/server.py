@@ -19,7 +19,8 @@ from cometmq.remoting.transport.dispatch import (
     Handler,
     Hooks,
 )
-from cometmq.remoting.transport.protocol import Hub, PeerProtocol
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
@@ -51,7 +52,7 @@ class Server(Generic[ContextT]):
         self._hooks = Hooks(tuple(before), tuple(after))
         self._log = log
         self._gate = TlsGate(settings.tls)
-        self._hub = Hub(
+        self._hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS, frame_bytes_max=settings.frame_bytes_max),
             settings,
             clock_ms=clock_ms,
@@ -154,7 +155,9 @@ class Server(Generic[ContextT]):
 class _ServerPeer(PeerProtocol):
     """A connection that may be one too many."""
 
-    def __init__(self, hub: Hub, dispatcher: Dispatcher[ContextT], connections_max: int) -> None:
+    def __init__(
+        self, hub: Hub[PeerProtocol], dispatcher: Dispatcher[ContextT], connections_max: int
+    ) -> None:
         super().__init__(hub, dispatcher)
         self._connections_max = connections_max
 

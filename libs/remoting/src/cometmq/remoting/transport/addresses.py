@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of peers as text and as records hold them."""
+
+import socket
+import struct
+from typing import Any, Final
+
+from cometmq.remoting.errors import SettingsError
+
+NO_HOST: Final = bytes(8)
+
+
+def peer_address(name: Any) -> tuple[str, bytes]:
+    """Return a socket's peer as ``ip:port`` and as records hold it."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return "", NO_HOST
+    host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])
+    if ":" in host:
+        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+        return f"[{host}]:{port}", packed + struct.pack(">i", port)
+    return f"{host}:{port}", socket.inet_aton(host) + struct.pack(">i", port)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host may stand in brackets."""
+    host, _, port = address.strip().rpartition(":")
+    host = host.strip("[]")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
+        raise SettingsError(f"not an address: {address!r}")
+    return host, int(port)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the connections of one server or client share, and their common flush."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.settings import ConnectionSettings
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tls import TlsGate
+
+
+class Connected(Protocol):
+    """What a hub does with its connections."""
+
+    def flush(self) -> None:
+        """Write the output that gathered."""
+
+    def close(self) -> None:
+        """End after what is written has left."""
+
+    def abort(self) -> None:
+        """End at once."""
+
+
+PeerT = TypeVar("PeerT", bound=Connected)
+
+
+class Hub(Generic[PeerT]):
+    """What the connections of one server or client share."""
+
+    __slots__ = (
+        "_dirty",
+        "_is_empty",
+        "_is_flush_scheduled",
+        "clock_ms",
+        "codec",
+        "log",
+        "loop",
+        "on_close",
+        "on_open",
+        "peers",
+        "settings",
+        "stats",
+        "tls",
+    )
+
+    def __init__(
+        self,
+        codec: Codec,
+        settings: ConnectionSettings,
+        *,
+        clock_ms: Callable[[], int],
+        log: Log,
+        on_open: Callable[[PeerT], None] | None = None,
+        on_close: Callable[[PeerT], None] | None = None,
+        tls: TlsGate | None = None,
+    ) -> None:
+        """Start without connections, on the running loop."""
+        self.loop = asyncio.get_running_loop()
+        self.codec = codec
+        self.settings = settings
+        self.clock_ms = clock_ms
+        self.log = log
+        self.on_open = on_open
+        self.on_close = on_close
+        self.tls = tls
+        self.stats = TransportStats()
+        self.peers: set[PeerT] = set()
+        self._is_empty = asyncio.Event()
+        self._dirty: list[PeerT] = []
+        self._is_flush_scheduled = False
+
+    def mark_dirty(self, peer: PeerT) -> None:
+        """Have the peer's output sent at the end of this turn of the loop."""
+        self._dirty.append(peer)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self.loop.call_soon(self._flush_scheduled)
+
+    def flush(self) -> None:
+        """Send all output that was given since the last flush, one write per connection."""
+        dirty, self._dirty = self._dirty, []
+        for peer in dirty:
+            peer.flush()
+
+    def _flush_scheduled(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def discard(self, peer: PeerT) -> None:
+        """Forget a connection that ended."""
+        self.peers.discard(peer)
+        if not self.peers:
+            self._is_empty.set()
+
+    async def close(self, drain_ms: int) -> None:
+        """Close every connection; what does not leave in time is lost."""
+        self.flush()
+        for is_patient in (True, False):
+            for peer in tuple(self.peers):
+                if is_patient:
+                    peer.close()
+                else:
+                    peer.abort()
+            if self.peers:
+                self._is_empty.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
+
+    def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have the connections checked after the interval of the settings."""
+        return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
+
+    def now_ms(self) -> int:
+        """Return the loop's time, which deadlines are measured with."""
+        return int(self.loop.time() * 1000)

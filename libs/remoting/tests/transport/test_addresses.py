@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses as text and as records hold them."""
+
+import pytest
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import NO_HOST, parse_address, peer_address
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "host"),
+    [
+        (("10.0.0.1", 80), "10.0.0.1:80", b"\x0a\0\0\1\0\0\0\x50"),
+        (("::ffff:10.0.0.1", 80, 0, 0), "10.0.0.1:80", b"\x0a\0\0\1\0\0\0\x50"),
+        (("::1", 80, 0, 0), "[::1]:80", bytes(15) + b"\1\0\0\0\x50"),
+        (
+            ("fe80::1%eth0", 80, 0, 2),
+            "[fe80::1%eth0]:80",
+            b"\xfe\x80" + bytes(13) + b"\1\0\0\0\x50",
+        ),
+        (None, "", NO_HOST),
+        ("", "", NO_HOST),
+    ],
+)
+def test_a_peer(name: object, text: str, host: bytes) -> None:
+    assert peer_address(name) == (text, host)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
+        (" name:1 ", ("name", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+    ],
+)
+def test_an_address(text: str, wanted: tuple[str, int]) -> None:
+    assert parse_address(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "h:²"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_address(text)
