@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name server and its brokers in memory, for tests: `async with MemoryCluster() as cluster`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.message import MessageExt
+from cometmq.client.testing.broker import LOOPBACK, MemoryBroker
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.queues import MessageQueue, TopicList
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
+from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.transport.dispatch import Handler
+from cometmq.remoting.transport.server import Server
+from cometmq.remoting.transport.settings import ServerSettings
+
+CLUSTER_NAME: Final = "MemoryCluster"
+_PERM: Final = int(Perm.READ | Perm.WRITE)
+
+
+class MemoryCluster:
+    """Serves clients over real sockets on loopback; everything is lost at the end."""
+
+    def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
+        """Make one master per name."""
+        self.brokers = [MemoryBroker(name) for name in broker_names]
+        self._running: set[str] = set()
+        self._server: Server[Any] | None = None
+        self._port = 0
+
+    @property
+    def namesrv(self) -> str:
+        """The address to give to clients."""
+        return f"{LOOPBACK}:{self._port}"
+
+    @property
+    def broker(self) -> MemoryBroker:
+        """The first broker."""
+        return self.brokers[0]
+
+    async def start(self) -> None:
+        """Start the brokers and the name server."""
+        for broker in self.brokers:
+            await self.start_broker(broker)
+        self._server = Server(HANDLERS, self, ServerSettings(), clock_ms=wall_ms)
+        self._port = await self._server.listen(LOOPBACK, 0)
+
+    async def stop(self) -> None:
+        """End everything."""
+        if self._server is not None:
+            await self._server.close(drain_ms=0)
+            self._server = None
+        for broker in self.brokers:
+            await broker.stop()
+
+    async def start_broker(self, broker: MemoryBroker) -> None:
+        """Start a broker, at the same port as before."""
+        await broker.start()
+        self._running.add(broker.name)
+
+    async def stop_broker(self, broker: MemoryBroker) -> None:
+        """Stop a broker; the name server takes it out of the routes."""
+        self._running.discard(broker.name)
+        await broker.stop()
+
+    def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
+        """Make a topic at every broker."""
+        for broker in self.brokers:
+            broker.queues.create(topic, queue_count)
+
+    def messages(self, topic: str) -> list[MessageExt]:
+        """Return what all brokers hold of a topic, in the order of its storing per queue."""
+        return [message for broker in self.brokers for message in broker.messages(topic)]
+
+    def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """Return the offsets that a group has committed."""
+        return {
+            MessageQueue(topic, broker.name, queue_id): offset
+            for broker in self.brokers
+            for (owner, name, queue_id), offset in broker.offsets.items()
+            if (owner, name) == (group, topic)
+        }
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic as the name server answers it."""
+        brokers = [
+            broker
+            for broker in self.brokers
+            if broker.name in self._running and topic in broker.queues.queue_counts
+        ]
+        if not brokers:
+            return None
+        return TopicRoute(
+            broker_datas=[self.broker_data(broker) for broker in brokers],
+            queue_datas=[
+                QueueData(
+                    broker_name=broker.name,
+                    perm=_PERM,
+                    read_queue_nums=broker.queues.queue_counts[topic],
+                    write_queue_nums=broker.queues.queue_counts[topic],
+                )
+                for broker in brokers
+            ],
+        )
+
+    def info(self) -> ClusterInfo:
+        """Return who is running."""
+        running = [broker for broker in self.brokers if broker.name in self._running]
+        return ClusterInfo(
+            broker_addr_table={broker.name: self.broker_data(broker) for broker in running},
+            cluster_addr_table={CLUSTER_NAME: [broker.name for broker in running]},
+        )
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return sorted({name for broker in self.brokers for name in broker.queues.queue_counts})
+
+    @staticmethod
+    def broker_data(broker: MemoryBroker) -> BrokerData:
+        """Return name and address of a broker as routes hold them."""
+        return BrokerData({0: broker.address}, broker.name, CLUSTER_NAME)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+
+def get_routeinfo_by_topic(cluster: MemoryCluster, call: Call[GetRouteinfoByTopic]) -> Reply:
+    """Answer with the route of a topic."""
+    route = cluster.route(call.header.topic)
+    if route is None:
+        raise TopicNotExist(
+            f"No topic route info in name server for the topic: {call.header.topic}"
+        )
+    return Reply(body=encode_json(route))
+
+
+def _body(read: Callable[[MemoryCluster], Any]) -> Handler[Any]:
+    return lambda cluster, _call: Reply(body=encode_json(read(cluster)))
+
+
+HANDLERS: Final[Mapping[int, Handler[Any]]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: get_routeinfo_by_topic,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _body(MemoryCluster.info),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _body(lambda c: TopicList(c.topics())),
+}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a broker in memory: topics, queues, and records as a real broker answers them."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from cometmq.remoting.message.properties import PropertyKey, parse_properties, render_properties
+from cometmq.remoting.message.record import (
+    MessageRecord,
+    NewMessage,
+    decode_record,
+    encode_record,
+)
+
+
+class MemoryQueues:
+    """Queues of records by topic and queue id; nothing is ever deleted but on request."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.queue_counts: dict[str, int] = {}
+        self._queues: dict[tuple[str, int], list[bytes]] = {}
+        self._first_offsets: dict[tuple[str, int], int] = {}
+        self._records: dict[int, bytes] = {}
+        self._end = 0
+
+    def create(self, topic: str, queue_count: int) -> None:
+        """Make a topic, or give it more queues."""
+        self.queue_counts[topic] = max(queue_count, self.queue_counts.get(topic, 0))
+
+    def put(self, message: NewMessage, now_ms: int) -> tuple[int, int]:
+        """Store a message; return its queue offset and its physical offset."""
+        key = (message.topic, message.queue_id)
+        queue_offset, physical_offset = self.max_offset(*key), self._end
+        record = encode_record(message, queue_offset, physical_offset, now_ms)
+        self._queues.setdefault(key, []).append(record)
+        self._records[physical_offset] = record
+        self._end += len(record)
+        return queue_offset, physical_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the oldest record."""
+        return self._first_offsets.get((topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the next record will get."""
+        queue = self._queues.get((topic, queue_id), [])
+        return self.min_offset(topic, queue_id) + len(queue)
+
+    def read(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[bytes]:
+        """Return records from an offset on."""
+        start = offset - self.min_offset(topic, queue_id)
+        return self._queues.get((topic, queue_id), [])[start : start + count_max]
+
+    def raw_record(self, physical_offset: int) -> bytes | None:
+        """Return the bytes of the record that begins at a physical offset."""
+        return self._records.get(physical_offset)
+
+    def record_at(self, physical_offset: int) -> MessageRecord | None:
+        """Return the record that begins at a physical offset."""
+        record = self._records.get(physical_offset)
+        return decode_record(record) if record is not None else None
+
+    def records(self, topic: str) -> Iterator[MessageRecord]:
+        """Yield all records of a topic, queue by queue."""
+        for queue_id in range(self.queue_counts.get(topic, 0)):
+            for record in self._queues.get((topic, queue_id), []):
+                yield decode_record(record)
+
+    def expire(self, topic: str, queue_id: int, first_offset: int) -> None:
+        """Delete the records before an offset, as a broker does after some days."""
+        old = self.min_offset(topic, queue_id)
+        queue = self._queues.get((topic, queue_id), [])
+        self._queues[topic, queue_id] = queue[first_offset - old :]
+        self._first_offsets[topic, queue_id] = first_offset
+
+
+def sent_back(record: MessageRecord, topic: str, message_id: str) -> NewMessage:
+    """Return the copy of a record that goes to a retry or dead-letter topic."""
+    properties: Mapping[str, str] = {
+        str(PropertyKey.RETRY_TOPIC): record.topic,
+        str(PropertyKey.ORIGIN_MESSAGE_ID): message_id,
+        **parse_properties(record.properties_text),
+    }
+    return msgspec.structs.replace(
+        record.to_new_message(),
+        topic=topic,
+        queue_id=0,
+        reconsume_times=record.reconsume_times + 1,
+        properties=render_properties(properties),
+    )

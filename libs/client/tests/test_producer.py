@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+import os
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    InvalidArgument,
+    Message,
+    NoNamesrv,
+    NoRoute,
+    Producer,
+    ProducerOptions,
+    SendFailed,
+    SendStatus,
+)
+from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import (
+    FlushDiskTimeout,
+    RequestTimeout,
+    ServerError,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+async def test_a_message_arrives_with_everything_it_was_sent_with(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        message = Message("T", b"body", tag="A", keys=["k1", "k2"], properties={"x": "y"}, flag=7)
+        result = await producer.send(message)
+    (stored,) = cluster.messages("T")
+    assert result.status is SendStatus.SEND_OK
+    assert (stored.body, stored.tag, stored.keys, stored.flag) == (b"body", "A", ("k1", "k2"), 7)
+    assert stored.properties["x"] == "y"
+    assert stored.properties["WAIT"] == "true"
+    assert stored.message_id == result.message_id
+    assert stored.offset_message_id == result.offset_message_id
+    assert (stored.queue, stored.queue_offset) == (result.queue, result.queue_offset)
+
+
+async def test_brokers_know_a_producer_before_start_returns(cluster: MemoryCluster) -> None:
+    producer = Producer("pg", cluster.namesrv)
+    await producer.start()
+    assert cluster.broker.producers == {"pg": {producer.client_id}}
+    await producer.close()
+    assert cluster.broker.producers == {"pg": set()}
+
+
+async def test_sends_go_round_the_queues(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        results = [await producer.send(Message("T", b"x")) for _ in range(8)]
+    assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_messages_of_one_key_keep_their_order_in_one_queue(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        results = [
+            await producer.send_ordered(Message("T", b"%d" % number), "order-17")
+            for number in range(5)
+        ]
+    assert len({result.queue for result in results}) == 1
+    assert [message.body for message in cluster.messages("T")] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_given_queue_is_used(cluster: MemoryCluster) -> None:
+    queue = MessageQueue("T", "broker-a", 2)
+    async with Producer("pg", cluster.namesrv) as producer:
+        assert (await producer.send(Message("T", b"x"), queue=queue)).queue == queue
+        await producer.send_oneway(Message("T", b"y"), queue=queue)
+        assert queue in await producer.queues("T")
+    await eventually(lambda: cluster.broker.queues.max_offset("T", 2) == 2)
+
+
+async def test_an_unknown_topic_is_created_by_sending(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        result = await producer.send(Message("Fresh", b"x"))
+    assert result.queue.topic == "Fresh"
+    assert [message.body for message in cluster.messages("Fresh")] == [b"x"]
+
+
+async def test_a_topic_that_cannot_be_created_has_no_route(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(default_topic="NoSuchTopic")
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(NoRoute) as caught:
+            await producer.send(Message("Fresh", b"x"))
+    assert caught.value.code == 10005
+
+
+# -- batches ----------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_stored_whole_in_one_queue(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        batch = [Message("T", b"%d" % number, tag=f"t{number}") for number in range(3)]
+        result = await producer.send_batch(batch)
+    stored = cluster.messages("T")
+    assert [(message.body, message.tag) for message in stored] == [
+        (b"0", "t0"),
+        (b"1", "t1"),
+        (b"2", "t2"),
+    ]
+    assert result.message_id.split(",") == [message.message_id for message in stored]
+    assert cluster.broker.requests[RequestCode.SEND_BATCH_MESSAGE] == 1
+
+
+async def test_the_splitter_makes_batches_that_fit(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(body_bytes_max=1000)
+    messages = [Message("T", bytes(300)) for _ in range(7)]
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(InvalidArgument, match="split the batch"):
+            await producer.send_batch(messages)
+        batches = list(producer.split_batch(messages))
+        for batch in batches:
+            await producer.send_batch(batch)
+    assert [len(batch) for batch in batches] == [2, 2, 2, 1]
+    assert len(cluster.messages("T")) == 7
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ServerError("x"), ServiceNotAvailable("x"), TopicNotExist("x")])
+async def test_some_refusals_are_tried_again_at_another_broker(
+    pair: MemoryCluster, error: Exception
+) -> None:
+    first, second = pair.brokers
+    async with Producer("pg", pair.namesrv) as producer:
+        for _ in range(4):
+            first.fail(SEND, error)  # type: ignore[arg-type]
+            result = await producer.send(Message("T", b"x"))
+            assert result.queue.broker_name in {first.name, second.name}
+    assert len(pair.messages("T")) == 4
+    assert second.queues.max_offset("T", 0) + second.queues.max_offset("T", 1) >= 2
+
+
+async def test_a_busy_broker_is_not_asked_again(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"))
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(SystemBusy):
+            await producer.send(Message("T", b"x"))
+        assert producer.stats().failed_count == 1
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, ServerError("disk"), times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(
+            SendFailed,
+            match=r"Send \[3\] times, still failed, cost \[\d+\]ms, Topic: T, "
+            r"BrokersSent: \[broker-a, broker-a, broker-a\]",
+        ) as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.code == 1
+    assert isinstance(caught.value.__cause__, ServerError)
+
+
+async def test_retries_can_be_switched_off(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, ServerError("disk"))
+    async with Producer("pg", cluster.namesrv, options=ProducerOptions(retry_times=0)) as producer:
+        with pytest.raises(SendFailed):
+            await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_a_lost_connection_is_made_again(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, DISCONNECT)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 2
+
+
+async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, HANG, times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(RequestTimeout, match="sendDefaultImpl call timeout"):
+            await producer.send(Message("T", b"x"), timeout_ms=200)
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_sends_succeed_while_one_of_two_brokers_is_down(pair: MemoryCluster) -> None:
+    async with Producer("pg", pair.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        await pair.stop_broker(pair.brokers[0])
+        results = [await producer.send(Message("T", b"x")) for _ in range(6)]
+    assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+
+async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.store_less_safely(FlushDiskTimeout.CODE, times=2)
+    async with Producer("pg", cluster.namesrv) as producer:
+        result = await producer.send(Message("T", b"x"))
+        assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+    options = ProducerOptions(retry_another_broker_when_not_stored=True)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
+    assert cluster.broker.requests[SEND] == 3
+
+
+async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
+    options = ProducerOptions(avoid_slow_brokers=True)
+    async with Producer("pg", pair.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        pair.brokers[0].fail(SEND, ServerError("x"), times=1)
+        for _ in range(12):
+            await producer.send(Message("T", b"x"))
+    assert pair.brokers[0].requests[SEND] <= 3
+    assert pair.brokers[1].requests[SEND] >= 10
+
+
+# -- checks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message("", b"x"), "The specified topic is blank"),
+        (Message("a b", b"x"), "illegal characters"),
+        (Message("t" * 128, b"x"), "longer than"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "forbidden"),
+        (Message("T", b""), "the message body length is zero"),
+        (Message("T", bytes(101)), "the message body size over max value, MAX: 100"),
+        (Message("T", b"x", properties={"TAGS": "x"}), "The Property<TAGS> is used by system"),
+        (Message("T", b"x", properties={"k": "a\x01b"}), "separators"),
+        (Message("T", b"x", properties={"k": "v" * 40_000}), "more than 32767 bytes"),
+    ],
+)
+async def test_messages_that_no_broker_takes_are_refused(
+    cluster: MemoryCluster, message: Message, text: str
+) -> None:
+    options = ProducerOptions(body_bytes_max=100)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await producer.send(message)
+    assert not cluster.broker.requests[SEND]
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "empty"),
+        ([Message("T", b"x", delay_level=1)], "TimeDelayLevel is not supported"),
+        ([Message("%RETRY%g", b"x")], "Retry Group is not supported"),
+        ([Message("T", b"x"), Message("U", b"x")], "The topic of the messages in one batch"),
+        ([Message("T", b"x"), Message("T", b"x", wait_store_ok=False)], "waitStoreMsgOK"),
+    ],
+)
+async def test_batches_that_no_broker_takes_are_refused(
+    cluster: MemoryCluster, messages: list[Message], text: str
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await producer.send_batch(messages)
+
+
+@pytest.mark.parametrize("size", [4096, 40_000])
+async def test_large_bodies_travel_compressed(cluster: MemoryCluster, size: int) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", bytes(size - 1)[:4095]))
+        await producer.send(Message("T", bytes(size)))
+    plain, packed = sorted(cluster.messages("T"), key=lambda message: message.sys_flag)
+    assert plain.sys_flag == 0
+    assert packed.sys_flag & 1
+    assert packed.body == bytes(size)
+    assert sum(len(record.body) for record in cluster.broker.queues.records("T")) < 4095 + 500
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        ("", "the specified group is blank"),
+        ("DEFAULT_PRODUCER", "producerGroup can not equal DEFAULT_PRODUCER"),
+        ("g" * 256, "longer than 255"),
+        ("a b", "illegal characters"),
+    ],
+)
+def test_wrong_groups_are_refused(group: str, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        Producer(group, "127.0.0.1:1")
+
+
+def test_a_wrong_option_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="send_timeout_ms"):
+        Producer("pg", options=ProducerOptions(send_timeout_ms=0))
+
+
+# -- life -------------------------------------------------------------------------------------
+
+
+async def test_a_producer_starts_once(cluster: MemoryCluster) -> None:
+    producer = Producer("pg", cluster.namesrv)
+    with pytest.raises(ClientStateError, match="CREATE_JUST"):
+        await producer.send(Message("T", b"x"))
+    await producer.start()
+    with pytest.raises(ClientStateError, match="maybe started once, RUNNING"):
+        await producer.start()
+    await producer.close()
+    await producer.close()
+    with pytest.raises(ClientStateError, match="SHUTDOWN_ALREADY"):
+        await producer.send(Message("T", b"x"))
+
+
+async def test_without_a_name_server_there_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    producer = Producer("pg")
+    with pytest.raises(NoNamesrv) as caught:
+        await producer.start()
+    assert caught.value.code == 10004
+    assert producer.state == "START_FAILED"
+
+
+async def test_the_environment_names_the_name_server(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:1;{cluster.namesrv}")
+    async with Producer("pg") as producer:
+        await producer.send(Message("T", b"x"))
+
+
+async def test_clients_of_one_name_share_their_connections(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(instance_name="shared", client_ip="127.0.0.1")
+    first = Producer("pg1", cluster.namesrv, options=options)
+    second = Producer("pg2", cluster.namesrv, options=options)
+    async with first, second:
+        assert first.client_id == second.client_id == "127.0.0.1@shared"
+        with pytest.raises(InvalidArgument, match="has been created before"):
+            await Producer("pg1", cluster.namesrv, options=options).start()
+        await first.close()
+        await second.send(Message("T", b"x"))
+
+
+async def test_default_clients_have_different_names(cluster: MemoryCluster) -> None:
+    first, second = Producer("pg", cluster.namesrv), Producer("pg", cluster.namesrv)
+    async with first, second:
+        assert first.client_id != second.client_id
+
+
+async def test_a_client_is_of_no_use_after_a_fork(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(ClientStateError, match="fork"):
+                await producer.send(Message("T", b"x"))
+
+
+async def test_sends_beyond_the_bound_wait_for_their_turn(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, HANG, times=2)
+    options = ProducerOptions(pending_sends_max=2, send_timeout_ms=300, retry_times=0)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        async with asyncio.TaskGroup() as group:
+            hanging = [group.create_task(_outcome(producer)) for _ in range(2)]
+            third = group.create_task(_outcome(producer))
+            await eventually(lambda: cluster.broker.requests[SEND] == 2)
+            assert not third.done()
+        assert [task.result() for task in hanging] == [False, False]
+        assert third.result()
+
+
+async def test_closing_waits_for_sends_in_flight(cluster: MemoryCluster) -> None:
+    producer = Producer("pg", cluster.namesrv)
+    await producer.start()
+    async with asyncio.TaskGroup() as group:
+        sends = [group.create_task(_outcome(producer)) for _ in range(50)]
+        await eventually(lambda: cluster.broker.requests[SEND] > 0)
+        await producer.close()
+    assert all(task.result() for task in sends)
+
+
+async def test_a_thousand_sends_share_one_connection(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        async with asyncio.TaskGroup() as group:
+            sends = [group.create_task(_outcome(producer)) for _ in range(1000)]
+        assert all(task.result() for task in sends)
+        assert producer.stats().sent_count == 1000
+    ids = {message.message_id for message in cluster.messages("T")}
+    assert len(ids) == 1000
+
+
+async def _outcome(producer: Producer) -> bool:
+    try:
+        await producer.send(Message("T", b"x" * 128))
+    except (RequestTimeout, SendFailed):
+        return False
+    return True
