@@ -6,18 +6,28 @@ do, and there a record may have been dispatched before: an entry that its queue 
 so doing it twice is the same as doing it once.
 """
 
-from typing import Final
-
 from cometmq.remoting.message.flags import tag_code
-from cometmq.remoting.message.properties import PropertyKey, index_keys, property_value
+from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
 from cometmq.store.append import ROLLBACK, UNQUEUED, KeyedRecord
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.queue_table import QueueTable
 
-_TAGS: Final = PropertyKey.TAGS.value
-_KEYS: Final = PropertyKey.KEYS.value
-_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+
+def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
+    """Return tag code and index keys of a property text; of two equal names the later counts."""
+    tags = keys = unique_key = b""
+    for pair in properties.split(b"\x02"):
+        if pair[:5] == b"TAGS\x01":
+            tags = pair[5:] or tags
+        elif pair[:9] == b"UNIQ_KEY\x01":
+            unique_key = pair[9:] or unique_key
+        elif pair[:5] == b"KEYS\x01":
+            keys = pair[5:] or keys
+    code = tag_code(str(tags, "utf-8", "replace")) if tags else 0
+    if not keys:
+        return code, (str(unique_key, "utf-8", "replace"),) if unique_key else ()
+    return code, index_keys(str(unique_key, "utf-8", "replace"), str(keys, "utf-8", "replace"))
 
 
 class Dispatcher:
@@ -40,29 +50,26 @@ class Dispatcher:
         entries are built again from an earlier place of the log; from the head of the log on,
         what is missing is gone, and fillers take its place.
         """
-        text = str(scan.properties, "utf-8", "replace")
+        code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
-            self._enqueue(scan, text, is_from_head=is_from_head)
-        if self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
-            keys = index_keys(property_value(text, _UNIQUE_KEY), property_value(text, _KEYS))
-            if keys:
-                self.keyed.append((scan.topic, keys, scan.physical_offset, scan.store_timestamp))
+            self._enqueue(scan, code, is_from_head=is_from_head)
+        if keys and self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+            self.keyed.append((scan.topic, keys, scan.physical_offset, scan.store_timestamp))
 
-    def _enqueue(self, scan: Scan, text: str, *, is_from_head: bool) -> None:
-        queue = self._table.get(scan.topic, scan.queue_id)
+    def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
+        queue = self._table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
             queue = self._table.create(scan.topic, scan.queue_id)
         missing = scan.queue_offset - queue.next_offset
-        if missing < 0:
-            return
-        if missing > 0:
+        if missing:
+            if missing < 0:
+                return
             if not is_from_head:
                 self.gaps.add(queue)
                 return
             _close_gap(queue, scan.queue_offset)
-        code = tag_code(property_value(text, _TAGS))
-        queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp)
-        self.touched.add(queue)
+        if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
+            self.touched.add(queue)
 
     def publish(self) -> None:
         """Make what was dispatched visible in the queues."""

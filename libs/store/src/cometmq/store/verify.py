@@ -12,12 +12,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from cometmq.remoting.message.flags import index_hash, tag_code
-from cometmq.remoting.message.properties import PropertyKey, index_keys, property_value
+from cometmq.remoting.message.flags import index_hash
 from cometmq.remoting.message.record import Scan
 from cometmq.store.append import ROLLBACK, UNQUEUED
 from cometmq.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from cometmq.store.disk import Disk
+from cometmq.store.dispatcher import tag_and_keys
 from cometmq.store.index_file import IndexFile
 from cometmq.store.inspect import StoreView
 from cometmq.store.settings import StoreSettings
@@ -154,14 +154,11 @@ class _Verifier:
         return self._parts.index.files[0].header.begin_offset
 
     def _check_record(self, scan: Scan) -> None:
-        text = str(scan.properties, "utf-8", "replace")
-        if self._is_indexed and scan.sys_flag & ROLLBACK != ROLLBACK:
-            unique_key = property_value(text, PropertyKey.UNIQUE_KEY)
-            keys = index_keys(unique_key, property_value(text, PropertyKey.KEYS))
-            if scan.physical_offset >= self._index_start:
-                self._key_count += len(keys)
+        code, keys = tag_and_keys(scan.properties)
+        if scan.sys_flag & ROLLBACK != ROLLBACK and scan.physical_offset >= self._index_start:
+            self._key_count += len(keys)
         if not scan.sys_flag & UNQUEUED:
-            self._check_entry(scan, tag_code(property_value(text, PropertyKey.TAGS)))
+            self._check_entry(scan, code)
 
     def _check_entry(self, scan: Scan, code: int) -> None:
         place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time the start after a kill: a child fills a store and dies, the parent opens it.
+
+Two cases: the checkpoints of a running broker were written (each second), or none ever was, so
+that everything is scanned and built again.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+
+from bench_append import make_messages
+
+from cometmq.store import MessageStore, OsDisk, StoreSettings
+
+MESSAGE_COUNT = 1_000_000
+BATCH_SIZE = 100
+
+
+def now_ms() -> int:
+    """Return the time as a broker's clock does."""
+    return time.time_ns() // 1_000_000
+
+
+def open_store(folder: str) -> MessageStore:
+    """Open with the usual sizes."""
+    settings = StoreSettings(store_path_root_dir=folder)
+    return MessageStore.open(settings, disk=OsDisk(), clock_ms=now_ms)
+
+
+def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
+    """Store messages as fast as one thread can, and end without a stop."""
+    store = open_store(folder)
+    messages = make_messages(10_000, queue_count=16)
+    for number in range(MESSAGE_COUNT // BATCH_SIZE):
+        first = number * BATCH_SIZE % len(messages)
+        for message in messages[first : first + BATCH_SIZE]:
+            store.put(message, _forget)
+        store.commit()
+        for job in store.jobs(now_ms()) if with_checkpoints else ():
+            job.run()
+            job.done(None)
+    os._exit(9)
+
+
+def _forget(_result: object) -> None:
+    """Take an answer."""
+
+
+def main() -> None:
+    """Print one line per case."""
+    for with_checkpoints in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            child = multiprocessing.Process(
+                target=fill_and_die, args=(folder,), kwargs={"with_checkpoints": with_checkpoints}
+            )
+            child.start()
+            child.join()
+            start = time.perf_counter()
+            used = time.process_time()
+            store = open_store(folder)
+            elapsed = time.perf_counter() - start
+            cpu = time.process_time() - used
+            words = "each second" if with_checkpoints else "never      "
+            total = sum(store.max_offset(topic, queue_id) for topic, queue_id in store.queue_ids())
+            print(
+                f"checkpoint {words}: {elapsed:5.2f} s ({cpu:5.2f} s of processor),"
+                f" {store.recovered.record_count} records scanned, {total} messages there"
+            )
+            store.close()
+
+
+if __name__ == "__main__":
+    main()
