@@ -85,7 +85,7 @@ def test_a_tag_selects_messages(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "batch", "ordered", "oneway"])
-@pytest.mark.parametrize("sender", ["java-4", "java-5"])
+@pytest.mark.parametrize("sender", ["java-4", pytest.param("java-5", marks=pytest.mark.slow)])
 def test_every_way_to_send_from_java(
     cluster: Cluster,
     clients: dict[str, ClientProgram],
@@ -122,7 +122,9 @@ def test_every_way_to_send_from_cpp(
     assert received(consumed) == sent(printed)
 
 
-@pytest.mark.parametrize("consumer", ["java-4", "java-5", "cpp"])
+@pytest.mark.parametrize(
+    "consumer", ["java-4", pytest.param("java-5", marks=pytest.mark.slow), "cpp"]
+)
 def test_orderly_consumers_keep_the_order_of_each_queue(
     cluster: Cluster,
     clients: dict[str, ClientProgram],
@@ -150,7 +152,7 @@ def test_orderly_consumers_keep_the_order_of_each_queue(
         assert offsets == list(range(len(offsets)))
 
 
-@pytest.mark.parametrize("codec", ["ZLIB", "LZ4", "ZSTD"])
+@pytest.mark.parametrize("codec", [pytest.param("ZLIB", marks=pytest.mark.slow), "LZ4", "ZSTD"])
 def test_every_compression_of_the_5x_client_passes_through(
     cluster: Cluster, log_dir: Path, topic: str, group: str, codec: str
 ) -> None:

@@ -28,11 +28,14 @@ final class Lookup {
         return Main.STATUS_DONE;
     }
 
+    /** Keys of one topic, or of several in the form "topic:key". */
     int query() throws Exception {
         admin.start();
-        for (String key : options.text("keys").split(",")) {
-            QueryResult result = admin.queryMessage(
-                options.text("topic"), key, QUERY_MAX, 0, Long.MAX_VALUE);
+        for (String asked : options.text("keys").split(",")) {
+            int colon = asked.indexOf(':');
+            String key = asked.substring(colon + 1);
+            String topic = colon < 0 ? options.text("topic") : asked.substring(0, colon);
+            QueryResult result = admin.queryMessage(topic, key, QUERY_MAX, 0, Long.MAX_VALUE);
             for (MessageExt message : result.getMessageList()) {
                 new Event("received").with("asked", key).with(message).print();
             }

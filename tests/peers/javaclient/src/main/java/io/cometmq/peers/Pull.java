@@ -46,8 +46,10 @@ final class Pull {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.start();
-        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.text("topic"))) {
-            drain(consumer, queue);
+        for (String topic : options.text("topic").split(",")) {
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                drain(consumer, queue);
+            }
         }
         consumer.shutdown();
         return Main.STATUS_DONE;
