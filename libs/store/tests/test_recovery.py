@@ -190,9 +190,9 @@ FOLLOWS = Scan(ScanStatus.RECORD, 100, store_timestamp=5000)
     [
         (100, 0, 0, None, StopVerdict.END),
         (100, 200, 9000, None, StopVerdict.END),
-        (100, 100, 4999, FOLLOWS, StopVerdict.TRUNCATE),
-        (100, 101, 4999, FOLLOWS, StopVerdict.REFUSE),
-        (100, 0, 5000, FOLLOWS, StopVerdict.REFUSE),
+        (100, 100, 5000, FOLLOWS, StopVerdict.TRUNCATE),
+        (100, 101, 0, FOLLOWS, StopVerdict.REFUSE),
+        (100, 0, 5001, FOLLOWS, StopVerdict.REFUSE),
     ],
 )
 def test_the_stop_table(stop, safe_offset, safe_timestamp, follows, verdict):

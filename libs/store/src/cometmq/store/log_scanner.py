@@ -128,16 +128,17 @@ def first_record(files: FileSequence, offset: int) -> Scan | None:
 
 
 def find_record(files: FileSequence, offset: int) -> Scan | None:
-    """Return the first whole record behind an offset, wherever it begins; None without one."""
+    """Return the first whole record that begins at or behind an offset; None without one."""
+    minimum = offset
     while files.first <= offset < files.end:
-        file = files.file_at(offset)
-        position = file.next_data((offset - files.first) % files.file_size)
         file_start = offset - (offset - files.first) % files.file_size
+        file = files.file_at(offset)
+        position = file.next_data(offset - file_start)
         if position is None or position >= files.file_size:
             offset = file_start + files.file_size
             continue
         data = file.read(position, CHUNK_BYTES_MAX)
-        found = _find_in(files, file_start + position, data)
+        found = _find_in(files, file_start + position, data, minimum)
         if found is not None:
             return found
         # the next part overlaps, as a magic may lie across the border
@@ -146,12 +147,12 @@ def find_record(files: FileSequence, offset: int) -> Scan | None:
     return None
 
 
-def _find_in(files: FileSequence, base: int, data: bytes) -> Scan | None:
+def _find_in(files: FileSequence, base: int, data: bytes, minimum: int) -> Scan | None:
     for magic in _MAGIC_BYTES:
         at = data.find(magic)
         while at >= 0:
             start = base + at - 4
-            if start >= files.first:
+            if start >= minimum:
                 scan = next(iter(LogScanner(files, start, check_crc=True)), None)
                 if scan is not None:
                     return scan

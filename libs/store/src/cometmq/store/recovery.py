@@ -74,12 +74,12 @@ def judge_stop(
     | a whole record follows | it was certainly on the disk | verdict |
     |---|---|---|
     | no | - | END |
-    | yes | no: behind the safe offset, stored after the safe time | TRUNCATE |
+    | yes | no: it lies behind the safe offset, and was not stored before the safe time | TRUNCATE |
     | yes | yes | REFUSE |
     """
     if follows is None:
         return StopVerdict.END
-    if stop < safe_offset or follows.store_timestamp <= safe_timestamp:
+    if stop < safe_offset or follows.store_timestamp < safe_timestamp:
         return StopVerdict.REFUSE
     return StopVerdict.TRUNCATE
 
@@ -235,10 +235,11 @@ class Recovery:
 
     def _judge(self, stop: int) -> None:
         follows = find_record(self._files, stop + 1)
+        progress = self._progress
         verdict = judge_stop(
             stop=stop,
-            safe_offset=self._progress.offset if self._progress is not None else 0,
-            safe_timestamp=self._checkpoint.log_timestamp,
+            safe_offset=progress.offset if progress is not None else 0,
+            safe_timestamp=self._checkpoint.log_timestamp if progress is None else 0,
             follows=follows,
         )
         if follows is None:

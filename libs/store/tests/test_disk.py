@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.disk import DiskUsage, OsDisk
+from cometmq.store.errors import DiskError, LockHeld
+
+
+@pytest.fixture
+def disk():
+    return OsDisk(open_files_max=3)
+
+
+def make(disk, folder, name, size=4096):
+    return disk.create(f"{folder}/{name}", size, temporary=f"{folder}/.new")
+
+
+def test_a_file_is_made_sparse_and_complete(disk, tmp_path):
+    file = disk.create(f"{tmp_path}/a/b/x", 1 << 30, temporary=f"{tmp_path}/.new")
+    assert file.size() == 1 << 30
+    assert Path(file.path).stat().st_blocks == 0
+    assert disk.names(f"{tmp_path}/a/b") == ["x"]
+
+
+def test_what_is_written_is_read(disk, tmp_path):
+    file = make(disk, tmp_path, "x")
+    file.write(10, [b"ab", memoryview(b"cd"), bytearray(b"e")])
+    assert file.read(8, 9) == b"\0\0abcde\0\0"
+    assert bytes(file.read_cached(10, 5)) == b"abcde"
+    assert file.read(4090, 100) == bytes(6)
+    file.sync()
+    disk.sync_folder(str(tmp_path))
+
+
+def test_more_buffers_than_one_call_takes(disk, tmp_path):
+    file = make(disk, tmp_path, "x", 1 << 20)
+    buffers = [b"%05d" % number for number in range(3000)]
+    file.write(7, buffers)
+    assert file.read(7, 15000) == b"".join(buffers)
+
+
+def test_a_short_write_is_finished(disk, tmp_path, monkeypatch):
+    file = make(disk, tmp_path, "x")
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, [b"".join(parts)[:3]], at))
+    file.write(0, [b"abc", b"defg"])
+    assert file.read(0, 8) == b"abcdefg\0"
+
+
+def test_reads_that_would_wait_say_so(disk, tmp_path, monkeypatch):
+    file = make(disk, tmp_path, "x")
+
+    def refuse(*_):
+        raise BlockingIOError(errno.EAGAIN, "would wait")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert file.read_cached(0, 10) is None
+
+
+def test_a_part_in_memory_is_not_enough(disk, tmp_path, monkeypatch):
+    file = make(disk, tmp_path, "x")
+    monkeypatch.setattr(os, "preadv", lambda *_: 5)
+    assert file.read_cached(0, 10) is None
+
+
+def test_file_systems_without_such_reads_are_read_plainly(disk, tmp_path, monkeypatch):
+    file = make(disk, tmp_path, "x")
+    file.write(0, [b"abc"])
+
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert file.read_cached(0, 3) == b"abc"
+    assert not disk.can_read_no_wait
+    monkeypatch.undo()
+    assert file.read_cached(0, 3) == b"abc"
+
+
+def open_count():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_open_files_are_bounded_and_come_back(disk, tmp_path):
+    before = open_count()
+    files = [make(disk, tmp_path, f"{number}") for number in range(50)]
+    for number, file in enumerate(files):
+        file.write(0, [b"%d" % number])
+    assert open_count() <= before + 3
+    assert [file.read(0, 1) for file in files[:10]] == [b"%d" % n for n in range(10)]
+
+
+def test_a_reader_keeps_a_deleted_file(disk, tmp_path):
+    file = make(disk, tmp_path, "x")
+    file.write(0, [b"abc"])
+    descriptor = file._open()
+    file.close()
+    disk.remove(file.path)
+    assert os.pread(descriptor.number, 3, 0) == b"abc"
+    assert not disk.exists(file.path)
+    disk.remove(file.path)  # gone is fine
+    with pytest.raises(DiskError) as caught:
+        file.read(0, 1)
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_next_data_skips_holes(disk, tmp_path):
+    file = make(disk, tmp_path, "x", 1 << 20)
+    assert file.next_data(0) is None
+    file.write(600_000, [b"x"])
+    found = file.next_data(0)
+    assert found is None or found <= 600_000  # a file system may not know its holes
+    assert file.next_data((1 << 20) - 1) is None or file.next_data((1 << 20) - 1) >= 0
+
+
+def test_padding_and_cutting(disk, tmp_path):
+    file = make(disk, tmp_path, "x", 100)
+    file.write(0, [b"x" * 100])
+    disk.resize(file.path, 50)
+    disk.resize(file.path, 100)
+    assert file.read(0, 100) == b"x" * 50 + bytes(50)
+
+
+def test_errors_carry_operation_path_and_number(disk, tmp_path):
+    with pytest.raises(DiskError) as caught:
+        disk.open(f"{tmp_path}/missing").read(0, 1)
+    error = caught.value
+    assert (error.operation, error.errno) == ("open", errno.ENOENT)
+    assert str(error) == f"cannot open {tmp_path}/missing: ENOENT"
+    assert not error.is_space_missing
+    assert DiskError("write", "/x", errno.ENOSPC).is_space_missing
+
+
+def test_a_read_only_disk_does_not_write(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    file = OsDisk(read_only=True).open(str(path))
+    assert file.read(0, 3) == b"abc"
+    with pytest.raises(DiskError):
+        file.write(0, [b"z"])
+
+
+def test_folders(disk, tmp_path):
+    assert disk.names(f"{tmp_path}/none") == []
+    disk.make_folder(f"{tmp_path}/a/b")
+    assert disk.is_folder(f"{tmp_path}/a/b")
+    make(disk, f"{tmp_path}/a/b", "x")
+    disk.rename(f"{tmp_path}/a/b/x", f"{tmp_path}/a/y")
+    assert disk.names(f"{tmp_path}/a") == ["b", "y"]
+    assert disk.modified_ms(f"{tmp_path}/a/y") > 0
+    disk.remove_tree(f"{tmp_path}/a")
+    disk.remove_tree(f"{tmp_path}/a")
+    assert not disk.exists(f"{tmp_path}/a")
+
+
+def test_usage_rounds_up():
+    assert DiskUsage(1, 999).percent == 1
+    assert DiskUsage(900, 100).percent == 90
+    assert DiskUsage(0, 0).percent == 0
+    assert 0 < OsDisk().usage("/").percent <= 100
+
+
+LOCK_IN_CHILD = """
+import sys
+from cometmq.store.disk import OsDisk
+from cometmq.store.errors import LockHeld
+try:
+    OsDisk().lock(sys.argv[1])
+except LockHeld:
+    sys.exit(7)
+"""
+
+
+def lock_in_child(path):
+    return subprocess.run([sys.executable, "-c", LOCK_IN_CHILD, path], check=False).returncode
+
+
+def test_a_lock_excludes_this_and_other_processes(disk, tmp_path):
+    path = str(tmp_path / "lock")
+    lock = disk.lock(path)
+    with pytest.raises(LockHeld):
+        OsDisk().lock(path)
+    assert lock_in_child(path) == 7
+    lock.release()
+    assert lock_in_child(path) == 0
+    disk.lock(path).release()
+    assert (tmp_path / "lock").read_bytes() == b"lock"

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw bytes of a master's log in, the same store out."""
+
+import contextlib
+
+import pytest
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.errors import StoreError
+from cometmq.store.results import GetStatus
+from cometmq.store.testing.builders import StoreRig, make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+
+def master_log(count):
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    for number in range(count):
+        rig.put(make_message("T", number % 2, b"%d" % number, keys=f"k{number}"))
+    files = [disk.contents[f"/store/commitlog/{name}"] for name in disk.names("/store/commitlog")]
+    return b"".join(files)[: rig.store.commit_log.end], rig
+
+
+def bodies(store):
+    found = []
+    for queue_id in range(2):
+        for offset in range(store.max_offset("T", queue_id)):
+            result = store.get_messages("T", queue_id, offset, 1)
+            assert result.status is GetStatus.FOUND
+            found.append(decode_record(result.records[0]).body)
+    return sorted(found, key=int)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1000, 4096, 5000, 1 << 20])
+def test_pieces_of_any_size_make_the_same_store(piece):
+    log, _ = master_log(120)
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    rig.store.role_writable = False
+    for start in range(0, len(log), piece):
+        rig.store.append_raw(start, log[start : start + piece])
+    assert rig.store.commit_log.end == rig.store.confirm_offset == len(log)
+    assert bodies(rig.store) == [b"%d" % number for number in range(120)]
+    assert len(rig.store.query("T", "k77", 9, 0, 1 << 62).records) == 1
+    rig.work(5)
+    rig.store.close()
+    again = StoreRig(disk)
+    assert again.store.recovered.was_clean
+    assert bodies(again.store) == [b"%d" % number for number in range(120)]
+
+
+def test_a_part_of_a_record_is_not_visible_and_a_restart_cuts_it():
+    log, _ = master_log(10)
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    rig.store.append_raw(0, log[:-5])
+    assert rig.store.commit_log.end == len(log) - 5
+    assert rig.store.confirm_offset < len(log) - 5
+    assert len(bodies(rig.store)) == 9
+    rig.work(3)
+    disk.crash()
+    rig = StoreRig(disk)
+    assert rig.store.commit_log.end == rig.store.confirm_offset
+    rig.store.append_raw(rig.store.commit_log.end, log[rig.store.commit_log.end :])
+    assert len(bodies(rig.store)) == 10
+
+
+def test_bytes_that_do_not_fit_are_refused():
+    log, _ = master_log(10)
+    rig = StoreRig(MemoryDisk())
+    rig.store.append_raw(0, log[:500])
+    with pytest.raises(StoreError, match="500"):
+        rig.store.append_raw(400, log[400:600])
+    assert rig.store.commit_log.end == 500
+
+
+def test_a_slave_may_begin_with_a_later_file():
+    log, master = master_log(120)
+    rig = StoreRig(MemoryDisk())
+    rig.store.append_raw(4096, log[4096:])
+    assert rig.store.commit_log.min_offset == 4096
+    assert rig.store.max_offset("T", 0) == master.store.max_offset("T", 0)
+    assert rig.store.min_offset("T", 0) > 0
+    first = rig.store.get_messages("T", 0, rig.store.min_offset("T", 0), 1)
+    assert first.status is GetStatus.FOUND
+
+
+def test_listeners_hear_of_replicated_messages():
+    log, _ = master_log(4)
+    rig = StoreRig(MemoryDisk())
+    heard = []
+    rig.store.add_arrival_listener(lambda *facts: heard.append(facts[:3]))
+    rig.store.append_raw(0, log)
+    assert sorted(heard) == [("T", 0, 2), ("T", 1, 2)]
+
+
+def test_truncation_takes_log_queues_and_index_back():
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    for number in range(100):
+        rig.put(make_message("T", number % 2, b"%d" % number, keys=f"k{number}"))
+    rig.work(3)
+    border = rig.store.queue("T", 0).entry(30).physical_offset  # message 60
+    rig.store.truncate(border)
+    assert rig.store.commit_log.end == rig.store.confirm_offset == border
+    assert bodies(rig.store) == [b"%d" % number for number in range(60)]
+    assert rig.store.query("T", "k60", 9, 0, 1 << 62).records == []
+    assert len(rig.store.query("T", "k59", 9, 0, 1 << 62).records) == 1
+    assert rig.put(make_message("T", 0, b"60", keys="k60")).queue_offset == 30
+    disk.crash()
+    rig = StoreRig(disk)
+    assert bodies(rig.store) == [b"%d" % number for number in range(61)]
+    assert len(rig.store.query("T", "k60", 9, 0, 1 << 62).records) == 1
+
+
+@pytest.mark.parametrize("at", range(1, 60, 3))
+def test_a_crash_within_a_truncation_leaves_a_prefix(at):
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    for number in range(60):
+        rig.put(make_message("T", number % 2, b"%d" % number))
+    border = rig.store.queue("T", 0).entry(20).physical_offset
+    calls = 0
+
+    def fault(operation, _path):
+        nonlocal calls
+        calls += operation in {"write", "sync", "resize", "delete"}
+        return 5 if calls >= at else 0
+
+    disk.fault = fault
+    with contextlib.suppress(StoreError):
+        rig.store.truncate(border)
+    disk.fault = None
+    disk.crash()
+    found = bodies(StoreRig(disk).store)
+    assert found == [b"%d" % number for number in range(len(found))]
+    assert 40 <= len(found) <= 60
