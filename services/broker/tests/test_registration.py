@@ -208,6 +208,28 @@ async def test_all_name_servers_hear_and_a_dead_one_delays_nobody(
     assert set(body.topic_config_serialize_wrapper.topic_config_table) == {"T", "U"}
 
 
+async def test_the_first_round_ends_when_each_name_server_was_tried(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    namesrvs.dead.add(NS2)
+    subject = registration(namesrvs, topics, f"{NS1};{NS2}")
+    async with running(subject), asyncio.timeout(5):
+        await subject.wait_for_first_round(60_000)
+
+        assert subject.links[NS1].is_up
+        assert subject.links[NS2].failed_count == 1
+
+
+async def test_the_first_round_of_a_broker_without_name_servers_is_over_at_once(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject = registration(namesrvs, topics, "")
+    async with running(subject), asyncio.timeout(5):
+        await subject.wait_for_first_round(60_000)
+
+    assert not namesrvs.requests
+
+
 async def test_a_failure_is_tried_again_with_everything(namesrvs: Namesrvs, topics: Topics) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     await subject.register(link)

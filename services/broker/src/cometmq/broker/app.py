@@ -9,6 +9,7 @@ requests end; flush; save the tables; close the store.
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 from cometmq.broker import metrics
 from cometmq.broker.addresses import Ports, choose_ports, host_port
@@ -39,6 +40,9 @@ from cometmq.runtime.tasks import every
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
+
+FIRST_ROUND_WAIT_MS: Final = 2_000
+"""How long a start waits for name servers that do not answer."""
 
 
 class BrokerApp:
@@ -122,6 +126,7 @@ class BrokerApp:
         stack.callback(self._cancel_timers)
         stack.push_async_callback(self._drain, broker, server)
         self._start_timers(broker, group)
+        await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if self._admin is not None:
             attach(self._admin, broker, server)
         self._log.info("broker.ready", addresses=self.addresses, store=settings.store_path_root_dir)

@@ -71,13 +71,14 @@ class Identity(msgspec.Struct, frozen=True):
 class Link:
     """What the broker knows about one name server."""
 
-    __slots__ = ("acknowledged", "address", "failed_count", "is_up", "waiters", "wake")
+    __slots__ = ("acknowledged", "address", "failed_count", "is_tried", "is_up", "waiters", "wake")
 
     def __init__(self, address: str) -> None:
         """Start as unknown: the first registration carries everything."""
         self.address = address
         self.acknowledged: DataVersion | None = None
         self.is_up = False
+        self.is_tried = False
         self.failed_count = 0
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
@@ -109,6 +110,7 @@ class Registration:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_leaving = False
         self._resolve_now = asyncio.Event()
+        self._first_round = asyncio.Event()
 
     @property
     def period_ms(self) -> int:
@@ -127,8 +129,16 @@ class Registration:
             while True:
                 addresses = await self._addresses.resolve()
                 self._follow(addresses, group)
+                self._note_first_round()
                 self._resolve_now.clear()
                 await _wait(self._resolve_now, self.period_ms)
+
+    async def wait_for_first_round(self, timeout_ms: int) -> None:
+        """Return when each name server was tried once, or the time is over.
+
+        Clients that ask for a route after that find it, if a name server can be reached at all.
+        """
+        await _wait(self._first_round, timeout_ms)
 
     def notify(self) -> None:
         """Let all links register now; returns at once. Call it after each change of topics."""
@@ -217,7 +227,13 @@ class Registration:
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(is_done)
+            link.is_tried = True
+            self._note_first_round()
             await _wait(link.wake, self._pause_ms(link))
+
+    def _note_first_round(self) -> None:
+        if all(link.is_tried for link in self.links.values()):
+            self._first_round.set()
 
     def _pause_ms(self, link: Link) -> int:
         """Return how long to wait for a change: shorter, but growing, while attempts fail."""
