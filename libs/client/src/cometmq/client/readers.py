@@ -32,6 +32,7 @@ NOT_READY_CODES: Final = frozenset(
 NOT_READY_DELAY_MS: Final = 100
 NOT_READY_COUNT_MAX: Final = 30
 FAILURE_DELAY_MS: Final = 3_000
+_FIRST_DELAY_MS: Final = 100  # doubled at each failure in a row
 _FULL_CHECK_MS: Final = 1_000
 
 Sink = Callable[[ProcessQueue, list[MessageExt]], None]
@@ -165,7 +166,7 @@ class Reader:
         context.log.warning(
             "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
         )
-        return FAILURE_DELAY_MS
+        return min(FAILURE_DELAY_MS, _FIRST_DELAY_MS << min(self._refused_count - 1, 10))
 
 
 FirstOffset = Callable[[MessageQueue], Awaitable[int]]

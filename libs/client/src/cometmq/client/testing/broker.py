@@ -102,6 +102,11 @@ class MemoryBroker:
         """Store the next messages, but answer a code such as FLUSH_DISK_TIMEOUT."""
         self.send_codes.extend([code] * times)
 
+    @property
+    def held_count(self) -> int:
+        """How many pulls wait for messages."""
+        return sum(len(held) for held in self._held.values())
+
     def messages(self, topic: str) -> list[MessageExt]:
         """Return what is stored in a topic."""
         return [received(record, self.name) for record in self.queues.records(topic)]
@@ -160,7 +165,13 @@ class MemoryBroker:
     def _wake(self, topic: str, queue_id: int) -> None:
         for call, timer in self._held.pop((topic, queue_id), []):
             timer.cancel()
-            answer = pulled(self, call)
+            if not call.peer.is_open:
+                continue
+            try:
+                answer = pulled(self, call)
+            except CommandError as error:
+                call.fail(error)
+                continue
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 self.hold(call)
             else:
@@ -168,7 +179,11 @@ class MemoryBroker:
 
     def _expire(self, key: tuple[str, int], call: Call[pull.PullMessage]) -> None:
         self._held[key] = [held for held in self._held.get(key, []) if held[0] is not call]
-        call.answer(pulled(self, call))
+        if call.peer.is_open:
+            try:
+                call.answer(pulled(self, call))
+            except CommandError as error:
+                call.fail(error)
 
     def join(self, peer: Peer, heartbeat: Heartbeat) -> None:
         """Note who is here, and tell the others of a group when it has changed."""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeFrom,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageQueue,
+    Producer,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.remoting.codes import RequestCode
+
+FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+QUEUE_0 = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+async def stored(cluster: MemoryCluster) -> MemoryCluster:
+    """25 messages in the first queue; every fifth has the tag A, the others B."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        for number in range(25):
+            tag = "B" if number % 5 else "A"
+            await producer.send(Message("T", b"%d" % number, tag=tag), queue=QUEUE_0)
+    return cluster
+
+
+def consumer_of(cluster: MemoryCluster, options: LitePullOptions = FIRST) -> LitePullConsumer:
+    consumer = LitePullConsumer("lg", cluster.namesrv, options=options)
+    consumer.subscribe("T")
+    return consumer
+
+
+async def test_polls_return_the_messages_in_order(stored: MemoryCluster) -> None:
+    bodies: list[bytes] = []
+    async with consumer_of(stored) as consumer:
+        while len(bodies) < 25:
+            bodies += [message.body for message in await consumer.poll()]
+        assert await consumer.poll(timeout_ms=0) == []
+    assert bodies == [b"%d" % number for number in range(25)]
+    assert stored.committed("lg", "T")[QUEUE_0] == 25
+
+
+async def test_only_wanted_tags_come(stored: MemoryCluster) -> None:
+    consumer = consumer_of(stored)
+    consumer.subscribe("T", "A")
+    bodies: list[bytes] = []
+    async with consumer:
+        while len(bodies) < 5:
+            bodies += [message.body for message in await consumer.poll()]
+    assert bodies == [b"0", b"5", b"10", b"15", b"20"]
+    assert stored.committed("lg", "T")[QUEUE_0] >= 21
+
+
+async def test_iteration_commits_what_was_taken_and_no_more(stored: MemoryCluster) -> None:
+    taken: list[bytes] = []
+    async with consumer_of(stored) as consumer:
+        async for message in consumer:
+            taken.append(message.body)
+            if len(taken) == 7:
+                break
+    assert stored.committed("lg", "T")[QUEUE_0] == 7
+    async with consumer_of(stored) as consumer:
+        async for message in consumer:
+            taken.append(message.body)
+            if len(taken) == 25:
+                break
+    assert taken == [b"%d" % number for number in range(25)]
+
+
+async def test_a_failure_leaves_the_last_message_uncommitted(stored: MemoryCluster) -> None:
+    async def fail_at_third() -> None:
+        async with consumer_of(stored) as consumer:
+            async for message in consumer:
+                if message.body == b"2":
+                    raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await fail_at_third()
+    assert stored.committed("lg", "T").get(QUEUE_0, 0) <= 2
+    async with consumer_of(stored) as consumer:
+        async for message in consumer:
+            assert message.body in {b"0", b"1", b"2"}
+            break
+
+
+async def test_commits_can_be_asked_for(stored: MemoryCluster) -> None:
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
+    async with consumer_of(stored, options) as consumer:
+        count = len(await consumer.poll())
+        assert await consumer.committed(QUEUE_0) is None
+        await consumer.commit()
+        await eventually(lambda: stored.committed("lg", "T").get(QUEUE_0) == count)
+        assert await consumer.committed(QUEUE_0) == count
+
+
+async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:
+    async with consumer_of(stored) as consumer:
+        await consumer.seek(QUEUE_0, 20)
+        assert (await consumer.poll())[0].body == b"20"
+        await consumer.seek_to_begin(QUEUE_0)
+        assert (await consumer.poll())[0].body == b"0"
+        await consumer.seek_to_end(QUEUE_0)
+        assert await consumer.poll(timeout_ms=0) == []
+        with pytest.raises(InvalidArgument, match="Seek offset illegal, seek offset = 26"):
+            await consumer.seek(QUEUE_0, 26)
+        with pytest.raises(InvalidArgument, match="not in assigned list"):
+            await consumer.seek(MessageQueue("T", "broker-a", 99), 0)
+
+
+async def test_a_moment_has_an_offset(stored: MemoryCluster) -> None:
+    first = stored.messages("T")[0].store_timestamp
+    async with consumer_of(stored) as consumer:
+        assert await consumer.offset_for_timestamp(QUEUE_0, first) == 0
+        assert await consumer.offset_for_timestamp(QUEUE_0, first + 60_000) == 25
+
+
+async def test_paused_queues_are_not_pulled(stored: MemoryCluster) -> None:
+    options = LitePullOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, queue_count_max=1, pull_count_max=1
+    )
+    async with consumer_of(stored, options) as consumer:
+        consumer.pause([QUEUE_0])
+        count = 0
+        while await consumer.poll(timeout_ms=50):
+            count += 1
+        assert count < 25
+        consumer.resume([QUEUE_0])
+        while count < 25:
+            count += len(await consumer.poll())
+
+
+async def test_assigned_queues_need_no_group(stored: MemoryCluster) -> None:
+    consumer = LitePullConsumer("lg", stored.namesrv, options=FIRST)
+    consumer.assign([QUEUE_0])
+    with pytest.raises(ClientStateError, match="mutually exclusive"):
+        consumer.subscribe("T")
+    async with consumer:
+        assert (await consumer.poll())[0].body == b"0"
+        assert consumer.queues == [QUEUE_0]
+        assert stored.broker.requests[RequestCode.GET_CONSUMER_LIST_BY_GROUP] == 0
+        assert len(await consumer.queues_of("T")) == 4
+    with pytest.raises(ClientStateError, match="mutually exclusive"):
+        consumer_of(stored).assign([QUEUE_0])
+
+
+async def test_members_share_the_queues(stored: MemoryCluster) -> None:
+    first, second = consumer_of(stored), consumer_of(stored)
+    async with first, second:
+        await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+        assert first.client_id.endswith("@STREAM")
+
+
+async def test_no_more_is_pulled_ahead_than_wanted(stored: MemoryCluster) -> None:
+    options = LitePullOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, total_count_max=4, pull_count_max=2
+    )
+    async with consumer_of(stored, options) as consumer:
+        count = 0
+        while count < 25:
+            count += len(await consumer.poll())
+    assert stored.broker.requests[RequestCode.PULL_MESSAGE] >= 13
+    assert stored.committed("lg", "T")[QUEUE_0] == 25

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.client.message import MessageExt
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.remoting.bodies.queues import MessageQueue
+
+QUEUE = MessageQueue("T", "a", 0)
+
+
+def message(offset: int, body: bytes = b"xy") -> MessageExt:
+    return MessageExt(
+        topic="T",
+        body=body,
+        tag=None,
+        keys=(),
+        properties={},
+        message_id=str(offset),
+        offset_message_id="",
+        queue=QUEUE,
+        queue_offset=offset,
+        physical_offset=0,
+        flag=0,
+        sys_flag=0,
+        reconsume_times=0,
+        born_timestamp=0,
+        born_host="",
+        store_timestamp=0,
+        store_host="",
+    )
+
+
+def test_an_empty_queue_commits_where_the_next_pull_begins() -> None:
+    held = ProcessQueue(QUEUE, 7)
+    assert held.committable == 7
+    held.put([], 12)
+    assert held.committable == 12
+
+
+def test_the_oldest_message_holds_the_offset_back() -> None:
+    held = ProcessQueue(QUEUE, 0)
+    held.put([message(0), message(1), message(2)], 3)
+    assert held.remove([message(2)]) == 0
+    assert held.remove([message(0)]) == 1
+    assert held.remove([message(1)]) == 3
+    assert (len(held), held.body_bytes, held.span) == (0, 0, 0)
+
+
+def test_what_is_held_already_is_not_taken_twice() -> None:
+    held = ProcessQueue(QUEUE, 0)
+    held.put([message(5), message(6)], 7)
+    assert held.put([message(4), message(5)], 7) == [message(4)]
+    assert (held.committable, held.span, held.body_bytes) == (4, 2, 6)
+
+
+def test_late_messages_are_a_prefix_of_what_was_started() -> None:
+    held = ProcessQueue(QUEUE, 0)
+    messages = [message(offset) for offset in range(4)]
+    held.put(messages, 4)
+    held.start(messages[:2], now_ms=100)
+    held.start(messages[3:], now_ms=100)
+    assert held.late(started_before_ms=99, count_max=16) == []
+    assert held.late(started_before_ms=100, count_max=16) == messages[:2]
+    assert held.late(started_before_ms=100, count_max=1) == messages[:1]
+
+
+def test_administrators_see_what_is_held() -> None:
+    held = ProcessQueue(QUEUE, 0)
+    held.put([message(3, bytes(1 << 20)), message(8)], 9)
+    info = held.info(committed=2)
+    assert (info.cached_msg_count, info.cached_msg_min_offset, info.cached_msg_max_offset) == (
+        2,
+        3,
+        8,
+    )
+    assert (info.cached_msg_size_in_mib, info.commit_offset) == (1, 2)
+
+
+@given(st.permutations(range(12)))
+def test_the_offset_is_that_of_the_first_unfinished_message(
+    order: list[int],
+) -> None:
+    """Whatever the order in which messages are finished."""
+    held = ProcessQueue(QUEUE, 0)
+    held.put([message(offset) for offset in range(12)], 12)
+    unfinished = set(range(12))
+    for offset in order:
+        unfinished.discard(offset)
+        assert held.remove([message(offset)]) == min(unfinished, default=12)

@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeFrom,
+    ConsumeResult,
+    InvalidArgument,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.callbacks import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    ResetConsumerClientOffset,
+)
+from cometmq.remoting.errors import ServerError, SubscriptionNotLatest
+
+PULL = RequestCode.PULL_MESSAGE
+BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+QUEUE_0 = MessageQueue("T", "broker-a", 0)
+
+
+class Recorder:
+    """A listener that keeps what it gets, and answers what a test wants."""
+
+    def __init__(self, answer: Callable[[list[MessageExt]], Any] = lambda _: None) -> None:
+        self.lists: list[list[MessageExt]] = []
+        self._answer = answer
+
+    async def __call__(self, messages: list[MessageExt]) -> Any:
+        self.lists.append(messages)
+        result = self._answer(messages)
+        return await result if isinstance(result, Awaitable) else result
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for messages in self.lists for message in messages]
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        return [message for messages in self.lists for message in messages]
+
+
+async def send(cluster: MemoryCluster, *messages: Message, queue: MessageQueue = QUEUE_0) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        for message in messages:
+            await producer.send(message, queue=queue)
+
+
+def texts(count: int, **fields: Any) -> list[Message]:
+    return [Message("T", b"%d" % number, **fields) for number in range(count)]
+
+
+def consumer_of(
+    cluster: MemoryCluster, listener: Any, options: PushOptions = FIRST, **more: Any
+) -> PushConsumer:
+    consumer = PushConsumer("cg", cluster.namesrv, listener=listener, options=options, **more)
+    consumer.subscribe("T")
+    return consumer
+
+
+# -- delivery ---------------------------------------------------------------------------------
+
+
+async def test_messages_come_to_the_listener_and_are_committed(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, *texts(20, tag="A", keys="k"))
+        await eventually(lambda: len(seen.bodies) == 20)
+        assert consumer.stats().consumed_count == 20
+    assert seen.bodies == [b"%d" % number for number in range(20)]
+    message = seen.messages[3]
+    assert (message.tag, message.keys, message.queue, message.queue_offset) == (
+        "A",
+        ("k",),
+        QUEUE_0,
+        3,
+    )
+    assert message.properties["MAX_OFFSET"] > message.properties["MIN_OFFSET"]
+    assert cluster.committed("cg", "T")[QUEUE_0] == 20
+
+
+async def test_plain_functions_run_on_threads(cluster: MemoryCluster) -> None:
+    names: list[str] = []
+
+    def listener(messages: list[MessageExt]) -> ConsumeResult:
+        names.append(threading.current_thread().name)
+        return ConsumeResult.SUCCESS
+
+    async with consumer_of(cluster, listener):
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(names) == 3)
+    assert all(name.startswith("cometmq-listener") for name in names)
+
+
+async def test_only_wanted_tags_come(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    consumer = consumer_of(cluster, seen)
+    consumer.subscribe("T", "A || B")
+    async with consumer:
+        await send(cluster, *[Message("T", tag.encode(), tag=tag) for tag in "ABCAB"])
+        await eventually(lambda: len(seen.bodies) == 4)
+        assert seen.bodies == [b"A", b"B", b"A", b"B"]
+
+
+async def test_lists_are_as_long_as_wanted(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(10))
+    seen = Recorder()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, batch_count_max=4)
+    async with consumer_of(cluster, seen, options):
+        await eventually(lambda: len(seen.bodies) == 10)
+    assert [len(messages) for messages in seen.lists] == [4, 4, 2]
+
+
+async def test_no_more_calls_run_at_once_than_wanted(cluster: MemoryCluster) -> None:
+    running, most = 0, 0
+    gate = asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    await send(cluster, *texts(10))
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=3)
+    async with consumer_of(cluster, listener, options) as consumer:
+        await eventually(lambda: running == 3)
+        gate.set()
+        await eventually(lambda: consumer.stats().consumed_count == 10)
+    assert most == 3
+
+
+async def test_a_full_queue_is_not_pulled(cluster: MemoryCluster) -> None:
+    gate = asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> None:
+        await gate.wait()
+
+    await send(cluster, *texts(60))
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, queue_count_max=10, pull_count_max=4, concurrency=2
+    )
+    async with consumer_of(cluster, listener, options) as consumer:
+        pulls = 3 + 3  # to pass 10 by lists of 4, and one pull that waits per other queue
+        await eventually(lambda: cluster.broker.requests[PULL] >= pulls)
+        gate.set()
+        await eventually(lambda: consumer.stats().consumed_count == 60)
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+async def test_a_failed_message_comes_again_with_its_topic(cluster: MemoryCluster) -> None:
+    def answer(messages: list[MessageExt]) -> None:
+        if messages[0].reconsume_times < 2:
+            raise ValueError("not yet")
+
+    seen = Recorder(answer)
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, Message("T", b"x", tag="A"))
+        await eventually(lambda: consumer.stats().consumed_count == 1)
+    assert [message.reconsume_times for message in seen.messages] == [0, 1, 2]
+    assert {message.topic for message in seen.messages} == {"T"}
+    assert len({message.message_id for message in seen.messages}) == 1
+    assert seen.messages[2].queue.topic == "%RETRY%cg"
+    assert cluster.committed("cg", "T")[QUEUE_0] == 1
+
+
+@pytest.mark.parametrize("wrong", [True, "ok", 1])
+async def test_a_wrong_answer_is_a_failure(cluster: MemoryCluster, wrong: object) -> None:
+    seen = Recorder(lambda messages: wrong if messages[0].reconsume_times == 0 else None)
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: consumer.stats().consumed_count == 1)
+    assert consumer.stats().failed_count == 1
+
+
+async def test_a_listener_that_cancels_itself_has_failed(cluster: MemoryCluster) -> None:
+    def answer(messages: list[MessageExt]) -> None:
+        if messages[0].reconsume_times == 0:
+            raise asyncio.CancelledError
+
+    async with consumer_of(cluster, Recorder(answer)) as consumer:
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: consumer.stats().consumed_count == 1)
+
+
+async def test_messages_die_at_once_or_after_the_last_attempt(cluster: MemoryCluster) -> None:
+    def answer(messages: list[MessageExt]) -> ConsumeResult:
+        is_bad = messages[0].body == b"bad"
+        return ConsumeResult.DEAD_LETTER if is_bad else ConsumeResult.RECONSUME_LATER
+
+    seen = Recorder(answer)
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=2)
+    async with consumer_of(cluster, seen, options):
+        await send(cluster, Message("T", b"bad"), Message("T", b"stubborn"))
+        await eventually(lambda: len(cluster.broker.dead) == 2)
+    assert seen.bodies.count(b"bad") == 1
+    assert seen.bodies.count(b"stubborn") == 3
+    assert {message.topic for message in cluster.broker.dead} == {"%DLQ%cg"}
+
+
+async def test_part_of_a_list_may_be_consumed(cluster: MemoryCluster) -> None:
+    def answer(messages: list[MessageExt]) -> ConsumeResult | None:
+        return ConsumeResult.consumed(2) if len(messages) == 4 else None
+
+    await send(cluster, *texts(4))
+    seen = Recorder(answer)
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, batch_count_max=4)
+    async with consumer_of(cluster, seen, options) as consumer:
+        await eventually(lambda: consumer.stats().consumed_count == 4)
+    again = [message.body for message in seen.messages if message.reconsume_times == 1]
+    assert sorted(again) == [b"2", b"3"]
+
+
+async def test_what_the_broker_does_not_take_back_is_sent_anew(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(BACK, ServerError("no such message"))
+    seen = Recorder(
+        lambda messages: ConsumeResult.RECONSUME_LATER if not messages[0].reconsume_times else None
+    )
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, Message("T", b"x", tag="A", keys="k"))
+        await eventually(lambda: consumer.stats().consumed_count == 1)
+    again = seen.messages[1]
+    assert (again.topic, again.reconsume_times, again.keys) == ("T", 1, ("k",))
+    assert again.message_id == seen.messages[0].message_id
+    assert again.properties["DELAY"] == "3"
+
+
+async def test_no_offset_passes_a_message_in_work(cluster: MemoryCluster) -> None:
+    gate = asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> None:
+        if messages[0].body == b"2":
+            await gate.wait()
+
+    await send(cluster, *texts(10))
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, persist_offset_interval_ms=10, drain_ms=20
+    )
+    async with consumer_of(cluster, listener, options) as consumer:
+        await eventually(lambda: consumer.stats().consumed_count == 9)
+        await eventually(lambda: cluster.committed("cg", "T").get(QUEUE_0) == 2)
+    assert cluster.committed("cg", "T")[QUEUE_0] == 2
+
+
+async def test_a_message_kept_for_too_long_is_given_back(cluster: MemoryCluster) -> None:
+    async def listener(messages: list[MessageExt]) -> None:
+        if not messages[0].reconsume_times:
+            await asyncio.Event().wait()
+
+    seen = Recorder(listener)  # type: ignore[arg-type]
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, consume_timeout_ms=50, drain_ms=20)
+    async with consumer_of(cluster, seen, options):
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: [m.reconsume_times for m in seen.messages] == [0, 1])
+    assert cluster.committed("cg", "T")[QUEUE_0] == 1
+
+
+async def test_closing_waits_for_the_listener_and_commits(cluster: MemoryCluster) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> None:
+        begun.set()
+        await gate.wait()
+
+    consumer = consumer_of(cluster, listener)
+    await consumer.start()
+    await send(cluster, Message("T", b"x"))
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        await begun.wait()
+        closing = group.create_task(consumer.close())
+        await eventually(lambda: consumer.state == "SHUTDOWN_ALREADY")
+        assert not closing.done()
+        gate.set()
+    assert cluster.committed("cg", "T")[QUEUE_0] == 1
+    assert not cluster.broker.groups["cg"]
+
+
+# -- where to begin ---------------------------------------------------------------------------
+
+
+async def test_a_new_group_begins_at_the_end(cluster: MemoryCluster) -> None:
+    await send(cluster, Message("T", b"old"))
+    seen = Recorder()
+    async with consumer_of(cluster, seen, PushOptions()):
+        await send(cluster, Message("T", b"new"))
+        await eventually(lambda: seen.bodies)
+    assert seen.bodies == [b"new"]
+
+
+async def test_what_comes_between_two_runs_is_not_skipped(cluster: MemoryCluster) -> None:
+    async with consumer_of(cluster, Recorder(), PushOptions()):
+        pass
+    await send(cluster, Message("T", b"between"))
+    seen = Recorder()
+    async with consumer_of(cluster, seen, PushOptions()):
+        await eventually(lambda: seen.bodies == [b"between"])
+
+
+async def test_a_new_group_may_begin_at_a_moment(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(3))
+    stored = cluster.messages("T")[0].store_timestamp
+    seen = Recorder()
+    options = PushOptions(consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp_ms=stored - 1)
+    async with consumer_of(cluster, seen, options):
+        await eventually(lambda: len(seen.bodies) == 3)
+
+
+async def test_an_offset_outside_the_queue_is_corrected(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(10))
+    cluster.broker.queues.expire("T", 0, 6)
+    cluster.broker.offsets["cg", "T", 0] = 2
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await eventually(lambda: len(seen.bodies) == 4)
+    assert seen.bodies == [b"6", b"7", b"8", b"9"]
+    assert cluster.committed("cg", "T")[QUEUE_0] == 10
+
+
+# -- sharing ----------------------------------------------------------------------------------
+
+
+async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) -> None:
+    first, second = consumer_of(cluster, Recorder()), consumer_of(cluster, Recorder())
+    async with first:
+        assert len(first.queues) == 4
+        async with second:
+            await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+            assert not set(first.queues) & set(second.queues)
+        await eventually(lambda: len(first.queues) == 4)
+
+
+async def test_every_message_comes_once_though_members_change(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await send(cluster, *texts(50))
+        await eventually(lambda: len(seen.bodies) == 50)
+        async with consumer_of(cluster, seen) as second:
+            await eventually(lambda: len(second.queues) == 2)
+            for queue_id in range(4):
+                await send(cluster, *texts(25), queue=MessageQueue("T", "broker-a", queue_id))
+            await eventually(lambda: len(seen.bodies) >= 150)
+    assert len({(m.queue, m.queue_offset) for m in seen.messages}) == 150
+
+
+async def test_brokers_that_stop_and_start_again_are_consumed_again(pair: MemoryCluster) -> None:
+    seen = Recorder()
+    broker = pair.brokers[1]
+    async with consumer_of(pair, seen):
+        await pair.stop_broker(broker)
+        await send(pair, Message("T", b"a"))
+        await eventually(lambda: seen.bodies == [b"a"])
+        await pair.start_broker(broker)
+        await send(pair, Message("T", b"b"), queue=MessageQueue("T", "broker-b", 0))
+        await eventually(lambda: seen.bodies == [b"a", b"b"])
+
+
+async def test_lost_connections_cost_nothing(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        cluster.broker.fail(PULL, DISCONNECT)
+        await send(cluster, *texts(5))
+        await eventually(lambda: len(set(seen.bodies)) == 5)
+
+
+async def test_a_broker_that_does_not_know_us_yet_is_asked_again_soon(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.fail(
+        PULL, SubscriptionNotLatest("the consumer's subscription not latest"), times=5
+    )
+    seen = Recorder()
+    await send(cluster, Message("T", b"x"))
+    async with consumer_of(cluster, seen):
+        await eventually(lambda: seen.bodies == [b"x"], timeout_s=1.5)
+
+
+async def test_a_topic_may_be_made_after_the_start(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    consumer = PushConsumer("cg", cluster.namesrv, listener=seen)
+    consumer.subscribe("Later")
+    async with consumer:
+        assert "cg" in cluster.broker.groups
+        cluster.create_topic("Later", queue_count=2)
+        await eventually(lambda: len(consumer.queues) == 2)
+
+
+# -- while running ----------------------------------------------------------------------------
+
+
+async def test_subscriptions_change_while_running(cluster: MemoryCluster) -> None:
+    cluster.create_topic("U", queue_count=1)
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        consumer.subscribe("U")
+        await eventually(lambda: MessageQueue("U", "broker-a", 0) in consumer.queues)
+        await send(cluster, Message("U", b"u"), queue=MessageQueue("U", "broker-a", 0))
+        await eventually(lambda: seen.bodies == [b"u"])
+        await consumer.unsubscribe("T")
+        assert {queue.topic for queue in consumer.queues} == {"U"}
+        await eventually(lambda: "T" not in _subscribed(cluster.broker))
+
+
+def _subscribed(broker: MemoryBroker) -> set[str]:
+    ((_, data),) = broker.groups["cg"].values()
+    return {subscription.topic for subscription in data.subscription_data_set}
+
+
+async def test_a_suspended_consumer_pulls_nothing(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, suspend_ms=30)
+    async with consumer_of(cluster, seen, options) as consumer:
+        await eventually(lambda: cluster.broker.requests[PULL] >= 5)
+        consumer.suspend()
+        await eventually(lambda: not cluster.broker.held_count)
+        await send(cluster, Message("T", b"x"))
+        assert not seen.bodies
+        consumer.resume()
+        await eventually(lambda: seen.bodies == [b"x"])
+
+
+# -- what brokers ask -------------------------------------------------------------------------
+
+
+async def ask(broker: MemoryBroker, code: RequestCode, header: Any, body: bytes = b"") -> Response:
+    ((peer, _),) = broker.groups["cg"].values()
+    return await peer.invoke(code, header, body, timeout_ms=3000)
+
+
+async def test_offsets_are_reset_from_outside(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await send(cluster, *texts(5))
+        await eventually(lambda: len(seen.bodies) == 5)
+        ((peer, _),) = cluster.broker.groups["cg"].values()
+        header = ResetConsumerClientOffset("T", "cg", timestamp=0, is_force=True)
+        peer.send(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            header,
+            encode_json(QueueOffsetTable({QUEUE_0: 3})),
+        )
+        await eventually(lambda: len(seen.bodies) == 7)
+    assert seen.bodies[5:] == [b"3", b"4"]
+
+
+async def test_a_consumer_tells_what_it_does(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, *texts(5))
+        await eventually(lambda: consumer.stats().consumed_count == 5)
+        header = GetConsumerRunningInfo("cg", consumer.client_id)
+        answer = await ask(cluster.broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        info = decode_json(ConsumerRunningInfo, answer.body)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert info.mq_table[QUEUE_0].commit_offset == 5
+        assert info.status_table["T"].consume_ok_tps > 0
+        status = await ask(
+            cluster.broker,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            GetConsumerStatusFromClient("T", "cg"),
+        )
+        assert decode_json(ConsumerStatus, status.body).message_queue_table[QUEUE_0] == 5
+        unknown = await ask(
+            cluster.broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            GetConsumerRunningInfo("other", "x"),
+        )
+        assert unknown.remark == "The Consumer Group <other> not exist in this consumer"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), [(b"good", "CR_SUCCESS"), (b"bad", "CR_THROW_EXCEPTION")]
+)
+async def test_one_message_is_consumed_on_request(
+    cluster: MemoryCluster, body: bytes, expected: str
+) -> None:
+    def answer(messages: list[MessageExt]) -> None:
+        if messages[0].body == b"bad":
+            raise ValueError("bad")
+
+    seen = Recorder(answer)
+    async with consumer_of(cluster, seen, PushOptions()) as consumer:
+        consumer.suspend()
+        await send(cluster, Message("T", body))
+        record = cluster.broker.queues.raw_record(0)
+        assert record is not None
+        answered = await ask(
+            cluster.broker,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            ConsumeMessageDirectly("cg", consumer.client_id),
+            record,
+        )
+    assert decode_json(ConsumeMessageDirectlyResult, answered.body).consume_result == expected
+
+
+# -- life -------------------------------------------------------------------------------------
+
+
+async def test_a_consumer_starts_once_and_only_with_a_group(cluster: MemoryCluster) -> None:
+    with pytest.raises(InvalidArgument, match="can not equal DEFAULT_CONSUMER"):
+        PushConsumer("DEFAULT_CONSUMER", listener=Recorder())
+    with pytest.raises(InvalidArgument, match="names no tag"):
+        consumer_of(cluster, Recorder()).subscribe("T", " || ")
+    consumer = consumer_of(cluster, Recorder())
+    with pytest.raises(ClientStateError):
+        consumer.suspend()
+    async with consumer:
+        with pytest.raises(ClientStateError, match="maybe started once"):
+            await consumer.start()
+
+
+async def test_heartbeats_are_answered_before_the_first_pull(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
+    options = PushOptions(api_timeout_ms=100)
+    async with consumer_of(cluster, Recorder(), options):
+        await eventually(lambda: cluster.broker.requests[PULL] > 0)
+    assert cluster.broker.requests[RequestCode.HEART_BEAT] >= 2
