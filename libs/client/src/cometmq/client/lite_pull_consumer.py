@@ -142,11 +142,17 @@ class LitePullConsumer(Client):
         wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
         return await self._polled().poll(wait_ms)
 
+    async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
+        """Return one message; None if none comes in time. The one before counts as consumed."""
+        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        messages = await self._polled().poll(wait_ms, count_max=1)
+        return messages[0] if messages else None
+
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Yield messages until the consumer is closed; each counts as consumed at the next."""
-        member = self._polled()
         while self.state is ClientState.RUNNING:
-            for message in await member.poll(self.options.poll_timeout_ms, count_max=1):
+            message = await self.next_message()
+            if message is not None:
                 yield message
 
     async def commit(self) -> None:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facade runs on its own thread, so the cluster does too."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeFrom,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PushOptions,
+)
+from cometmq.client.sync import AdminClient, LitePullConsumer, Producer, PushConsumer, loop_thread
+from cometmq.client.testing import MemoryCluster
+
+QUEUE_0 = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def served() -> Iterator[MemoryCluster]:
+    cluster = MemoryCluster()
+    cluster.create_topic("T")
+    loop_thread().run(cluster.start())
+    yield cluster
+    loop_thread().run(cluster.stop())
+
+
+def test_messages_go_through_without_an_event_loop(served: MemoryCluster) -> None:
+    arrived: queue.Queue[MessageExt] = queue.Queue()
+    consumer = PushConsumer(
+        "cg",
+        served.namesrv,
+        listener=lambda messages: [arrived.put(message) for message in messages] and None,
+        options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET),
+    )
+    consumer.subscribe("T", "A")
+    with consumer, Producer("pg", served.namesrv) as producer:
+        assert len(consumer.queues) == 4
+        result = producer.send(Message("T", b"one", tag="A"), queue=QUEUE_0)
+        assert arrived.get(timeout=5).message_id == result.message_id
+        producer.send_ordered(Message("T", b"two", tag="A"), "key")
+        producer.send_oneway(Message("T", b"three", tag="A"))
+        batch = [Message("T", b"four", tag="A")]
+        for part in producer.split_batch(batch):
+            producer.send_batch(part)
+        assert {arrived.get(timeout=5).body for _ in range(3)} == {b"two", b"three", b"four"}
+        assert producer.queues("T")[0] == QUEUE_0
+        assert producer.stats().sent_count == 4
+        consumer.suspend()
+        consumer.resume()
+    assert consumer.stats().failed_count == 0
+
+
+def test_iteration_commits_what_was_taken(served: MemoryCluster) -> None:
+    with Producer("pg", served.namesrv) as producer:
+        for number in range(5):
+            producer.send(Message("T", b"%d" % number), queue=QUEUE_0)
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    with LitePullConsumer("lg", served.namesrv, options=options) as consumer:
+        consumer.subscribe("T")
+        taken = [message.body for message, _ in zip(consumer, range(3), strict=False)]
+        assert taken == [b"0", b"1", b"2"]
+        consumer.seek(QUEUE_0, 1)
+        message = consumer.next_message()
+        assert message is not None
+        assert message.body == b"1"
+        consumer.commit()
+        assert consumer.offset_for_timestamp(QUEUE_0, 0) == 0
+        assert QUEUE_0 in consumer.queues
+        assert len(consumer.queues_of("T")) == 4
+    assert served.committed("lg", "T")[QUEUE_0] == 2
+
+
+def test_admin_calls_wait_for_their_result(served: MemoryCluster) -> None:
+    with AdminClient(served.namesrv) as admin:
+        assert admin.call(lambda a: a.topics()) == ["T", "TBW102"]
+        assert list(admin.call(lambda a: a.masters())) == ["broker-a"]
+
+
+def test_threads_may_share_a_producer(served: MemoryCluster) -> None:
+    with Producer("pg", served.namesrv) as producer:
+
+        def work() -> None:
+            for _ in range(50):
+                producer.send(Message("T", b"x"))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=20)
+        assert producer.stats().sent_count == 200
+    assert len(served.messages("T")) == 200
+
+
+def test_a_coroutine_listener_must_not_wait_for_its_own_loop(served: MemoryCluster) -> None:
+    errors: queue.Queue[Exception] = queue.Queue()
+    with Producer("pg", served.namesrv) as producer:
+
+        async def listener(messages: list[MessageExt]) -> None:
+            try:
+                producer.send(Message("T", b"again"))
+            except ClientStateError as error:
+                errors.put(error)
+
+        consumer = PushConsumer("cg", served.namesrv, listener=listener)
+        consumer.subscribe("T")
+        with consumer:
+            producer.send(Message("T", b"x"))
+            assert "must not call" in str(errors.get(timeout=5))
