@@ -8,7 +8,7 @@ Invariants
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cometmq.client.background import Signal
 from cometmq.client.clock import monotonic_ms
@@ -71,8 +71,8 @@ class PullGroup(GroupMember):
         """Begin to pull."""
         if self._assigned is None:
             await self._begin_sharing()
-        else:
-            self._background.spawn(self._take_assigned(), name="assign")
+        elif left := await self._take_assigned({queue.topic for queue in self._assigned}):
+            self._background.spawn(self._take_the_rest(left), name="assign")
 
     async def stop(self, *, is_committing: bool) -> None:
         """Pull no more; what was returned last counts as consumed if it is to be committed."""
@@ -195,14 +195,17 @@ class PullGroup(GroupMember):
     def _may_read(self) -> bool:
         return self._waiting_count < self._options.total_count_max
 
-    async def _take_assigned(self) -> None:
-        queues = self._assigned or ()
-        topics = {queue.topic for queue in queues}
+    async def _take_assigned(self, topics: Iterable[str]) -> list[str]:
+        """Read the assigned queues of topics; return the topics that could not be read yet."""
+        left = []
+        for topic in sorted(topics):
+            mine = [queue for queue in self._assigned or () if queue.topic == topic]
+            await self._instance.find_routes([topic])
+            if not await self._readers.take(topic, mine):
+                left.append(topic)
+        return left
+
+    async def _take_the_rest(self, topics: list[str]) -> None:
         while topics:
-            for topic in sorted(topics):
-                mine = [queue for queue in queues if queue.topic == topic]
-                await self._instance.find_routes([topic])
-                if await self._readers.take(topic, mine):
-                    topics.discard(topic)
-            if topics:
-                await asyncio.sleep(1)
+            await asyncio.sleep(1)
+            topics = await self._take_assigned(topics)
