@@ -19,7 +19,7 @@ from cometmq.client import (
     SendStatus,
 )
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.content import create_topic, named, received, sent
+from cometmq.peers.content import named, received, sent
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 
@@ -30,17 +30,9 @@ DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
-def server(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
+def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
     """Both makers, in the short form too: this is the client's own proof."""
     return running(request.param)
-
-
-@pytest.fixture
-def topic(server: Cluster, fresh_name: Callable[[str], str]) -> str:
-    """A topic of four queues that no other test uses."""
-    name = fresh_name("OwnTopic")
-    create_topic(server.namesrv_addr, server.broker_addrs, name)
-    return name
 
 
 def _messages(topic: str, *, count: int = COUNT, size: int = 5000) -> list[Message]:
@@ -99,16 +91,16 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_java_client_receives_what_our_producer_sent(
-    server: Cluster, java: ClientProgram, topic: str, group: str, way: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str, way: str
 ) -> None:
     """Bodies by SHA-256, tags, flags and properties."""
     messages = _messages(topic)
-    async with Producer(f"{group}Producer", server.namesrv_addr) as producer:
+    async with Producer(f"{group}Producer", cluster.namesrv_addr) as producer:
         results = await WAYS[way](producer, messages)
     assert {result.status for result in results} <= {SendStatus.SEND_OK}
 
     printed = java.run(
-        "consume", namesrv=server.namesrv_addr, topic=topic, group=group, count=COUNT
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=COUNT
     )
 
     arrived = {event["key"]: event for event in named(printed, "received")}
@@ -120,15 +112,15 @@ async def test_the_java_client_receives_what_our_producer_sent(
 
 
 async def test_send_results_name_the_places(
-    server: Cluster, java: ClientProgram, topic: str, group: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     """Queue, offset and both ids are those that other clients see."""
     messages = _messages(topic, count=8, size=200)
-    async with Producer(f"{group}Producer", server.namesrv_addr) as producer:
+    async with Producer(f"{group}Producer", cluster.namesrv_addr) as producer:
         results = await _send_each(producer, messages)
 
     ids = ",".join(result.offset_message_id for result in results)
-    viewed = java.run("view", namesrv=server.namesrv_addr, topic=topic, ids=ids)
+    viewed = java.run("view", namesrv=cluster.namesrv_addr, topic=topic, ids=ids)
 
     assert received(viewed) == _digests(messages)
     for event, result in zip(named(viewed, "received"), results, strict=True):
@@ -174,12 +166,12 @@ class Collector:
 
 
 def _consumer(
-    server: Cluster, group: str, topic: str, listener: Collector, tags: str = "*"
+    cluster: Cluster, group: str, topic: str, listener: Collector, tags: str = "*"
 ) -> PushConsumer:
     """A push consumer that begins at the first message."""
     consumer = PushConsumer(
         group,
-        server.namesrv_addr,
+        cluster.namesrv_addr,
         listener=listener,
         options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET),
     )
@@ -188,26 +180,26 @@ def _consumer(
 
 
 async def _send_by_java(
-    server: Cluster, java: ClientProgram, topic: str, **options: object
+    cluster: Cluster, java: ClientProgram, topic: str, **options: object
 ) -> dict[str, str]:
     """Content that the Java client sent."""
     options = {"count": COUNT, "size": 5000, "key": "java", "tags": "TagA,TagB", **options}
     return sent(
         await asyncio.to_thread(
-            java.run, "send", namesrv=server.namesrv_addr, topic=topic, **options
+            java.run, "send", namesrv=cluster.namesrv_addr, topic=topic, **options
         )
     )
 
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])
 async def test_our_push_consumer_receives_what_java_sent(
-    server: Cluster, java: ClientProgram, topic: str, group: str, mode: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str, mode: str
 ) -> None:
     """Compressed bodies and batches too."""
-    wanted = await _send_by_java(server, java, topic, mode=mode)
+    wanted = await _send_by_java(cluster, java, topic, mode=mode)
     listener = Collector(set(wanted))
 
-    async with _consumer(server, group, topic, listener):
+    async with _consumer(cluster, group, topic, listener):
         await listener.wait()
 
     assert listener.digests() == wanted
@@ -216,27 +208,27 @@ async def test_our_push_consumer_receives_what_java_sent(
 
 
 async def test_our_push_consumer_filters_by_tag(
-    server: Cluster, java: ClientProgram, topic: str, group: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     """Half of the messages have the tag."""
-    wanted = await _send_by_java(server, java, topic)
+    wanted = await _send_by_java(cluster, java, topic)
     half = {key: digest for number, (key, digest) in enumerate(wanted.items()) if number % 2}
     listener = Collector(set(half))
 
-    async with _consumer(server, group, topic, listener, "TagB || TagC"):
+    async with _consumer(cluster, group, topic, listener, "TagB || TagC"):
         await listener.wait()
 
     assert listener.digests() == half
 
 
 async def test_a_message_that_our_consumer_refuses_comes_back(
-    server: Cluster, java: ClientProgram, topic: str, group: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     """By way of the broker's retry topic, ten seconds later."""
-    wanted = await _send_by_java(server, java, topic, count=3)
+    wanted = await _send_by_java(cluster, java, topic, count=3)
     listener = Collector(set(wanted), fail_first=1)
 
-    async with _consumer(server, group, topic, listener):
+    async with _consumer(cluster, group, topic, listener):
         await listener.wait()
 
     assert listener.digests() == wanted
@@ -246,12 +238,12 @@ async def test_a_message_that_our_consumer_refuses_comes_back(
 
 
 async def test_our_consumer_shares_with_a_java_consumer(
-    server: Cluster, java: ClientProgram, topic: str, group: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     """One group, two makers of clients: each message goes to one of them."""
     theirs = java.start(
         "consume",
-        namesrv=server.namesrv_addr,
+        namesrv=cluster.namesrv_addr,
         topic=topic,
         group=group,
         count=10_000,
@@ -259,10 +251,10 @@ async def test_our_consumer_shares_with_a_java_consumer(
     )
     listener = Collector({"never"})
     with theirs:
-        async with _consumer(server, group, topic, listener) as ours:
+        async with _consumer(cluster, group, topic, listener) as ours:
             await asyncio.to_thread(theirs.wait_for, "started")
             await _until(lambda: len(ours.queues) == 2, "half of the queues")
-            wanted = await _send_by_java(server, java, topic)
+            wanted = await _send_by_java(cluster, java, topic)
             await _until(
                 lambda: len(listener.digests() | received(theirs.events())) == COUNT,
                 "every message at one of the two",
@@ -274,17 +266,17 @@ async def test_our_consumer_shares_with_a_java_consumer(
 
 
 async def test_progress_of_our_consumer_is_known_to_the_java_client(
-    server: Cluster, java: ClientProgram, topic: str, group: str
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     """Ours consumes the first half, Java's continues with the second."""
-    first = await _send_by_java(server, java, topic, key="first")
+    first = await _send_by_java(cluster, java, topic, key="first")
     listener = Collector(set(first))
-    async with _consumer(server, group, topic, listener):
+    async with _consumer(cluster, group, topic, listener):
         await listener.wait()
-    second = await _send_by_java(server, java, topic, key="second")
+    second = await _send_by_java(cluster, java, topic, key="second")
 
     printed = java.run(
-        "consume", namesrv=server.namesrv_addr, topic=topic, group=group, count=COUNT
+        "consume", namesrv=cluster.namesrv_addr, topic=topic, group=group, count=COUNT
     )
 
     assert received(printed) == second

@@ -17,6 +17,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Push consumer that ends after a number of different messages or at a deadline. */
 final class Consume {
+    /** The last listener call must end before the offsets are stored. */
+    private static final int SHUTDOWN_MS = 5000;
+
     private final Options options;
     private final int failFirst;
     private final CountDownLatch wanted;
@@ -35,6 +38,7 @@ final class Consume {
             options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setMaxReconsumeTimes(options.number("max-reconsume-times", -1));
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
+        consumer.setAwaitTerminationMillisWhenShutdown(SHUTDOWN_MS);
         String sql = options.text("sql", "");
         if (sql.isEmpty()) {
             consumer.subscribe(options.text("topic"), options.text("tags", "*"));
