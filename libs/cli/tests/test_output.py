@@ -39,7 +39,7 @@ def test_a_pipe_is_not_cut_to_a_width(capsys):
 def test_facts_are_names_and_values(capsys):
     print_facts({"broker_name": "broker-a", "messages": 1000}, as_json=False)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["broker_name", "broker-a"],
+        ["broker", "name", "broker-a"],
         ["messages", "1,000"],
     ]
     print_facts({"broker_name": "broker-a"}, as_json=True)

@@ -84,7 +84,7 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
             "standalone",
             *suite_options(tmp_path / "data", http_port),
             name=name,
-            ready="cometmq --help",
+            ready="cluster",
         )
         text = child.log()
         assert str(tmp_path / "data") in text
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 
 
 def test_a_store_that_another_process_uses_is_one_line(start, tmp_path):
-    start("standalone", *suite_options(tmp_path / "data"), ready="cometmq --help")
+    start("standalone", *suite_options(tmp_path / "data"), ready="cluster")
     line = refuse("standalone", *suite_options(tmp_path / "data"), cwd=tmp_path)
     assert str(tmp_path / "data") in line
 

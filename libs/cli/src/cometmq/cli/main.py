@@ -16,6 +16,8 @@ from cometmq.cli.lazy import CommandInfo, LazyGroup
 from cometmq.remoting.errors import CometError
 
 PROGRAMS: Final = "Programs"
+MESSAGES: Final = "Messages"
+ADMIN: Final = "Administration"
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "standalone": CommandInfo(
@@ -23,6 +25,14 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "namesrv": CommandInfo("cometmq.cli.programs.namesrv", "Run a name server.", PROGRAMS),
     "broker": CommandInfo("cometmq.cli.programs.broker", "Run a broker.", PROGRAMS),
+    "produce": CommandInfo("cometmq.cli.produce", "Send messages.", MESSAGES),
+    "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
+    "topic": CommandInfo("cometmq.cli.topics", "List, create, delete, describe topics.", ADMIN),
+    "group": CommandInfo(
+        "cometmq.cli.groups", "List, create, delete, describe consumer groups.", ADMIN
+    ),
+    "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
+    "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
 }
 
 

@@ -4,6 +4,7 @@
 Both still speak the remoting protocol over loopback, so what works here works apart.
 """
 
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -32,6 +33,7 @@ from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import Loaded, load
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # only when the user names another host
 
 app = typer.Typer(add_completion=False)
@@ -155,8 +157,16 @@ def banner(suite: Suite, namesrv: str, broker: Sequence[str], admin: AdminHttp) 
     ]
     if suite.http_port >= 0:
         lines.append(f"  metrics      http://{suite.host}:{admin.port}/metrics")
+    option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     lines += [
         f"Give RocketMQ clients the name server address {namesrv}, or type in another terminal:",
-        "  cometmq --help",
+        f"  {program()} produce{option} -t hello 'Hello, world'",
+        f"  {program()} consume{option} hello --from first",
+        f"  {program()} cluster{option}",
     ]
     return "\n".join(lines)
+
+
+def program() -> str:
+    """Return how to call us: by name where the shell finds it, else by path."""
+    return "cometmq" if shutil.which("cometmq") is not None else sys.argv[0]

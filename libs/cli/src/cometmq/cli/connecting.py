@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands that speak to servers have in common: whom to ask, how to run, how to fail."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.errors import CometError
+
+T = TypeVar("T")
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+Namesrv = Annotated[
+    str,
+    typer.Option(
+        "-n", "--namesrv", envvar="NAMESRV_ADDR", help="Name servers, host:port;host:port."
+    ),
+]
+Cluster = Annotated[
+    str | None, typer.Option("-c", "--cluster", help="Only the brokers of this cluster.")
+]
+
+
+def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+    """Put a question to the cluster and return its answer."""
+
+    async def asked() -> T:
+        async with AdminClient(namesrv) as admin:
+            return await question(admin)
+
+    return run(asked())
+
+
+def run(
+    main: Coroutine[Any, Any, T],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """Run a command on a loop; Ctrl-C and SIGTERM let it leave in order."""
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(guarded())
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+    except InvalidArgument as error:
+        raise wrong_usage(str(error)) from error
+
+
+def wrong_usage(line: str) -> typer.Exit:
+    """Print one line; return the exit of a command that was called wrongly."""
+    typer.echo(f"cometmq: {line}", err=True)
+    return typer.Exit(EXIT_USAGE)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error that a person can mend, else the first of all."""
+    mendable, others = errors.split(CometError)
+    group = mendable or others
+    assert group is not None
+    error = group.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return _first(error)
+    return wrong_usage(str(error)) if isinstance(error, InvalidArgument) else error

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq consume`: print messages, as a member of a group or as an onlooker.
+
+With a group the broker pushes, shares the queues among the members and remembers what was
+printed. Without one every queue of the topic is read from the place that `--from` names, and
+nothing changes for anybody.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.broker.names import TOOLS_GROUP
+from cometmq.cli import message_json, times
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.client import (
+    ConsumeFrom,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    MessageExt,
+    MessageQueue,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.admin import AdminClient
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
+from cometmq.runtime.service import new_event_loop
+
+FIRST: Final = "first"
+LAST: Final = "last"
+WAITING_MAX: Final = 1_000
+"""Messages that are read and not yet printed, by an onlooker."""
+
+DRAIN_MS: Final = 500
+"""Time for the last printed message to be counted; the one behind it is waited for in vain."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Topic = Annotated[str, typer.Argument(help="Topic to read.")]
+Group = Annotated[
+    str | None, typer.Option("-g", "--group", help="Consume for this group, which remembers.")
+]
+Tag = Annotated[str, typer.Option("--tag", help="Only these tags: 'A || B'.")]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="first, last or a moment (2026-11-20T10:00, 90m); for a group where it has no offset.",
+    ),
+]
+Queue = Annotated[
+    str | None, typer.Option("--queue", help="Only this queue: broker:number; without a group.")
+]
+Offset = Annotated[int | None, typer.Option(min=0, help="Begin at this offset of --queue.")]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="End after so many messages.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=0.001, help="End when nothing came for so many seconds.")
+]
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", help="Print each message as one line of JSON, with properties.")
+]
+
+
+@app.command()
+def consume(  # noqa: PLR0913  # one parameter per option
+    topic: Topic,
+    *,
+    group: Group = None,
+    tag: Tag = "*",
+    start: From = LAST,
+    queue: Queue = None,
+    offset: Offset = None,
+    count_max: Max = None,
+    timeout: Timeout = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Print messages until Ctrl-C; exit status 1 if --timeout ends it before --max."""
+    if queue is not None and group is not None:
+        raise wrong_usage("--queue: the queues of a group are shared by its members")
+    if offset is not None and queue is None:
+        raise wrong_usage("--offset: needs --queue")
+
+    async def main() -> int:
+        if group is not None:
+            source = _as_member(namesrv, topic, group, tag, start)
+        else:
+            source = _as_onlooker(namesrv, topic, tag, start, queue, offset)
+        async with source as messages:
+            return await _print_all(messages, count_max, timeout, as_json=as_json)
+
+    printed = run(main(), loop_factory=new_event_loop)
+    if count_max is not None and printed < count_max:
+        typer.echo(f"cometmq: only {printed} of {count_max} messages came in time", err=True)
+        raise typer.Exit(1)
+
+
+# -- printing ---------------------------------------------------------------------------------
+
+
+class Printed:
+    """A message on its way to the output; it counts as consumed once it is printed."""
+
+    def __init__(self, message: MessageExt) -> None:
+        """Not printed yet."""
+        self.message = message
+        self.done = asyncio.Event()
+
+
+Source = asyncio.Queue[Printed]
+
+
+async def _print_all(
+    source: Source, count_max: int | None, timeout_s: float | None, *, as_json: bool
+) -> int:
+    """Print what comes; return how many messages it was."""
+    out = sys.stdout.buffer
+    count = 0
+    while count != count_max:
+        try:
+            async with asyncio.timeout(timeout_s):
+                printed = await source.get()
+        except TimeoutError:
+            break
+        message = printed.message
+        out.write((message_json.render(message) if as_json else message.body) + b"\n")
+        if source.empty() or count + 1 == count_max:
+            out.flush()
+        printed.done.set()
+        count += 1
+    return count
+
+
+# -- where messages come from -----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _as_member(
+    namesrv: str, topic: str, group: str, tag: str, start: str
+) -> AsyncIterator[Source]:
+    """Consume for a group: what is not printed at the end comes again, to whoever asks next."""
+    source = Source(1)
+
+    async def listen(messages: list[MessageExt]) -> None:
+        for message in messages:
+            printed = Printed(message)
+            await source.put(printed)
+            await printed.done.wait()
+
+    consume_from, moment_ms = _group_start(start)
+    options = PushOptions(
+        consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
+    )
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer.subscribe(topic, tag)
+    async with AdminClient(namesrv) as admin:
+        await admin.route(topic)  # says that there is no such topic
+    async with consumer:
+        yield source
+
+
+def _group_start(start: str) -> tuple[ConsumeFrom, int]:
+    if start == FIRST:
+        return ConsumeFrom.FIRST_OFFSET, 0
+    if start == LAST:
+        return ConsumeFrom.LAST_OFFSET, 0
+    return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms())
+
+
+@asynccontextmanager
+async def _as_onlooker(
+    namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
+) -> AsyncIterator[Source]:
+    """Read queues without being noticed: no offset is stored."""
+    async with AdminClient(namesrv) as admin:
+        queues = _chosen(await admin.queues(topic), topic, queue)
+        begins = {chosen: await _begin(admin, chosen, start, offset) for chosen in queues}
+    consumer = LitePullConsumer(
+        TOOLS_GROUP,
+        namesrv,
+        options=LitePullOptions(auto_commit=False, pull_count_max=32),
+        offsets=GivenOffsets(begins),
+    )
+    consumer.assign(begins, tag)
+    source = Source(WAITING_MAX)
+
+    async def read() -> None:
+        while True:
+            for message in await consumer.poll():
+                await source.put(Printed(message))
+
+    async with consumer, asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(read())
+        yield source
+        task.cancel()
+
+
+def _chosen(queues: Iterable[MessageQueue], topic: str, wanted: str | None) -> list[MessageQueue]:
+    if wanted is None:
+        return list(queues)
+    found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
+    if not found:
+        names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
+        raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
+    return found
+
+
+async def _begin(admin: AdminClient, queue: MessageQueue, start: str, offset: int | None) -> int:
+    if offset is not None:
+        least, end = await admin.min_offset(queue), await admin.max_offset(queue)
+        if not least <= offset <= end:
+            raise InvalidArgument(f"--offset {offset}: the queue has {least} to {end}")
+        return offset
+    if start == FIRST:
+        return await admin.min_offset(queue)
+    if start == LAST:
+        return await admin.max_offset(queue)
+    return await admin.search_offset(queue, times.parsed(start, now_ms=wall_ms()))
+
+
+class GivenOffsets:
+    """The places that an onlooker begins at; nothing is stored anywhere."""
+
+    def __init__(self, begins: Mapping[MessageQueue, int]) -> None:
+        """Begin there."""
+        self._offsets = dict(begins)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return where to begin."""
+        return self._offsets.get(queue)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return how far we are."""
+        return self._offsets.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Note how far we are."""
+        if is_reset or offset > self._offsets.get(queue, -1):
+            self._offsets[queue] = offset
+
+    async def persist(self, _queues: Iterable[MessageQueue]) -> None:
+        """Store nothing: that is the point."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue."""
+        self._offsets.pop(queue, None)

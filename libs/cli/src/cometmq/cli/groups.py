@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq group`: look at consumer groups and their members, create and delete them."""
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+
+from cometmq.broker.names import TOOLS_GROUP, is_system_group
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import ConsumerNotOnline
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at consumer groups and their members, create and delete them.",
+)
+
+Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
+
+
+class Members(msgspec.Struct, frozen=True):
+    """A group as its settings and its connected members tell."""
+
+    group: str
+    config: SubscriptionGroupConfig
+    online: ConsumerConnections | None
+
+    @property
+    def count(self) -> int:
+        """How many members are connected."""
+        return len(self.online.connection_set) if self.online is not None else 0
+
+    @property
+    def model(self) -> str | None:
+        """Who gets a message."""
+        return self.online.message_model if self.online is not None else None
+
+
+def is_ours(group: str) -> bool:
+    """Whether people made a group, rather than the servers for themselves."""
+    return group != TOOLS_GROUP and not is_system_group(group) and group not in _JAVA_GROUPS
+
+
+_JAVA_GROUPS = frozenset(
+    {
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+    }
+)  # what every broker makes at its start
+
+
+async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupConfig) -> Members:
+    """Ask the brokers who is connected."""
+    try:
+        return Members(group, config, await admin.consumer_connections(group))
+    except ConsumerNotOnline:
+        return Members(group, config, None)
+
+
+async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
+    """Return the settings of a group; ClientError if no broker knows it."""
+    config = (await admin.groups()).get(group)
+    if config is None:
+        raise ClientError(f"no broker knows the consumer group {group}")
+    return config
+
+
+@app.command("list")
+def list_groups(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    with_all: Annotated[bool, typer.Option("--all", help="Also those of the system.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the consumer groups with their connected members."""
+
+    async def question(admin: AdminClient) -> list[Members]:
+        return [
+            await members_of(admin, group, config)
+            for group, config in (await admin.groups()).items()
+            if with_all or is_ours(group)
+        ]
+
+    rows: list[list[Cell]] = [
+        [
+            found.group,
+            found.count,
+            found.model,
+            ",".join(sorted(found.online.subscription_table)) if found.online else None,
+            found.config.retry_max_times,
+            found.config.consume_enable,
+        ]
+        for found in ask(namesrv, question)
+    ]
+    columns = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
+    print_rows(columns, rows, as_json=as_json)
+
+
+@app.command()
+def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
+    """Show the members of a group, what they subscribe to, and its settings."""
+
+    async def question(admin: AdminClient) -> Members:
+        return await members_of(admin, group, await known_group(admin, group))
+
+    found = ask(namesrv, question)
+    connections: list[dict[str, Cell]] = []
+    subscriptions: list[dict[str, Cell]] = []
+    if found.online is not None:
+        connections = [
+            {
+                "client": connection.client_id,
+                "address": connection.client_addr,
+                "language": connection.language,
+                "version": connection.version,
+            }
+            for connection in found.online.connection_set
+        ]
+        subscriptions = [
+            {"topic": topic, "type": wanted.expression_type, "expression": wanted.sub_string}
+            for topic, wanted in sorted(found.online.subscription_table.items())
+        ]
+    facts = _facts(found)
+    if as_json:
+        print_json({**facts, "members": connections, "subscriptions": subscriptions})
+        return
+    print_facts(facts, as_json=False)
+    if found.online is None:
+        typer.echo("No member is connected.")
+        return
+    _print_section("Members", connections)
+    _print_section("Subscriptions", subscriptions)
+
+
+def _facts(found: Members) -> dict[str, Cell]:
+    config, online = found.config, found.online
+    return {
+        "group": found.group,
+        "model": found.model,
+        "consume_from": online.consume_from_where if online is not None else None,
+        "consume_type": online.consume_type if online is not None else None,
+        "enabled": config.consume_enable,
+        "broadcast_enabled": config.consume_broadcast_enable,
+        "retries": config.retry_max_times,
+        "retry_queues": config.retry_queue_nums,
+    }
+
+
+def _print_section(title: str, rows: list[dict[str, Cell]]) -> None:
+    typer.echo()
+    columns = [name.capitalize() for name in rows[0]] if rows else []
+    print_rows(columns, [list(row.values()) for row in rows], as_json=False, title=title)
+
+
+@app.command()
+def create(
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    retries: Annotated[int, typer.Option(min=-1, help="Deliveries before a message is dead.")] = 16,
+    *,
+    enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
+    broadcast: Annotated[bool, typer.Option(help="Whether it may broadcast.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Create a consumer group, or change it."""
+    config = SubscriptionGroupConfig(
+        group_name=group,
+        retry_max_times=retries,
+        consume_enable=enabled,
+        consume_broadcast_enable=broadcast,
+    )
+
+    async def question(admin: AdminClient) -> None:
+        await admin.create_group(config, cluster=cluster)
+
+    ask(namesrv, question)
+    facts: dict[str, Cell] = {"group": group, "enabled": enabled, "retries": retries}
+    print_facts(facts, as_json=as_json)
+
+
+@app.command()
+def delete(
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    *,
+    offsets: Annotated[
+        bool, typer.Option("--offsets/--keep-offsets", help="Whether its offsets go too.")
+    ] = True,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a consumer group; asks first on a terminal."""
+
+    async def question(admin: AdminClient) -> None:
+        await known_group(admin, group)
+        await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete the consumer group {group}?", abort=True)
+    ask(namesrv, question)
+    print_facts({"deleted": group, "offsets_deleted": offsets}, as_json=as_json)

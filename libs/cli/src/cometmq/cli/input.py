@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of a file, a pipe or a keyboard, read without holding up the loop.
+
+The reader is a daemon thread that uses the bare file descriptor: one that waits for a keyboard
+must not keep the process from ending.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from threading import Thread
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 16
+CHUNKS_MAX: Final = 8
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield lines without their ends; a last one may lack its end. OSError if reading fails."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_MAX)
+
+    def read() -> None:
+        chunk: bytes | OSError = b"-"
+        while chunk and isinstance(chunk, bytes):
+            try:
+                chunk = os.read(descriptor, CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            waiting = chunks.put(chunk)
+            try:
+                asyncio.run_coroutine_threadsafe(waiting, loop).result()
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                waiting.close()
+                return
+
+    Thread(target=read, name="read-lines", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise chunk
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq lag`: what groups have not consumed yet, in messages and in time."""
+
+import asyncio
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from cometmq.broker.names import TOOLS_GROUP
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.groups import is_ours, known_group, members_of
+from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
+from cometmq.client.admin import AdminClient, QueueLag
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.errors import CommandError, NoPermission
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.record import decode_records
+
+QUEUE_COLUMNS: Final = (
+    "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Seconds behind",
+)  # fmt: skip
+GROUP_COLUMNS: Final = ("Group", "Members", "Topics", "Queues", "Lag", "Seconds behind")
+_PULL_FLAGS: Final = int(PullSysFlag.SUBSCRIPTION)
+_NOTHING_THERE: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """How far a group is in one queue."""
+
+    queue: MessageQueue
+    min_offset: int
+    committed: int
+    max_offset: int
+    lag: int
+    behind_s: float | None
+    """Age of the first message that is not consumed; 0 if all is, None if it cannot be read."""
+
+    def row(self) -> list[Cell]:
+        """Return what is shown."""
+        queue = self.queue
+        offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.behind_s]
+        return [queue.topic, queue.broker_name, queue.queue_id, *offsets]
+
+
+@app.command()
+def lag(
+    group: Annotated[str | None, typer.Argument(help="A consumer group; all without one.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what groups have not consumed yet; for one group by queue, with its retry topic."""
+    if group is None:
+        _print_groups(namesrv, topic, as_json=as_json)
+        return
+
+    async def question(admin: AdminClient) -> list[QueueState]:
+        await known_group(admin, group)
+        return await queue_states(admin, group, topic)
+
+    states = ask(namesrv, question)
+    total, behind_s = _total(states)
+    rows = [state.row() for state in states]
+    if as_json:
+        queues = as_objects(QUEUE_COLUMNS, rows)
+        print_json({"group": group, "lag": total, "seconds_behind": behind_s, "queues": queues})
+        return
+    behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
+    title = f"{group}: {total:,} messages in {len(states)} queues{behind}"
+    print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title)
+
+
+def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        rows: list[list[Cell]] = []
+        for group, config in (await admin.groups()).items():
+            states = await queue_states(admin, group, topic) if is_ours(group) else []
+            if states:
+                members = (await members_of(admin, group, config)).count
+                topics = {state.queue.topic for state in states}
+                rows.append([group, members, len(topics), len(states), *_total(states)])
+        return rows
+
+    print_rows(GROUP_COLUMNS, ask(namesrv, question), as_json=as_json)
+
+
+def _total(states: list[QueueState]) -> tuple[int, float | None]:
+    behind = [state.behind_s for state in states if state.behind_s is not None]
+    return sum(state.lag for state in states), max(behind, default=None)
+
+
+# -- asking -----------------------------------------------------------------------------------
+
+
+async def queue_states(
+    admin: AdminClient, group: str, topic: str | None = None
+) -> list[QueueState]:
+    """Return how far a group is in every queue that it has an offset in."""
+    lags = await admin.lag(group, topic)
+    masters = await admin.masters()
+    async with asyncio.TaskGroup() as tasks:
+        states = [
+            tasks.create_task(_queue_state(masters[found.queue.broker_name], found))
+            for found in lags
+        ]
+    return [state.result() for state in states]
+
+
+async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
+    queue = found.queue
+    min_offset = await master.min_offset(queue.topic, queue.queue_id)
+    first = max(min_offset, found.committed_offset)
+    lag_count = max(0, found.max_offset - first)
+    behind_s: float | None = 0.0
+    if lag_count:
+        stored_ms = await _stored_ms(master, queue, first)
+        behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
+    return QueueState(
+        queue, min_offset, found.committed_offset, found.max_offset, lag_count, behind_s
+    )
+
+
+async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
+    """Return when the message at an offset was stored, by reading it."""
+    header = PullMessage(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=_PULL_FLAGS,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+    )
+    try:
+        response = await master.invoke(
+            RequestCode.PULL_MESSAGE, header, ok=(ResponseCode.SUCCESS, *_NOTHING_THERE)
+        )
+    except NoPermission:
+        return None  # nobody may read the topic at the moment
+    except CommandError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None  # deleted while we look
+        raise
+    records = decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
+    return records[0].store_timestamp if records else None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as JSON lines: what `consume --json` prints is what `produce --json-lines` reads.
+
+A body that is no UTF-8 text travels as `body_base64`. Of a received message only what a sender
+chooses is sent again; its place and its times are for people.
+"""
+
+from base64 import b64decode, b64encode
+from typing import Final
+
+import msgspec
+
+from cometmq.client import InvalidArgument, Message, MessageExt
+from cometmq.remoting.message.properties import RESERVED_KEYS
+
+
+class JsonMessage(msgspec.Struct, omit_defaults=True):
+    """One line."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    topic: str = ""
+    tag: str | None = None
+    keys: list[str] = []
+    properties: dict[str, str] = {}
+    delay_level: int = 0
+    message_id: str = ""
+    broker: str = ""
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    offset_message_id: str = ""
+    reconsume_times: int = 0
+    born_timestamp: int = 0
+    born_host: str = ""
+    store_timestamp: int = 0
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(JsonMessage)
+
+
+def render(message: MessageExt) -> bytes:
+    """Return a received message as one line, without its end."""
+    try:
+        text, encoded = message.body.decode(), None
+    except UnicodeDecodeError:
+        text, encoded = None, b64encode(message.body).decode()
+    own = {name: value for name, value in message.properties.items() if name not in RESERVED_KEYS}
+    return _encoder.encode(
+        JsonMessage(
+            body=text,
+            body_base64=encoded,
+            topic=message.topic,
+            tag=message.tag,
+            keys=[key for key in message.keys if key != message.message_id],
+            properties=own,
+            message_id=message.message_id,
+            broker=message.queue.broker_name,
+            queue_id=message.queue.queue_id,
+            queue_offset=message.queue_offset,
+            offset_message_id=message.offset_message_id,
+            reconsume_times=message.reconsume_times,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            store_timestamp=message.store_timestamp,
+        )
+    )
+
+
+def parse(line: bytes, *, defaults: Message) -> Message:
+    """Return the message of one line; what it leaves out is that of `defaults`."""
+    try:
+        found = _decoder.decode(line)
+        body = b64decode(found.body_base64, validate=True) if found.body_base64 else b""
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidArgument(f"a line is no message: {error}: {line[:80]!r}") from error
+    return Message(
+        topic=defaults.topic,
+        body=body or (found.body or "").encode(),
+        tag=found.tag or defaults.tag,
+        keys=found.keys or defaults.keys,
+        properties={**defaults.properties, **found.properties},
+        delay_level=found.delay_level or defaults.delay_level,
+    )

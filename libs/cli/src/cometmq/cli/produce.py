@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq produce`: send messages from arguments, lines of a file, or standard input."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from cometmq.cli import message_json
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.cli.input import read_lines
+from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.client import Message, Producer, SendResult
+from cometmq.runtime.service import new_event_loop
+
+GROUP: Final = "CLI_PRODUCER"
+RESULTS_MAX: Final = 20
+"""So many messages are listed one by one; of more only the count is told."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Bodies = Annotated[
+    list[str] | None,
+    typer.Argument(help="Message bodies; without one, every line of standard input is a message."),
+]
+Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic; created if brokers allow it.")]
+File = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", help="Send every line of this file.", exists=True, dir_okay=False),
+]
+Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")]
+Keys = Annotated[list[str] | None, typer.Option("-k", "--key", help="Key; may be repeated.")]
+Properties = Annotated[
+    list[str] | None, typer.Option("-p", "--property", help="name=value; may be repeated.")
+]
+DelayLevel = Annotated[
+    int, typer.Option(min=0, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m ... 2h.")
+]
+Count = Annotated[
+    int | None,
+    typer.Option(
+        "--count", min=1, help="Send so many messages: bodies again and again, lines at most."
+    ),
+]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="Messages per second at most.")]
+InFlight = Annotated[
+    int, typer.Option(min=1, max=10_000, help="Sends at the same time; 1 keeps the order.")
+]
+JsonLines = Annotated[
+    bool,
+    typer.Option("--json-lines", help="Lines and bodies are JSON, as `consume --json` prints."),
+]
+
+
+class Sent(msgspec.Struct):
+    """What came of it."""
+
+    count: int = 0
+    skipped_count: int = 0
+    """Empty lines: a message has a body."""
+    results: list[SendResult] = []
+    seconds: float = 0.0
+
+
+@app.command()
+def produce(  # noqa: PLR0913  # one parameter per option
+    body: Bodies = None,
+    *,
+    topic: Topic,
+    file: File = None,
+    tag: Tag = None,
+    key: Keys = None,
+    properties: Properties = None,
+    delay_level: DelayLevel = 0,
+    count: Count = None,
+    rate: Rate = None,
+    in_flight: InFlight = 64,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json_lines: JsonLines = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages; exit status 1 at the first that is not stored."""
+    if body and file:
+        raise wrong_usage("give bodies or --file, not both")
+    defaults = Message(topic, b"", tag, key or (), _pairs(properties or ()), 0, delay_level)
+
+    def message_of(line: bytes) -> Message:
+        if json_lines:
+            return message_json.parse(line, defaults=defaults)
+        return msgspec.structs.replace(defaults, body=line)
+
+    async def main() -> Sent:
+        sent = Sent()
+        messages = _messages(_lines(body, file, count), message_of, sent, count)
+        begin = monotonic()
+        try:
+            async with Producer(GROUP, namesrv) as producer:
+                await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
+        except BaseException:
+            typer.echo(f"cometmq: {sent.count:,} messages were stored", err=True)
+            raise
+        sent.seconds = monotonic() - begin
+        return sent
+
+    _print(run(main(), loop_factory=new_event_loop), as_json=as_json)
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise wrong_usage(f"--property {name}: must be name=value")
+    return {name: value for name, _, value in pairs}
+
+
+# -- where messages come from -----------------------------------------------------------------
+
+
+async def _lines(
+    bodies: Sequence[str] | None, file: Path | None, count: int | None
+) -> AsyncIterator[bytes]:
+    """Yield bodies, again and again up to `count`, or lines."""
+    if bodies:
+        for number in range(count or len(bodies)):
+            yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
+        return
+    if file is None:
+        async for line in read_lines(sys.stdin.fileno()):
+            yield line
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        async for line in read_lines(descriptor):
+            yield line
+    finally:
+        os.close(descriptor)
+
+
+async def _messages(
+    lines: AsyncIterator[bytes],
+    message_of: Callable[[bytes], Message],
+    sent: Sent,
+    count: int | None,
+) -> AsyncIterator[Message]:
+    """Yield what is to be sent, at most `count`."""
+    made = 0
+    async for line in lines:
+        if not line:
+            sent.skipped_count += 1
+            continue
+        yield message_of(line)
+        made += 1
+        if made == count:
+            return
+
+
+# -- sending ----------------------------------------------------------------------------------
+
+
+async def _send_all(
+    producer: Producer,
+    messages: AsyncIterator[Message],
+    sent: Sent,
+    *,
+    rate: float | None,
+    in_flight: int,
+) -> None:
+    """Send with a bound on what is under way; the first failure ends it."""
+    room = asyncio.Semaphore(in_flight)
+    begin = monotonic()
+    number = 0
+
+    async def send(message: Message) -> None:
+        try:
+            result = await producer.send(message)
+        finally:
+            room.release()
+        sent.count += 1
+        if len(sent.results) < RESULTS_MAX:
+            sent.results.append(result)
+
+    async with asyncio.TaskGroup() as group:
+        async for message in messages:
+            await room.acquire()
+            if rate is not None:
+                await asyncio.sleep(max(0.0, begin + number / rate - monotonic()))
+            group.create_task(send(message))
+            number += 1
+
+
+def _print(sent: Sent, *, as_json: bool) -> None:
+    facts: dict[str, Cell] = {
+        "sent": sent.count,
+        "seconds": round(sent.seconds, 3),
+        "per_second": round(sent.count / sent.seconds) if sent.seconds else 0,
+    }
+    if sent.skipped_count:
+        facts["empty_lines_skipped"] = sent.skipped_count
+    columns = ("Message id", "Status", "Broker", "Queue", "Offset")
+    rows: list[list[Cell]] = [
+        [
+            result.message_id,
+            result.status.name,
+            result.queue.broker_name,
+            result.queue.queue_id,
+            result.queue_offset,
+        ]
+        for result in sent.results
+    ]
+    if as_json:
+        print_json({**facts, "first_results": as_objects(columns, rows)})
+    elif 0 < sent.count <= RESULTS_MAX:
+        print_rows(columns, rows, as_json=False)
+    else:
+        print_facts(facts, as_json=False)

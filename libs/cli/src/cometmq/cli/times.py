@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments on the command line: read and shown in one form."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cometmq.client.errors import InvalidArgument
+
+_AGO: Final = re.compile(r"(\d+)([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def shown(timestamp_ms: int) -> str | None:
+    """Return a moment as text in UTC; None for one that is not known."""
+    if timestamp_ms <= 0:
+        return None
+    moment = _EPOCH + timestamp_ms * _MILLISECOND
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parsed(text: str, *, now_ms: int) -> int:
+    """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` ago, or such a number.
+
+    A moment without zone is one of this machine's.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now_ms - int(ago[1]) * _UNIT_S[ago[2]] * 1000
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{text} is no moment: give 2026-11-20T10:00, 90m (ago) or milliseconds since 1970"
+        ) from error
+    return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND

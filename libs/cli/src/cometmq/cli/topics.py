@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq topic`: look at topics, create and delete them."""
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.broker.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask, wrong_usage
+from cometmq.cli.output import AsJson, Cell, print_facts, print_rows
+from cometmq.cli.times import shown
+from cometmq.client.admin import AdminClient
+from cometmq.remoting.bodies.route import TopicRoute
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.message.flags import Perm
+
+QUEUES_MAX: Final = 16_384
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at topics, create and delete them.",
+)
+
+Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
+Permission = Annotated[str, typer.Option(help="What clients may do: rw, r, w or none.")]
+Brokers = Annotated[
+    list[str] | None, typer.Option("-b", "--broker", help="Only this broker; may be repeated.")
+]
+_PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
+
+
+def permission_text(perm: int) -> str:
+    """Return what a permission allows."""
+    return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
+
+
+def kind_of(topic: str) -> str:
+    """Return what a topic is for."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dead letters"
+    if is_system_topic(topic) or topic.endswith(REPLY_SUFFIX):
+        return "system"
+    return "messages"
+
+
+# -- list -------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_topics(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    *,
+    with_all: Annotated[
+        bool, typer.Option("--all", help="Also those of the system, of retries, of dead letters.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics with their queues."""
+
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        masters = await admin.masters(cluster)
+        reserved = {*masters, *(await admin.cluster()).cluster_addr_table}
+        found: dict[str, dict[str, TopicConfig]] = {}
+        for name, master in masters.items():
+            for topic, config in (await master.topics()).items():
+                found.setdefault(topic, {})[name] = config
+        return [
+            _row(topic, "system" if topic in reserved else kind_of(topic), configs)
+            for topic, configs in sorted(found.items())
+        ]
+
+    rows = ask(namesrv, question)
+    if not with_all:
+        rows = [row for row in rows if row[1] == "messages"]
+    columns = ("Topic", "Kind", "Brokers", "Read queues", "Write queues", "Permission")
+    print_rows(columns, rows, as_json=as_json)
+
+
+def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:
+    permissions = {permission_text(config.perm) for config in configs.values()}
+    return [
+        topic,
+        kind,
+        ",".join(configs),
+        sum(config.read_queue_nums for config in configs.values()),
+        sum(config.write_queue_nums for config in configs.values()),
+        "/".join(sorted(permissions)),
+    ]
+
+
+# -- create, delete ---------------------------------------------------------------------------
+
+
+@app.command()
+def create(
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    broker: Brokers = None,
+    queues: Annotated[int, typer.Option(min=1, max=QUEUES_MAX, help="Queues per broker.")] = 8,
+    perm: Permission = "rw",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic, or change it."""
+    if perm not in _PERMISSIONS:
+        raise wrong_usage(f"--perm={perm}: must be one of {', '.join(_PERMISSIONS)}")
+
+    async def question(admin: AdminClient) -> list[str]:
+        return await admin.create_topic(
+            topic,
+            queue_count=queues,
+            perm=int(_PERMISSIONS[perm]),
+            cluster=cluster,
+            broker_names=broker,
+        )
+
+    names = ask(namesrv, question)
+    facts: dict[str, Cell] = {
+        "topic": topic,
+        "brokers": ",".join(names),
+        "queues": queues * len(names),
+        "permission": perm,
+    }
+    print_facts(facts, as_json=as_json)
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    *,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic with its messages; asks first on a terminal."""
+
+    async def question(admin: AdminClient) -> None:
+        await admin.route(topic)  # says that there is no such topic
+        await admin.delete_topic(topic, cluster=cluster)
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete the topic {topic} with all its messages?", abort=True)
+    ask(namesrv, question)
+    print_facts({"deleted": topic}, as_json=as_json)
+
+
+# -- describe, route --------------------------------------------------------------------------
+
+
+@app.command()
+def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
+    """Show begin, end and last message of each queue."""
+
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        return [
+            [
+                queue.broker_name,
+                queue.queue_id,
+                offsets.min_offset,
+                offsets.max_offset,
+                offsets.max_offset - offsets.min_offset,
+                shown(offsets.last_update_timestamp),
+            ]
+            for queue, offsets in (await admin.topic_stats(topic)).items()
+        ]
+
+    rows = ask(namesrv, question)
+    count = sum(row[4] for row in rows if isinstance(row[4], int))
+    print_rows(
+        ("Broker", "Queue", "Min", "Max", "Messages", "Last message"),
+        rows,
+        as_json=as_json,
+        title=f"{topic}: {len(rows)} queues, {count:,} messages",
+    )
+
+
+@app.command()
+def route(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
+    """Show which brokers have the topic, as clients see it."""
+
+    async def question(admin: AdminClient) -> TopicRoute:
+        return await admin.route(topic)
+
+    found = ask(namesrv, question)
+    queues = {data.broker_name: data for data in found.queue_datas}
+    rows: list[list[Cell]] = []
+    for data in sorted(found.broker_datas, key=lambda data: data.broker_name):
+        queue = queues.get(data.broker_name)
+        if queue is None:
+            continue
+        counts: list[Cell] = [
+            queue.read_queue_nums,
+            queue.write_queue_nums,
+            permission_text(queue.perm),
+        ]
+        rows += [
+            [data.cluster, data.broker_name, broker_id, address, *counts]
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+    columns = ("Cluster", "Broker", "Id", "Address", "Read queues", "Write queues", "Permission")
+    print_rows(columns, rows, as_json=as_json)
