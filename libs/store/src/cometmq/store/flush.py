@@ -64,16 +64,21 @@ class Flusher:
         "on_failure",
     )
 
-    def __init__(self, parts: Parts, on_failure: Callable[[Exception], None]) -> None:
-        """Begin with a log that is on the disk as far as it goes."""
+    def __init__(
+        self, parts: Parts, on_failure: Callable[[Exception], None], *, flushed_offset: int
+    ) -> None:
+        """Begin with a log that is certainly on the disk up to an offset.
+
+        After a kill what follows may be in the system's memory only.
+        """
         self._parts = parts
-        self._log = log = parts.commit_log
+        self._log = parts.commit_log
         self._waiters: deque[_Waiter] = deque()
         self._running: FlushJob | None = None
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
         self._named_end = -1  # names of files before this offset are on the disk
-        self.flushed_offset = log.end
+        self.flushed_offset = flushed_offset
         self.flush_count = 0
         self.on_failure = on_failure
 

@@ -129,7 +129,9 @@ class MessageStore:
 
     def _begin(self, checkpoints: CheckpointFiles, recovered: Recovered) -> None:
         parts = self._parts
-        self._flusher = flusher = Flusher(parts, self._note_sync_failed)
+        self._flusher = flusher = Flusher(
+            parts, self._note_sync_failed, flushed_offset=recovered.start.offset
+        )
         self._checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher)
         self._checkpointer.begin(
             start=recovered.start.offset,

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens in whatever order, the store is what a list of messages says."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.results import GetStatus, PutStatus
+from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.verify import verify_store
+
+QUEUES = [("A", 0), ("A", 1), ("B", 0)]
+SETTINGS = small_settings(mapped_file_size_commit_log=1024)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.disk = MemoryDisk()
+        self.clock = SteppingClock()
+        self.sent = []  # topic, queue id, body: in the order of the log
+        self.next_number = 0
+        self.open()
+
+    def open(self):
+        self.rig = StoreRig(self.disk, SETTINGS, self.clock)
+
+    def message(self, place, size):
+        self.next_number += 1
+        body = b"%d-" % self.next_number + bytes(size)
+        key = f"k{self.next_number}"
+        return make_message(*place, body, keys=key, tags="A"), body
+
+    def remember(self, place, status, group):
+        assert status is PutStatus.PUT_OK
+        self.sent += [(*place, body) for body in group]
+
+    @rule(
+        place=st.sampled_from(QUEUES), sizes=st.lists(st.integers(0, 700), min_size=1, max_size=8)
+    )
+    def put(self, place, sizes):
+        for size in sizes:
+            message, body = self.message(place, size)
+            self.rig.store.put(
+                message, lambda result, body=body: self.remember(place, result.status, [body])
+            )
+        self.rig.store.commit()
+
+    @rule(
+        place=st.sampled_from(QUEUES), sizes=st.lists(st.integers(0, 100), min_size=1, max_size=4)
+    )
+    def put_batch(self, place, sizes):
+        made = [self.message(place, size) for size in sizes]
+        self.rig.store.put_batch(
+            [message for message, _ in made],
+            lambda result: self.remember(place, result.status, [body for _, body in made]),
+        )
+        self.rig.store.commit()
+
+    @rule(rounds=st.integers(1, 4))
+    def work(self, rounds):
+        self.rig.work(rounds)
+
+    @rule()
+    def restart(self):
+        self.rig.store.close()
+        self.open()
+        assert self.rig.store.recovered.record_count == 0
+
+    @rule()
+    def kill(self):
+        self.disk.crash()
+        self.open()
+
+    @rule()
+    def lose_power(self):
+        """The log may end earlier, but not before what was synced, and never with a hole."""
+        flushed = self.rig.store.stats().flushed_offset
+        self.disk.lose_power()
+        self.open()
+        assert self.rig.store.commit_log.end >= flushed
+        count = sum(self.rig.store.max_offset(*place) for place in QUEUES)
+        assert count <= len(self.sent)
+        del self.sent[count:]
+
+    @rule()
+    def full_disk(self):
+        self.disk.fault = lambda operation, _: 28 if operation in {"write", "create"} else 0
+        message, _ = self.message(QUEUES[0], 10)
+        statuses = []
+        self.rig.store.put(message, lambda result: statuses.append(result.status))
+        self.rig.store.commit()
+        assert statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+        self.rig.work(2)
+        self.disk.fault = None
+        self.rig.work(6)
+        assert self.rig.store.is_writable
+
+    @invariant()
+    def every_queue_is_what_was_sent(self):
+        if not hasattr(self, "rig"):
+            return
+        for place in QUEUES:
+            expected = [body for topic, queue_id, body in self.sent if (topic, queue_id) == place]
+            assert self.rig.store.max_offset(*place) == len(expected)
+            found = []
+            while len(found) < len(expected):
+                result = self.rig.store.get_messages(*place, len(found), 32)
+                assert result.status is GetStatus.FOUND
+                found += [decode_record(record, check_crc=True).body for record in result.records]
+            assert found == expected
+
+    @rule(data=st.data())
+    def look_up_a_key(self, data):
+        if not self.sent:
+            return
+        topic, _, body = data.draw(st.sampled_from(self.sent))
+        key = f"k{body.split(b'-')[0].decode()}"
+        records = self.rig.store.query(topic, key, 10, 0, 1 << 62).records
+        assert [record.body for record in records] == [body]
+
+    def teardown(self):
+        if not hasattr(self, "rig"):
+            return
+        self.rig.store.close()
+        found = verify_store("/store", disk=self.disk, settings=SETTINGS)
+        assert found.findings == []
+        assert found.record_count == len(self.sent)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
