@@ -17,9 +17,6 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
-_Positive = Annotated[int, Meta(ge=1)]
-_NotNegative = Annotated[int, Meta(ge=0)]
-
 
 class MessageModel(StrEnum):
     """Who gets a message of a subscribed topic."""
@@ -39,66 +36,113 @@ class ConsumeFrom(StrEnum):
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common to producers, consumers and admin clients."""
 
-    namesrv: str = ""
-    """`host:port`, several separated by `;`; empty: the environment's NAMESRV_ADDR."""
-    client_ip: str = ""
-    """Part of the client id; empty: the first address of this machine that is not loopback."""
-    instance_name: str = "DEFAULT"
-    """Part of the client id; DEFAULT: a name that no other client on this machine has."""
-    unit_name: str | None = None
-    """Suffix of the client id."""
-    poll_namesrv_interval_ms: _Positive = 30_000
-    heartbeat_interval_ms: _Positive = 30_000
-    persist_offset_interval_ms: _Positive = 5_000
-    api_timeout_ms: _Positive = 3_000
-    """Bound of calls that are neither sends nor pulls."""
-    vip_channel: bool = False
-    """Send to the broker's port minus 2."""
-    serialization: Serialization = Serialization.JSON
-    tls: TlsSettings = TlsSettings()
+    namesrv: Annotated[
+        str,
+        Meta(description="`host:port;host:port`; empty: that of the environment, NAMESRV_ADDR."),
+    ] = ""
+    client_ip: Annotated[
+        str,
+        Meta(description="Part of the client id; empty: the address this machine sends from."),
+    ] = ""
+    instance_name: Annotated[
+        str,
+        Meta(description="Part of the client id; DEFAULT: a name that no other client has."),
+    ] = "DEFAULT"
+    unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
+    poll_namesrv_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often routes are asked for anew.")
+    ] = 30_000
+    heartbeat_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often brokers are told who is here.")
+    ] = 30_000
+    persist_offset_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often consumed offsets are committed.")
+    ] = 5_000
+    api_timeout_ms: Annotated[
+        int, Meta(ge=1, description="Bound of calls that are neither sends nor pulls.")
+    ] = 3_000
+    vip_channel: Annotated[bool, Meta(description="Send to the broker's port minus 2.")] = False
+    serialization: Annotated[
+        Serialization, Meta(description="Encoding of headers; brokers answer in the same.")
+    ] = Serialization.JSON
+    tls: Annotated[
+        TlsSettings, Meta(description="TLS of all connections; `enable` switches it on.")
+    ] = TlsSettings()
 
 
 class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a producer."""
 
-    default_topic: str = DEFAULT_TOPIC
-    default_topic_queue_nums: _Positive = 4
-    send_timeout_ms: _Positive = 3_000
-    """Over all attempts of one send."""
-    retry_times: _NotNegative = 2
-    """Attempts after the first."""
-    retry_another_broker_when_not_stored: bool = False
-    """Try again when a broker stored the message less safely than its settings ask."""
-    compress_over_bytes: _NotNegative = 4096
-    compress_type: CompressionType = CompressionType.ZLIB
-    compress_level: Annotated[int, Meta(ge=0, le=9)] = 5
-    body_bytes_max: _Positive = BODY_BYTES_MAX
-    avoid_slow_brokers: bool = False
-    """Leave brokers that were slow or failed out for a while (sendLatencyFaultEnable)."""
-    pending_sends_max: _Positive = 10_000
-    """Sends at once; further ones wait for their turn."""
+    default_topic: Annotated[
+        str, Meta(description="New topics are created like this one (createTopicKey).")
+    ] = DEFAULT_TOPIC
+    default_topic_queue_nums: Annotated[
+        int, Meta(ge=1, description="Queues of a topic that is created by sending, at most.")
+    ] = 4
+    send_timeout_ms: Annotated[int, Meta(ge=1, description="Over all attempts of one send.")] = (
+        3_000
+    )
+    retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first.")] = 2
+    retry_another_broker_when_not_stored: Annotated[
+        bool,
+        Meta(description="Try again when a message is stored less safely than the broker should."),
+    ] = False
+    compress_over_bytes: Annotated[
+        int, Meta(ge=0, description="Bodies of this size and more travel compressed.")
+    ] = 4096
+    compress_type: Annotated[
+        CompressionType, Meta(description="How; consumers before 4.9.4 read ZLIB only.")
+    ] = CompressionType.ZLIB
+    compress_level: Annotated[int, Meta(ge=0, le=9, description="How hard to try.")] = 5
+    body_bytes_max: Annotated[
+        int, Meta(ge=1, description="Longer bodies and batches are refused (maxMessageSize).")
+    ] = BODY_BYTES_MAX
+    avoid_slow_brokers: Annotated[
+        bool,
+        Meta(
+            description="Leave slow and failing brokers out for a while (sendLatencyFaultEnable)."
+        ),
+    ] = False
+    pending_sends_max: Annotated[
+        int, Meta(ge=1, description="Sends at once; further ones wait for their turn.")
+    ] = 10_000
 
 
 class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common to push and lite pull consumers."""
 
-    consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
-    consume_timestamp_ms: _NotNegative = 0
-    """For ConsumeFrom.TIMESTAMP; 0: half an hour before the start."""
-    rebalance_interval_ms: _Positive = 20_000
-    """How often queues are shared anew even if no broker asks for it."""
-    pull_count_max: Annotated[int, Meta(ge=1, le=1024)] = 32
-    """Messages per pull."""
-    queue_count_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
-    """Messages of one queue that are pulled and not yet consumed."""
-    queue_bytes_max: _Positive = 100 * 1024 * 1024
-    """Their bodies together."""
-    queue_span_max: Annotated[int, Meta(ge=1, le=65_535)] = 2_000
-    """From the first of them to the last, in queue offsets."""
-    suspend_ms: _Positive = 15_000
-    """How long a broker holds a pull that finds nothing."""
-    pull_timeout_ms: _Positive = 30_000
-    """How long to wait for the answer; longer than `suspend_ms`."""
+    consume_from: Annotated[
+        ConsumeFrom, Meta(description="Where a group without an offset begins in a queue.")
+    ] = ConsumeFrom.LAST_OFFSET
+    consume_timestamp_ms: Annotated[
+        int, Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0: half an hour before the start.")
+    ] = 0
+    rebalance_interval_ms: Annotated[
+        int,
+        Meta(ge=1, description="How often queues are shared anew even if no broker asks for it."),
+    ] = 20_000
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 32
+    queue_count_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="Messages of one queue that are pulled and not yet consumed.",
+        ),
+    ] = 1_000
+    queue_bytes_max: Annotated[int, Meta(ge=1, description="Their bodies together.")] = (
+        100 * 1024 * 1024
+    )
+    queue_span_max: Annotated[
+        int,
+        Meta(ge=1, le=65_535, description="From the first of them to the last, in queue offsets."),
+    ] = 2_000
+    suspend_ms: Annotated[
+        int, Meta(ge=1, description="How long a broker holds a pull that finds nothing.")
+    ] = 15_000
+    pull_timeout_ms: Annotated[
+        int, Meta(ge=1, description="How long to wait for the answer; longer than `suspend_ms`.")
+    ] = 30_000
 
     def __post_init__(self) -> None:
         """Refuse bounds that contradict each other."""
@@ -109,33 +153,70 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a push consumer."""
 
-    concurrency: Annotated[int, Meta(ge=1, le=1000)] = 20
-    """Calls of the listener at the same time (consumeThreadMax)."""
-    batch_count_max: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Messages per call of the listener (consumeMessageBatchMaxSize)."""
-    pull_interval_ms: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    topic_count_max: _NotNegative = 0
-    """Like `queue_count_max`, for all own queues of a topic together; 0: no bound."""
-    topic_bytes_max: _NotNegative = 0
-    max_reconsume_times: Annotated[int, Meta(ge=-1)] = -1
-    """Deliveries again before a message is dead; -1: 16."""
-    consume_timeout_ms: _Positive = 15 * 60_000
-    """A message that the listener keeps for longer is given back to the broker."""
-    post_subscription_when_pull: bool = False
-    drain_ms: _NotNegative = 10_000
-    """How long `close` waits for calls of the listener."""
+    concurrency: Annotated[
+        int,
+        Meta(
+            ge=1, le=1000, description="Calls of the listener at the same time (consumeThreadMax)."
+        ),
+    ] = 20
+    batch_count_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Messages per call of the listener (consumeMessageBatchMaxSize).",
+        ),
+    ] = 1
+    pull_interval_ms: Annotated[
+        int, Meta(ge=0, le=65_535, description="Pause between two pulls of a queue.")
+    ] = 0
+    topic_count_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Like `queue_count_max`, for all own queues of a topic; 0: no bound.",
+        ),
+    ] = 0
+    topic_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Like `queue_bytes_max`, for all own queues of a topic; 0: no bound.",
+        ),
+    ] = 0
+    max_reconsume_times: Annotated[
+        int, Meta(ge=-1, description="Deliveries again before a message is dead; -1: 16.")
+    ] = -1
+    consume_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="A message that the listener keeps for longer is given back.",
+        ),
+    ] = 15 * 60_000
+    post_subscription_when_pull: Annotated[
+        bool, Meta(description="Every pull says what it wants, instead of the heartbeat only.")
+    ] = False
+    drain_ms: Annotated[
+        int, Meta(ge=0, description="How long `close` waits for calls of the listener.")
+    ] = 10_000
 
 
 class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a lite pull consumer."""
 
-    pull_count_max: Annotated[int, Meta(ge=1, le=1024)] = 10
-    suspend_ms: _Positive = 20_000
-    auto_commit: bool = True
-    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000)] = 5_000
-    poll_timeout_ms: _NotNegative = 5_000
-    total_count_max: _Positive = 10_000
-    """Messages of all queues that are pulled and not yet polled."""
+    pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 10
+    suspend_ms: Annotated[
+        int, Meta(ge=1, description="How long a broker holds a pull that finds nothing.")
+    ] = 20_000
+    auto_commit: Annotated[bool, Meta(description="Commit at intervals, inside `poll`.")] = True
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="How often.")] = 5_000
+    poll_timeout_ms: Annotated[
+        int, Meta(ge=0, description="How long `poll` waits for messages.")
+    ] = 5_000
+    total_count_max: Annotated[
+        int, Meta(ge=1, description="Messages of all queues that are pulled and not yet polled.")
+    ] = 10_000
 
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)

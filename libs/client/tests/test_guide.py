@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs in the guide run as they stand."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.testing import MemoryCluster
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
+PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+async def test_a_program_of_the_guide_runs(program: str, cluster: MemoryCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        program,
+        env={"NAMESRV_ADDR": cluster.namesrv, "PATH": os.defpath},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+
+
+def test_the_guide_has_programs() -> None:
+    assert len(PROGRAMS) >= 6
