@@ -45,6 +45,7 @@ class Acknowledged:
         self.deleted_topics: set[str] = set()
         self.groups: dict[str, int] = {}
         self.commits: dict[Queue, list[tuple[float, int]]] = {}
+        self.commit_min: dict[Queue, int] = {}
         self.commit_max: dict[Queue, int] = {}
 
     @property
@@ -135,7 +136,12 @@ class Acknowledged:
         ]
 
     def judge_commit(self, queue: Queue, found: int, *, safe_until: float) -> list[str]:
-        """Return whether an offset is older than the window between two saves allows."""
-        safe = [offset for moment, offset in self.commits.get(queue, []) if moment <= safe_until]
-        low, high = max(safe, default=0), self.commit_max.get(queue, 0)
+        """Return whether an offset is older than the window between two saves allows.
+
+        What a start has read from the disk can never be lost again.
+        """
+        safe = [offset for moment, offset in self.commits.pop(queue, []) if moment <= safe_until]
+        low = max(safe, default=self.commit_min.get(queue, 0))
+        high = self.commit_max.get(queue, 0)
+        self.commit_min[queue] = found
         return [] if low <= found <= high else [f"{queue}: offset {found}, not {low} to {high}"]

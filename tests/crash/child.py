@@ -92,10 +92,20 @@ class BrokerChild:
         """Whether the process runs."""
         return self._child is not None and self._child.exit_status is None
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._child is not None
+        return self._child.pid
+
+    def log(self) -> str:
+        """Return what this process has printed."""
+        assert self._child is not None
+        return self._child.log()
+
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """Return what this process has logged, of one name or all."""
-        assert self._child is not None
-        return [event for event in parse_log(self._child.log()) if name in ("", event.get("event"))]
+        return [event for event in parse_log(self.log()) if name in ("", event.get("event"))]
 
     async def readiness(self) -> dict[str, str]:
         """Return what /readyz says: check and its reason, or `ok`."""
@@ -112,7 +122,7 @@ async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
 def parse_log(text: str) -> list[dict[str, Any]]:
     """Return the lines of a log; what is no event is there as `output`."""
     events = []
-    for line in text.splitlines():
+    for line in text.split("\n")[:-1]:  # names may hold other line separators
         try:
             event = json.loads(line)
         except ValueError:

@@ -10,6 +10,8 @@ from cometmq.remoting.message.record import MessageRecord, decode_record
 
 ENTRY: Final = struct.Struct(">qiq")
 FILLER: Final = (0, 0x7FFFFFFF, 0)
+TRANSACTION_MASK: Final = 0xC
+UNQUEUED: Final = (0x4, 0xC)  # prepared and rolled back messages have no place in a queue
 BLANK_MAGIC: Final = 0xCBD43194
 _HEAD: Final = struct.Struct(">iI")
 
@@ -20,7 +22,7 @@ def log_begin(store: Path) -> int:
 
 
 def read_log(store: Path) -> tuple[list[MessageRecord], int]:
-    """Return all records of the log and its end; everything behind must be zero."""
+    """Return all records of the log, without bodies, and its end; behind it all must be zero."""
     records: list[MessageRecord] = []
     end = -1
     for path in sorted((store / "commitlog").iterdir()):
@@ -48,6 +50,7 @@ def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
             return records, start + cursor
         record = decode_record(data, cursor, check_crc=True)
         assert record.physical_offset == start + cursor
+        record.body = b""
         records.append(record)
         cursor += record.size
     return records, -1
@@ -58,6 +61,8 @@ def judge_queues(store: Path, records: list[MessageRecord]) -> list[str]:
     wrong = []
     expected: dict[tuple[str, int], dict[int, MessageRecord]] = {}
     for record in records:
+        if record.sys_flag & TRANSACTION_MASK in UNQUEUED:
+            continue
         queue = expected.setdefault((record.topic, record.queue_id), {})
         if record.queue_offset in queue:
             wrong.append(f"{record.topic} {record.queue_id} {record.queue_offset} is there twice")

@@ -17,8 +17,9 @@ from workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 
 KILLS_PER_STORE: Final = 10
 LOAD_S_MAX: Final = 1.2
+LONG_LOAD_S_MAX: Final = 3.0
 KEYS_ASKED_FOR: Final = 150
-OFFSET_WINDOW_S: Final = 2.0  # flushConsumerOffsetInterval below, and a slow disk
+OFFSET_WINDOW_S: Final = 1.5  # flushConsumerOffsetInterval below, and a slow disk
 DELAY_TIMEOUT_S: Final = 30.0
 
 SETTINGS: Final = {
@@ -69,7 +70,8 @@ class Run:
             if self.has_retention:
                 await self.expire_files(self.random.uniform(0.1, LOAD_S_MAX))
             else:
-                await asyncio.sleep(self.random.uniform(0.02, LOAD_S_MAX))
+                longest = LONG_LOAD_S_MAX if self.random.random() < 0.1 else LOAD_S_MAX
+                await asyncio.sleep(self.random.uniform(0.02, longest))
             self.kill()
 
         workload = Workload(self.broker.address, self.promised, self.random, self.kill_count)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile frames at a live broker and a live name server, while good clients do their work."""
+
+import asyncio
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "crash"))
+
+from attackers import Tally, attack, be_a_nuisance, total
+from child import BrokerChild, parse_log, until
+from decoders import say
+from good import GoodBrokerClient, GoodNamesrvClient
+from store_files import judge_queues, read_log
+
+from cometmq.broker.handlers import HANDLERS as BROKER_CODES
+from cometmq.namesrv.handlers import HANDLERS as NAMESRV_CODES
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import HOST
+from cometmq.peers.processes import Child
+
+WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
+NAMESRV_SHARE: Final = 4
+GROWTH_KIB_MAX: Final = 64 * 1024
+PEAK_KIB_MAX: Final = 512 * 1024
+P99_MS_MAX: Final = 5_000
+LATENCY_MS_MAX: Final = 25_000
+TIMEOUT_S: Final = 60.0
+SETTINGS: Final = {
+    "brokerName": "fuzzed",
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": "200000",
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+    "writeBufferHighBytes": str(1 << 20),
+}
+
+
+def fuzz_servers(*, frames: int, seed: int) -> bool:
+    """Run and print; True if nothing was found."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-fuzz-") as folder, ExitStack() as stack:
+        problems = asyncio.run(Fuzz(Path(folder), frames, seed, stack).run())
+    for problem in problems:
+        say(f"FOUND: {problem}")
+    return not problems
+
+
+class Fuzz:
+    """One run."""
+
+    def __init__(self, folder: Path, frames: int, seed: int, stack: ExitStack) -> None:
+        """Start nothing yet; what is started ends with the stack."""
+        self._folder = folder
+        self._frames = frames
+        self._seed = seed
+        self._stack = stack
+        self._problems: list[str] = []
+        self._namesrv_log = folder / "namesrv.log"
+
+    async def run(self) -> list[str]:
+        """Attack; return what is wrong."""
+        broker = BrokerChild(self._folder, **SETTINGS)
+        self._stack.callback(broker.kill)
+        await broker.start()
+        namesrv, namesrv_address = await self._start_namesrv()
+        pids = {"broker": broker.pid, "name server": namesrv.pid}
+        good = GoodBrokerClient(broker.address), GoodNamesrvClient(namesrv_address)
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(client.work()) for client in good]
+            tally = await self._attack(broker.address, namesrv_address, good[0], pids)
+            for client in good:
+                client.is_over = True
+            await asyncio.wait(work)
+        self._report(tally, time.monotonic() - started)
+        for client in good:
+            self._problems += client.problems(P99_MS_MAX, LATENCY_MS_MAX)
+            say(client.summary())
+        self._judge_log("broker", broker.log())
+        self._judge_log("name server", namesrv.log())
+        await self._judge_store(broker, good[0])
+        if namesrv.stop(TIMEOUT_S) != 0:
+            self._problems.append("the name server did not stop well")
+        return self._problems
+
+    async def _start_namesrv(self) -> tuple[Child, str]:
+        file = self._folder / "namesrv.conf"
+        paths = {name: self._folder / f"{name}.txt" for name in ("kvConfigPath", "configStorePath")}
+        text = "".join(f"{name}={path}\n" for name, path in paths.items())
+        file.write_text(f"listenPort=0\nbindAddress={HOST}\n{text}")
+        command = [str(PROGRAM), "namesrv", "-c", str(file)]
+        child = Child("namesrv", command, log_path=self._namesrv_log)
+        self._stack.callback(child.kill)
+
+        async def is_ready() -> bool:
+            assert child.exit_status is None, child.log()
+            return "namesrv.ready" in child.log()
+
+        await until(is_ready, TIMEOUT_S)
+        (ready,) = [e for e in parse_log(child.log()) if e.get("event") == "namesrv.ready"]
+        return child, ready["addresses"][0]
+
+    async def _attack(
+        self, broker: str, namesrv: str, good: GoodBrokerClient, pids: dict[str, int]
+    ) -> Tally:
+        """Attack twice: to warm up, with topics made by sends; then measured, without."""
+        context = multiprocessing.get_context("spawn")
+        warm_up = self._frames // WARM_UP_SHARE
+        with ProcessPoolExecutor(2, mp_context=context) as pool:
+            first = await self._round(pool, broker, namesrv, warm_up, "warm-up")
+            await good.forbid_automatic_creation()
+            before = {name: _memory_kib(pid, "VmRSS") for name, pid in pids.items()}
+            with _nuisances(context, (broker, namesrv), self._seed):
+                second = await self._round(pool, broker, namesrv, self._frames - warm_up, "main")
+        await self._judge_memory(pids, before)
+        return total([*first, *second])
+
+    async def _round(  # where, how much, which
+        self, pool: ProcessPoolExecutor, broker: str, namesrv: str, frames: int, name: str
+    ) -> list[Tally]:
+        loop = asyncio.get_running_loop()
+        share = frames // NAMESRV_SHARE
+        seed = f"{self._seed}:{name}"
+        jobs = [
+            (broker, list(BROKER_CODES), frames - share, f"{seed}:b"),
+            (namesrv, list(NAMESRV_CODES), share, f"{seed}:n"),
+        ]
+        return [
+            await future for future in [loop.run_in_executor(pool, attack, *job) for job in jobs]
+        ]
+
+    async def _judge_memory(self, pids: dict[str, int], before: dict[str, int]) -> None:
+        for name, pid in pids.items():
+            bound = before[name] + GROWTH_KIB_MAX
+
+            async def is_small(pid: int = pid, bound: int = bound) -> bool:
+                return _memory_kib(pid, "VmRSS") <= bound
+
+            try:
+                await until(is_small, 10)  # closed connections give their memory back
+            except TimeoutError:
+                self._problems.append(f"the {name} grew by more than {GROWTH_KIB_MAX >> 10} MiB")
+            now, peak = _memory_kib(pid, "VmRSS"), _memory_kib(pid, "VmHWM")
+            say(
+                f"{name}: {before[name] >> 10} MiB after the warm-up, {now >> 10} MiB at the end, "
+                f"{peak >> 10} MiB at most"
+            )
+            if peak > PEAK_KIB_MAX:
+                self._problems.append(f"the {name} took {peak >> 10} MiB")
+
+    def _report(self, tally: Tally, elapsed_s: float) -> None:
+        say(
+            f"servers: {tally.frames} hostile frames on {tally.connections} connections, "
+            f"{tally.answers} answers, {tally.frames / elapsed_s:.0f} frames/s, seed {self._seed}"
+        )
+        codes = ", ".join(f"{code}: {n}" for code, n in sorted(tally.codes.items()))
+        say(f"servers: answers by code {codes}")
+        self._problems += [f"a connection with whole frames ended: {at}" for at in tally.cut_off]
+        if tally.unanswered:
+            self._problems.append(f"requests without an answer, by code: {tally.unanswered}")
+
+    def _judge_log(self, name: str, text: str) -> None:
+        """Nothing a peer says may be an error of ours."""
+        events = parse_log(text)
+        bad = [
+            event
+            for event in events
+            if event.get("level") == "error" or "exception" in event or "output" in event
+        ]
+        counts = Counter(str(event.get("event")) for event in events)
+        say(f"{name}: {len(events)} lines of log, {dict(counts.most_common(5))}")
+        self._problems += [f"{name} logged {str(event)[:1500]}" for event in _distinct(bad)]
+
+    async def _judge_store(self, broker: BrokerChild, good: GoodBrokerClient) -> None:
+        """Stop, look at the files, start again, and read what the good client has sent."""
+        if not broker.is_alive:
+            self._problems.append("the broker died")
+            return
+        deleted = {event["topic"] for event in broker.events("topic.removed")}
+        if await broker.stop() != 0:
+            self._problems.append("the broker did not stop well")
+        records, _ = read_log(broker.store)
+        records = [record for record in records if record.topic not in deleted]
+        self._problems += judge_queues(broker.store, records)[:10]
+        outside = [path for path in self._folder.iterdir() if path.name in ("etc", "x", "g")]
+        self._problems += [f"a name became the path {path}" for path in outside]
+        await broker.start()
+        self._problems += await good.judge(broker.address)
+        await broker.stop()
+
+
+def _distinct(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one event of each kind, ten at most."""
+    kinds = {(event.get("event"), str(event.get("error"))[:60]): event for event in events}
+    return list(kinds.values())[:10]
+
+
+def _memory_kib(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (value,) = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(value)
+
+
+@contextmanager
+def _nuisances(context: Any, addresses: tuple[str, ...], seed: int) -> Iterator[None]:
+    """Run processes that behave badly meanwhile."""
+    processes = [
+        context.Process(target=be_a_nuisance, args=(address, f"{seed}:{address}"), daemon=True)
+        for address in addresses
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield
+        for process in processes:
+            assert process.is_alive(), "a nuisance has given up"
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
