@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference/events.md: every event that the code logs, found in its syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .event_meanings import MEANINGS
+from .markdown import code, notice, table
+
+ROOT: Final = Path(__file__).parents[2]
+SOURCES: Final = ("libs/*/src", "services/*/src")
+LEVELS: Final = ("error", "warning", "info", "debug")
+_NO_FACTS: Final = frozenset({"exc_info"})
+
+INTRODUCTION: Final = """\
+Programs log events with a fixed name and facts beside it: as JSON lines, or as text on a terminal
+(`--log-json`, `--log-text`; `--log-level` chooses from which level on). Nothing is logged at
+*info* per message.
+
+- *error*: somebody must act;
+- *warning*: not as it should be, and handled;
+- *info*: what an operator wants on a timeline;
+- *debug*: single requests.
+
+`...` stands for the facts that name a broker, or for the changed settings.
+"""
+
+
+class Event(NamedTuple):
+    """One place that logs."""
+
+    name: str
+    level: str
+    facts: tuple[str, ...]
+    module: str
+
+
+def page() -> str:
+    """Return the catalogue of events."""
+    lines = ["# Events", "", notice("events"), "", *INTRODUCTION.split("\n")]
+    by_name: dict[str, list[Event]] = {}
+    for event in sorted(all_events()):
+        by_name.setdefault(event.name, []).append(event)
+    rows = (_row(name, events) for name, events in by_name.items())
+    head = ("event", "level", "facts", "meaning", "logged by")
+    return "\n".join([*lines, *table(head, rows)]) + "\n"
+
+
+def all_events() -> list[Event]:
+    """Return every place that logs."""
+    return [
+        event
+        for pattern in SOURCES
+        for folder in sorted(ROOT.glob(pattern))
+        for path in sorted(folder.rglob("*.py"))
+        for event in _events_of(path, folder)
+    ]
+
+
+def without_meaning() -> list[str]:
+    """Return the events that call for attention and are not explained, and explained ghosts."""
+    events = all_events()
+    loud = {event.name for event in events if event.level in {"error", "warning"}}
+    ghosts = MEANINGS.keys() - {event.name for event in events}
+    return sorted((loud - MEANINGS.keys()) | ghosts)
+
+
+def _row(name: str, events: list[Event]) -> tuple[str, ...]:
+    levels = [level for level in LEVELS if any(event.level == level for event in events)]
+    facts = dict.fromkeys(fact for event in events for fact in event.facts)
+    modules = dict.fromkeys(event.module for event in events)
+    return (
+        code(name),
+        ", ".join(levels),
+        ", ".join(code(fact) for fact in facts),
+        MEANINGS.get(name, ""),
+        ", ".join(code(module) for module in modules),
+    )
+
+
+def _events_of(path: Path, folder: Path) -> Iterator[Event]:
+    module = ".".join(path.relative_to(folder).with_suffix("").parts)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _events_in(scope, module)
+
+
+def _events_in(scope: ast.FunctionDef | ast.AsyncFunctionDef, module: str) -> Iterator[Event]:
+    for call in ast.walk(scope):
+        if not isinstance(call, ast.Call) or not _is_log_call(call.func):
+            continue
+        assert isinstance(call.func, ast.Attribute)
+        facts = tuple(
+            keyword.arg or "..." for keyword in call.keywords if keyword.arg not in _NO_FACTS
+        )
+        for name in _names(call.args[0], scope) if call.args else ():
+            yield Event(name, call.func.attr, facts, module)
+
+
+def _is_log_call(function: ast.expr) -> bool:
+    """Whether this is `log.warning` or `self._log.warning`, and so on."""
+    if not isinstance(function, ast.Attribute) or function.attr not in LEVELS:
+        return False
+    receiver = function.value
+    name = getattr(receiver, "attr", None) or getattr(receiver, "id", "")
+    return isinstance(name, str) and name.endswith("log")
+
+
+def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
+    """Return the texts that the first argument can be."""
+    if isinstance(argument, ast.Constant):
+        return [argument.value] if isinstance(argument.value, str) else []
+    if isinstance(argument, ast.IfExp):
+        return [*_names(argument.body, scope), *_names(argument.orelse, scope)]
+    if isinstance(argument, ast.Name):
+        return [
+            name
+            for node in ast.walk(scope)
+            if isinstance(node, ast.Assign)
+            and any(isinstance(one, ast.Name) and one.id == argument.id for one in node.targets)
+            for name in _names(node.value, scope)
+        ]
+    return []

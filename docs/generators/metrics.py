@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference/metrics.md: every metric family of every program."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from cometmq.broker.metrics import FAMILIES, STORE_FAMILIES
+from cometmq.namesrv.metrics import ROUTE_FAMILIES
+from cometmq.runtime.metrics import Family, loop_families
+from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+
+from .markdown import code, notice, table
+
+INTRODUCTION: Final = """\
+Programs serve these under `/metrics` of their HTTP port (`adminHttpPort`; `--http-port` of
+`standalone`). Beside them stand the usual `process_*` and `python_gc_*` families of the process.
+
+A counter begins at 0 with each start. The same port answers `/healthz` (the process works),
+`/readyz` (200, or 503 with one line per reason) and `/settings` (each value and its source).
+"""
+
+
+class Group(NamedTuple):
+    """Families that come together."""
+
+    title: str
+    labels: tuple[str, ...]
+    families: Sequence[Family[Any]]
+
+
+GROUPS: Final = (
+    Group("Broker", ("cluster", "broker"), FAMILIES),
+    Group("Store", ("cluster", "broker"), STORE_FAMILIES),
+    Group("Name server", (), ROUTE_FAMILIES),
+    Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
+    Group("Event loop, of every program", (), loop_families()),
+)
+
+
+def page() -> str:
+    """Return the catalogue of metrics."""
+    lines = ["# Metrics", "", notice("metrics"), "", *INTRODUCTION.split("\n")]
+    for group in GROUPS:
+        lines += [f"## {group.title}", ""]
+        if group.labels:
+            lines += [f"All have the labels {', '.join(map(code, group.labels))}.", ""]
+        rows = (
+            (code(family.name), _kind(family), ", ".join(map(code, family.labels)), family.help)
+            for family in group.families
+        )
+        lines += [*table(("metric", "kind", "labels", "what it says"), rows), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _kind(family: Family[Any]) -> str:
+    """Return what kind of family it is: the function that declared it says so."""
+    declared_by = family.sample.__qualname__.split(".", maxsplit=1)[0]
+    return declared_by.removeprefix("labelled_")

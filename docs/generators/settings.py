@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/reference/settings-*.md: every setting of a program, from its settings struct."""
+
+import inspect
+import socket
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.broker.settings import BrokerSettings
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.runtime.settings_fields import SettingsField, fields_of
+from cometmq.store.settings import StoreSettings
+
+from .markdown import code, notice, table
+
+HEAD: Final = ("setting", "value", "default", "while it runs", "what it does")
+SOURCES: Final = """\
+A setting comes from the strongest of these sources, weakest first: its default, the file given
+by `-c` (RocketMQ's properties form, or TOML), an environment variable, a command line option.
+`{variable}` and `{option}` set `{name}`, and so for the others.
+`cometmq {program} --print-settings` prints each value with its source and exits. A wrong value
+is one line that names key, value, bounds and source, and exit status 2. Unknown keys of a file
+are kept, returned to tools that ask for the configuration, and named once in the log
+(`settings.unknown`).
+
+*Changeable*: tools may change it while the program runs ({tool}). Others take effect at the
+next start.
+"""
+
+
+def broker_page() -> str:
+    """Return the settings of a broker: its own, the store's, and those without effect."""
+    lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
+    lines += _sources(
+        BrokerSettings,
+        program="broker",
+        tool="UPDATE_BROKER_CONFIG, `mqadmin updateBrokerConfig`",
+    )
+    lines += _group("Broker", BrokerSettings, BrokerSettings)
+    lines += _group("Store", BrokerSettings, StoreSettings)
+    lines += [
+        "## Without effect",
+        "",
+        _summary(AcceptedSettings),
+        "They stand for threads, buffers and parts that do not exist here; a file with them is",
+        "no reason for a warning.",
+        "",
+    ]
+    default = BrokerSettings()
+    lines += table(
+        ("setting", "value", "default"),
+        (
+            (code(field.name), field.expected, _default(field, default))
+            for field in _fields(BrokerSettings, AcceptedSettings)
+        ),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def namesrv_page() -> str:
+    """Return the settings of a name server."""
+    lines = ["# Settings of the name server", "", notice("settings-namesrv"), ""]
+    lines += _sources(
+        NamesrvSettings,
+        program="namesrv",
+        tool="UPDATE_NAMESRV_CONFIG, `mqadmin updateNamesrvConfig`",
+    )
+    lines += _group("Name server", NamesrvSettings, NamesrvSettings)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def without_description() -> list[str]:
+    """Return the settings that nobody described."""
+    return [
+        name
+        for settings in (BrokerSettings, NamesrvSettings)
+        for name, field in fields_of(settings).items()
+        if not field.description
+    ]
+
+
+def _sources(settings: type[msgspec.Struct], *, program: str, tool: str) -> list[str]:
+    field = fields_of(settings)["listenPort"]
+    text = SOURCES.format(
+        program=program,
+        tool=tool,
+        name=field.name,
+        option=f"{field.option} VALUE",
+        variable=field.variables(f"COMETMQ_{program.upper()}")[-1],
+    )
+    return text.split("\n")
+
+
+def _group(title: str, whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> list[str]:
+    default = whole()
+    rows = [
+        (
+            code(field.name),
+            field.expected,
+            _default(field, default),
+            "changeable" if field.is_mutable else "",
+            field.description,
+        )
+        for field in _fields(whole, group)
+    ]
+    return [f"## {title}", "", _summary(group), "", *table(HEAD, rows), ""]
+
+
+def _fields(whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> Iterable[SettingsField]:
+    own = inspect.get_annotations(group)
+    return [field for field in fields_of(whole).values() if field.path[0] in own]
+
+
+def _default(field: SettingsField, default: msgspec.Struct) -> str:
+    """Return a default as it stands in a file, without what only this machine has."""
+    value = field.read(default)
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    if value == "":
+        return "(empty)"
+    if value == (socket.gethostname() or "DEFAULT_BROKER"):
+        return "(the host's name)"
+    return code(str(value).replace(str(Path.home()), "~"))
+
+
+def _summary(group: type[msgspec.Struct]) -> str:
+    return (group.__doc__ or "").split("\n\n", maxsplit=1)[0].strip()
