@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time queue entries and hot pulls; budgets are in the modules' docstrings."""
+
+import tempfile
+import time
+
+from bench_append import make_messages
+from timing import compare_and_print
+
+from cometmq.store import MessageStore, OsDisk, StoreSettings
+from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.file_sequence import FileSequence
+
+QUEUE_COUNT = 4
+MESSAGE_COUNT = 4000
+
+
+def main() -> None:
+    """Print one line per operation: nanoseconds, and the budget where there is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = MessageStore.open(
+            StoreSettings(store_path_root_dir=folder),
+            disk=OsDisk(),
+            clock_ms=lambda: time.time_ns() // 1_000_000,  # what the runtime's clock does
+        )
+        messages = make_messages(MESSAGE_COUNT, queue_count=QUEUE_COUNT)
+        for message in messages:
+            store.put(message, _forget)
+        store.commit()
+        code = messages[0].tag_code
+        queue = ConsumeQueue("Spare", 0, FileSequence(OsDisk(), folder, 6_000_000, str))
+        compare_and_print(
+            {
+                "stage and publish": (lambda: _stage(queue), 300),
+                "get 32 from memory": (lambda: store.get_messages("BenchTopic", 1, 100, 32), 25000),
+            }
+        )
+        for job in store.jobs(1 << 50):
+            job.run()
+            job.done(None)
+        compare_and_print(
+            {
+                "get 32 from files": (lambda: store.get_messages("BenchTopic", 1, 100, 32), 25000),
+                "get 32 with a filter": (
+                    lambda: store.get_messages("BenchTopic", 1, 100, 32, accept=code.__eq__),
+                    None,
+                ),
+                "get 1 from files": (lambda: store.get_messages("BenchTopic", 1, 100, 1), None),
+                "get nothing new": (lambda: store.get_messages("BenchTopic", 1, 1000, 32), None),
+            }
+        )
+        store.close()
+
+
+def _stage(queue: ConsumeQueue) -> None:
+    queue.stage(0, 250, 0, 0)
+    queue.publish()
+
+
+def _forget(_result: object) -> None:
+    """Take an answer."""
+
+
+if __name__ == "__main__":
+    main()
