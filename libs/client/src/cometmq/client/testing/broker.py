@@ -13,24 +13,18 @@ from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt, received
-from cometmq.client.testing.queues import MemoryQueues, sent_back
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
-from cometmq.remoting.bodies.queues import ConsumerIdList
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import OK, Call, Peer, Reply
-from cometmq.remoting.commands import callbacks, clients, offsets, pull, queries, send
+from cometmq.remoting.command import Call, Peer, Reply
+from cometmq.remoting.commands import callbacks, pull
 from cometmq.remoting.errors import (
     CommandError,
-    QueryNotFound,
-    ServerError,
     SubscriptionNotExist,
     TopicNotExist,
 )
-from cometmq.remoting.message.batch import split_batch
-from cometmq.remoting.message.flags import PullSysFlag, tag_code
+from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
-from cometmq.remoting.message.properties import PropertyKey, property_value
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record
 from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
@@ -38,7 +32,6 @@ from cometmq.remoting.transport.settings import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
 AUTO_QUEUE_COUNT: Final = 4
-RECONSUME_TIMES_MAX: Final = 16
 
 HANG: Final = "hang"
 """For `MemoryBroker.fail`: take the request and never answer."""
@@ -51,9 +44,10 @@ _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 class MemoryBroker:
     """One broker, the master of its name."""
 
-    def __init__(self, name: str = "broker-a") -> None:
+    def __init__(self, name: str, handlers: Mapping[int, Handler[Any]]) -> None:
         """Start with no topic but the one that new topics are modelled on."""
         self.name = name
+        self._handlers = handlers
         self.port = 0
         self.queues = MemoryQueues()
         self.queues.create("TBW102", AUTO_QUEUE_COUNT)
@@ -76,7 +70,9 @@ class MemoryBroker:
 
     async def start(self) -> None:
         """Listen on a free port, the same one after a stop."""
-        handlers = {code: self._counted(int(code), handler) for code, handler in HANDLERS.items()}
+        handlers = {
+            code: self._counted(int(code), handler) for code, handler in self._handlers.items()
+        }
         self._server = Server(
             handlers, self, ServerSettings(), clock_ms=wall_ms, on_close=self._forget
         )
@@ -214,56 +210,6 @@ class MemoryBroker:
                 self.leave(group, client_id)
 
 
-# -- handlers ---------------------------------------------------------------------------------
-
-
-def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
-    """Store a message, or the messages of a batch."""
-    header = call.header
-    if header.topic not in broker.queues.queue_counts:
-        if not broker.may_create_topics:
-            raise TopicNotExist(f"topic[{header.topic}] not exist, apply first please!")
-        broker.queues.create(header.topic, min(header.default_topic_queue_nums, AUTO_QUEUE_COUNT))
-    parts = [(header.flag, call.body, header.properties)]
-    if header.batch:
-        parts = [(p.flag, bytes(p.body), p.properties) for p in split_batch(call.body)]
-    stored = [
-        broker.store(
-            NewMessage(
-                topic=header.topic,
-                queue_id=header.queue_id,
-                flag=flag,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=call.peer.host,
-                store_host=broker.store_host,
-                body=body,
-                properties=properties,
-                reconsume_times=header.reconsume_times,
-                tag_code=tag_code(property_value(properties, PropertyKey.TAGS)),
-            ),
-        )
-        for flag, body, properties in parts
-    ]
-    ids = ",".join(message_id for message_id, _ in stored)
-    code = broker.send_codes.popleft() if broker.send_codes else ResponseCode.SUCCESS
-    return Reply(code, send.SendMessageReply(ids, header.queue_id, stored[0][1]))
-
-
-def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | None:
-    """Return messages, or hold the pull until there are some."""
-    header = call.header
-    if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-        key = (header.consumer_group, header.topic, header.queue_id)
-        broker.offsets[key] = header.commit_offset
-    answer = pulled(broker, call)
-    can_wait = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
-    if answer.code == ResponseCode.PULL_NOT_FOUND and can_wait:
-        broker.hold(call)
-        return None
-    return answer
-
-
 def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
     """Return the answer to a pull as things are."""
     header, queues = call.header, broker.queues
@@ -289,124 +235,3 @@ def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
 
 def _is_wanted(record: MessageRecord, wanted: SubscriptionData) -> bool:
     return not wanted.tags_set or record.tags in wanted.tags_set
-
-
-def heart_beat(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Note who is here."""
-    broker.join(call.peer, decode_json(Heartbeat, call.body))
-    return OK
-
-
-def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]) -> Reply:
-    """Forget a member of a group."""
-    header = call.header
-    if header.consumer_group is not None:
-        broker.leave(header.consumer_group, header.client_id)
-    if header.producer_group is not None:
-        broker.producers.get(header.producer_group, set()).discard(header.client_id)
-    return OK
-
-
-def get_consumer_list_by_group(
-    broker: MemoryBroker, call: Call[clients.GetConsumerListByGroup]
-) -> Reply:
-    """Say who is in a group."""
-    members = broker.groups.get(call.header.consumer_group)
-    if not members:
-        raise ServerError(f"no consumer for this group, {call.header.consumer_group}")
-    return Reply(body=encode_json(ConsumerIdList(sorted(members))))
-
-
-def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsgBack]) -> Reply:
-    """Deliver a message again at once, or bury it."""
-    header = call.header
-    record = broker.queues.record_at(header.offset)
-    if record is None:
-        raise ServerError("look message by offset failed, " + str(header.offset))
-    times_max = header.max_reconsume_times
-    is_dead = header.delay_level < 0 or record.reconsume_times >= (
-        RECONSUME_TIMES_MAX if times_max is None else times_max
-    )
-    prefix = "%DLQ%" if is_dead else "%RETRY%"
-    copy = sent_back(record, prefix + header.group, header.origin_msg_id or "")
-    broker.queues.create(copy.topic, 1)
-    broker.store(copy)
-    if is_dead:
-        broker.dead.append(broker.messages(copy.topic)[-1])
-    return OK
-
-
-def query_consumer_offset(
-    broker: MemoryBroker, call: Call[offsets.QueryConsumerOffset]
-) -> offsets.QueryConsumerOffsetReply:
-    """Say how far a group is."""
-    header = call.header
-    offset = broker.offsets.get((header.consumer_group, header.topic, header.queue_id))
-    if offset is None:
-        raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
-    return offsets.QueryConsumerOffsetReply(offset)
-
-
-def update_consumer_offset(broker: MemoryBroker, call: Call[offsets.UpdateConsumerOffset]) -> Reply:
-    """Note how far a group is."""
-    header = call.header
-    key = (header.consumer_group, header.topic, header.queue_id)
-    broker.offsets[key] = header.commit_offset
-    return OK
-
-
-def get_max_offset(
-    broker: MemoryBroker, call: Call[offsets.GetMaxOffset]
-) -> offsets.GetMaxOffsetReply:
-    """Return the end of a queue."""
-    header = call.header
-    return offsets.GetMaxOffsetReply(broker.queues.max_offset(header.topic, header.queue_id))
-
-
-def get_min_offset(
-    broker: MemoryBroker, call: Call[offsets.GetMinOffset]
-) -> offsets.GetMinOffsetReply:
-    """Return the begin of a queue."""
-    header = call.header
-    return offsets.GetMinOffsetReply(broker.queues.min_offset(header.topic, header.queue_id))
-
-
-def search_offset_by_timestamp(
-    broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
-) -> offsets.SearchOffsetByTimestampReply:
-    """Return the first offset stored at a moment or later."""
-    header, queues = call.header, broker.queues
-    begin = queues.min_offset(header.topic, header.queue_id)
-    end = queues.max_offset(header.topic, header.queue_id)
-    stored = queues.read(header.topic, header.queue_id, begin, end - begin)
-    for offset, record in enumerate(stored, begin):
-        if decode_record(record).store_timestamp >= header.timestamp:
-            return offsets.SearchOffsetByTimestampReply(offset)
-    return offsets.SearchOffsetByTimestampReply(end)
-
-
-def view_message_by_id(broker: MemoryBroker, call: Call[queries.ViewMessageById]) -> Reply:
-    """Return the record at a physical offset."""
-    found = broker.queues.raw_record(call.header.offset)
-    if found is None:
-        raise ServerError(f"can not find message by the offset, {call.header.offset}")
-    return Reply(body=found)
-
-
-HANDLERS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.SEND_MESSAGE_V2: send_message,
-    RequestCode.SEND_MESSAGE: send_message,
-    RequestCode.SEND_BATCH_MESSAGE: send_message,
-    RequestCode.PULL_MESSAGE: pull_message,
-    RequestCode.HEART_BEAT: heart_beat,
-    RequestCode.UNREGISTER_CLIENT: unregister_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list_by_group,
-    RequestCode.CONSUMER_SEND_MSG_BACK: consumer_send_msg_back,
-    RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
-    RequestCode.GET_MAX_OFFSET: get_max_offset,
-    RequestCode.GET_MIN_OFFSET: get_min_offset,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
-    RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
-    RequestCode.CHECK_CLIENT_CONFIG: lambda _broker, _call: OK,
-}

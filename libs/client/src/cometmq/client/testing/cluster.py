@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.client.testing.broker import LOOPBACK, MemoryBroker
+from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -29,7 +30,7 @@ class MemoryCluster:
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Make one master per name."""
-        self.brokers = [MemoryBroker(name) for name in broker_names]
+        self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in broker_names]
         self._running: set[str] = set()
         self._server: Server[Any] | None = None
         self._port = 0

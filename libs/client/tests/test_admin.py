@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admin calls against what Java servers answered to the same requests, and in a cluster."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    BrokerMissing,
+    ClientOptions,
+    InvalidArgument,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+)
+from cometmq.client.admin_broker import BrokerAdmin, parse_settings, render_settings
+from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.errors import QueryNotFound
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.transport.server import Server
+from cometmq.remoting.transport.settings import ServerSettings
+
+GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
+
+
+def fullest_successes() -> dict[int, Exchange]:
+    """Return the captured success with the longest body of each code."""
+    found: dict[int, Exchange] = {}
+    for exchange in load_exchanges(GOLDEN):
+        answer = exchange.response
+        if answer is None or answer.code:
+            continue
+        known = found.get(exchange.request.code)
+        if known is None or len(_body(known)) < len(_body(exchange)):
+            found[exchange.request.code] = exchange
+    return found
+
+
+def _body(exchange: Exchange) -> bytes:
+    assert exchange.response is not None
+    data = exchange.response.data
+    head_length = int.from_bytes(data[5:8], "big")
+    return data[8 + head_length :]
+
+
+CAPTURED = fullest_successes()
+
+
+class Replay:
+    """A server that answers every request with what a Java server answered."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call[Any]] = []
+
+    def answer(self, call: Call[Any]) -> Reply:
+        self.calls.append(call)
+        exchange = CAPTURED[call.code]
+        assert exchange.response is not None
+        return Reply(ext=exchange.response.ext, body=_body(exchange))
+
+
+@pytest.fixture
+async def replay() -> AsyncIterator[tuple[Replay, AdminClient, str]]:
+    replay = Replay()
+    handlers: dict[int, Any] = dict.fromkeys(CAPTURED, Replay.answer)
+    server = Server(handlers, replay, ServerSettings(), clock_ms=wall_ms)
+    address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+    async with AdminClient(address) as admin:
+        yield replay, admin, address
+    await server.close(drain_ms=0)
+
+
+BROKER_CALLS: list[tuple[RequestCode, Callable[[BrokerAdmin], Awaitable[Any]]]] = [
+    (RequestCode.GET_ALL_TOPIC_CONFIG, lambda b: b.topics()),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, lambda b: b.create_topic(TopicConfig(topic_name="T"))),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, lambda b: b.delete_topic("T")),
+    (RequestCode.GET_TOPIC_STATS_INFO, lambda b: b.topic_stats("T")),
+    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda b: b.groups()),
+    (
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        lambda b: b.create_group(SubscriptionGroupConfig(group_name="g")),
+    ),
+    (RequestCode.DELETE_SUBSCRIPTIONGROUP, lambda b: b.delete_group("g", remove_offsets=True)),
+    (RequestCode.GET_CONSUMER_LIST_BY_GROUP, lambda b: b.consumer_ids("g")),
+    (RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda b: b.consumer_connections("g")),
+    (RequestCode.GET_PRODUCER_CONNECTION_LIST, lambda b: b.producer_connections("g")),
+    (RequestCode.GET_CONSUME_STATS, lambda b: b.consume_stats("g", "T")),
+    (RequestCode.QUERY_CONSUMER_OFFSET, lambda b: b.committed_offset("g", "T", 0)),
+    (RequestCode.UPDATE_CONSUMER_OFFSET, lambda b: b.commit_offset("g", "T", 0, 5)),
+    (RequestCode.GET_MIN_OFFSET, lambda b: b.min_offset("T", 0)),
+    (RequestCode.GET_MAX_OFFSET, lambda b: b.max_offset("T", 0)),
+    (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda b: b.search_offset("T", 0, 1)),
+    (RequestCode.GET_EARLIEST_MSG_STORETIME, lambda b: b.earliest_store_time("T", 0)),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, lambda b: b.consumer_offsets()),
+    (RequestCode.GET_ALL_DELAY_OFFSET, lambda b: b.delay_offsets()),
+    (RequestCode.VIEW_MESSAGE_BY_ID, lambda b: b.message_at(0)),
+    (RequestCode.QUERY_MESSAGE, lambda b: b.query("T", "k")),
+    (RequestCode.GET_BROKER_RUNTIME_INFO, lambda b: b.runtime_info()),
+    (RequestCode.GET_BROKER_CONFIG, lambda b: b.config()),
+    (RequestCode.UPDATE_BROKER_CONFIG, lambda b: b.update_config({"a": "b"})),
+]
+
+NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]] = [
+    (RequestCode.GET_BROKER_CLUSTER_INFO, lambda n: n.cluster()),
+    (RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda n: n.route("T")),
+    (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, lambda n: n.topics()),
+    (RequestCode.GET_TOPICS_BY_CLUSTER, lambda n: n.topics_of("c")),
+    (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, lambda n: n.system_topics()),
+    (RequestCode.GET_UNIT_TOPIC_LIST, lambda n: n.unit_topics()),
+    (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, lambda n: n.unit_sub_topics()),
+    (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, lambda n: n.unit_sub_ununit_topics()),
+    (RequestCode.DELETE_TOPIC_IN_NAMESRV, lambda n: n.delete_topic("T", cluster="c")),
+    (RequestCode.WIPE_WRITE_PERM_OF_BROKER, lambda n: n.wipe_write_perm("b")),
+    (RequestCode.ADD_WRITE_PERM_OF_BROKER, lambda n: n.add_write_perm("b")),
+    (RequestCode.PUT_KV_CONFIG, lambda n: n.put_kv("N", "k", "v")),
+    (RequestCode.GET_KV_CONFIG, lambda n: n.get_kv("N", "k")),
+    (RequestCode.DELETE_KV_CONFIG, lambda n: n.delete_kv("N", "k")),
+    (RequestCode.GET_KVLIST_BY_NAMESPACE, lambda n: n.kv_list("N")),
+    (RequestCode.GET_NAMESRV_CONFIG, lambda n: n.config()),
+    (RequestCode.UPDATE_NAMESRV_CONFIG, lambda n: n.update_config({"a": "b"})),
+]
+
+MAY_BE_EMPTY = {
+    RequestCode.QUERY_MESSAGE,  # filtered by the key, which is another one
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.GET_UNIT_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+}
+
+
+def ids(calls: list[tuple[RequestCode, Any]]) -> list[str]:
+    return [code.name for code, _ in calls]
+
+
+def check(code: RequestCode, call: Call[Any], result: object) -> None:
+    """The request has the fields of Java's, and the answer was understood."""
+    assert call.code == code
+    assert call.ext.keys() <= CAPTURED[code].request.ext.keys() | OPTIONAL
+    if _body(CAPTURED[code]) and code not in MAY_BE_EMPTY:
+        assert result
+
+
+OPTIONAL = {"topic", "clusterName", "acceptStandardJsonOnly", "committed", "removeOffset"}
+"""Fields that the captured requests left out."""
+
+
+@pytest.mark.parametrize(("code", "invoke"), BROKER_CALLS, ids=ids(BROKER_CALLS))
+async def test_brokers_are_asked_as_java_asks_them(
+    replay: tuple[Replay, AdminClient, str],
+    code: RequestCode,
+    invoke: Callable[[BrokerAdmin], Awaitable[Any]],
+) -> None:
+    server, admin, address = replay
+    result = await invoke(admin.broker(address, name="b"))
+    check(code, server.calls[-1], result)
+
+
+@pytest.mark.parametrize(("code", "invoke"), NAMESRV_CALLS, ids=ids(NAMESRV_CALLS))
+async def test_name_servers_are_asked_as_java_asks_them(
+    replay: tuple[Replay, AdminClient, str],
+    code: RequestCode,
+    invoke: Callable[[NamesrvAdmin], Awaitable[Any]],
+) -> None:
+    server, admin, _ = replay
+    result = await invoke(admin.namesrv)
+    check(code, server.calls[-1], result)
+
+
+def test_settings_are_lines() -> None:
+    text = render_settings({"a": "1", "path": "C:\\x"})
+    assert text == b"a=1\npath=C:\\\\x\n"
+    assert parse_settings(b"# no\n a = 1 \nb=x=y\nnothing\n") == {"a": "1", "b": "x=y"}
+
+
+# -- several brokers --------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_both_ids(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
+        sent = await producer.send(Message("T", b"x", keys="k"))
+        found = await admin.view_message(sent.offset_message_id, "T")
+        assert (found.body, found.message_id) == (b"x", sent.message_id)
+        assert (await admin.view_message(sent.message_id, "T")).queue == sent.queue
+        assert [message.body for message in await admin.query_by_key("T", "k")] == [b"x"]
+        assert await admin.query_by_key("T", "other") == []
+        with pytest.raises(QueryNotFound):
+            await admin.view_message("nonsense", "T")
+
+
+async def test_offsets_are_read_and_moved(cluster: MemoryCluster) -> None:
+    queue = MessageQueue("T", "broker-a", 1)
+    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
+        for _ in range(3):
+            await producer.send(Message("T", b"x"), queue=queue)
+        assert await admin.committed_offset("g", queue) is None
+        await admin.commit_offset("g", queue, 2)
+        assert await admin.committed_offset("g", queue) == 2
+        assert (await admin.min_offset(queue), await admin.max_offset(queue)) == (0, 3)
+        moved = await admin.reset_offsets("g", "T", timestamp_ms=0)
+        assert moved[queue] == 0
+        assert len(moved) == 4
+        assert await admin.committed_offset("g", queue) == 0
+
+
+async def test_what_does_not_exist_is_named(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(NoRoute, match="Nowhere"):
+            await admin.route("Nowhere")
+        with pytest.raises(InvalidArgument, match="no cluster c9"):
+            await admin.masters("c9")
+        with pytest.raises(BrokerMissing, match="b9"):
+            await admin.create_topic("New", broker_names=["b9"])
+        with pytest.raises(InvalidArgument, match="illegal characters"):
+            await admin.create_topic("a b")
+        assert list((await admin.masters()).keys()) == ["broker-a"]
+
+
+async def test_the_next_name_server_is_asked_when_one_is_gone(cluster: MemoryCluster) -> None:
+    options = ClientOptions(namesrv=f"127.0.0.1:1;{cluster.namesrv}")
+    for _ in range(4):
+        async with AdminClient(options=options) as admin:
+            assert "T" in await admin.topics()
