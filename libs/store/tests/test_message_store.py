@@ -394,3 +394,18 @@ def test_files_that_are_made_at_the_same_time_have_different_temporary_names():
     temporaries = {layout.temporary(path) for path in paths}
     assert len(temporaries) == len(paths)
     assert not [path for path in temporaries if path.startswith(("/log/commitlog/", "/store/c"))]
+
+
+def test_damaged_bytes_never_reach_a_reader(disk, rig):
+    for number in range(4):
+        rig.put(make_message(body=b"%d" % number))
+    offset = rig.store.queue("T", 0).entry(1).physical_offset
+    log = disk.contents["/store/commitlog/" + "0" * 20]
+    log[offset : offset + 40] = bytes(40)
+    result = rig.store.get_messages("T", 0, 0, 32)
+    assert [decode_record(record).body for record in result.records] == [b"0", b"2", b"3"]
+    assert (result.next_offset, result.count, result.damaged_count) == (4, 3, 1)
+    assert result.bytes == sum(map(len, result.records))
+    alone = rig.store.get_messages("T", 0, 1, 1)
+    assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)
+    assert rig.store.read_record(offset) is None

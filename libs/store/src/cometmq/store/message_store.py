@@ -265,6 +265,11 @@ class MessageStore:
         self._counters.get_message_count += result.count
         if result.loader is not None:
             self._counters.cold_get_count += 1
+        if result.damaged_count:
+            self._log.error(
+                "records.damaged", topic=topic, queue_id=queue_id, queue_offset=offset,
+                count=result.damaged_count, action="cometmq store verify",
+            )  # fmt: skip
         return result
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:

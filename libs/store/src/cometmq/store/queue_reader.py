@@ -9,6 +9,7 @@ Hot path: `read_queue` once per pull (budget 25 us for 32 messages);
 bench/micro/bench_consume_queue.py.
 """
 
+import struct
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from cometmq.store.settings import StoreSettings
 SCAN_COUNT_MIN: Final = 800  # entries that a filtered read looks at, as in RocketMQ
 GAP_BYTES_MAX: Final = 4096  # copying so many unwanted bytes costs as much as another read
 SPAN_BYTES_MAX: Final = 1 << 20
+_size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 _EXTENDED_TAG_MAX: Final = -2147483649  # smaller tag codes are addresses of extended entries
 
 
@@ -70,7 +72,7 @@ class ReadPlan(NamedTuple):
 class _Selection(NamedTuple):
     """Which entries a read returns and how far it looked."""
 
-    wanted: list[tuple[int, int]]
+    wanted: list[tuple[int, int]]  # size and offset, as a record has them
     scanned_count: int
     bytes: int
     last_offset: int
@@ -138,15 +140,17 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
     if records is None:
         return None
     next_offset = plan.queue_offset + selection.scanned_count
+    is_damaged = len(records) < len(selection.wanted)
     return GetResult(
-        selection.status,
+        selection.status if records or not is_damaged else GetStatus.MESSAGE_WAS_REMOVING,
         next_offset,
         plan.min_offset,
         plan.max_offset,
         records,
         len(records),
-        selection.bytes,
+        sum(map(len, records)) if is_damaged else selection.bytes,
         plan.log.end - selection.last_offset > plan.limits.memory_bytes,
+        damaged_count=len(selection.wanted) - len(records),
     )
 
 
@@ -167,16 +171,13 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
             if len(wanted) >= count_max or total + size > bytes_max:
                 break
         scanned += 1
-        if offset < log_first or size == FILLER_SIZE:
+        if not log_first <= offset <= log_end - size or size == FILLER_SIZE:
             status = GetStatus.MESSAGE_WAS_REMOVING
             continue
-        if offset + size > log_end:
-            scanned -= 1
-            break
         last_offset = offset
         if accept is not None and tag_code > _EXTENDED_TAG_MAX and not accept(tag_code):
             continue
-        wanted.append((offset, size))
+        wanted.append((size, offset))
         total += size
     return _Selection(wanted, scanned, total, last_offset, GetStatus.FOUND if wanted else status)
 
@@ -184,32 +185,39 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
 def _read_records(
     wanted: list[tuple[int, int]], log: LogView, *, may_block: bool
 ) -> list[Buffer] | None:
-    """Return the records; neighbours come with one read and are slices of it."""
+    """Return the records; neighbours come with one read and are slices of it.
+
+    What does not say itself that it has this size and lies at this place is left out: a damaged
+    part of the log must not reach a client as messages.
+    """
     records: list[Buffer] = []
     start = 0
     while start < len(wanted):
         stop, span_end = _span(wanted, start, log)
-        span_start = wanted[start][0]
+        span_start = wanted[start][1]
         data = log.read(span_start, span_end - span_start, may_block=may_block)
         if data is None:
             return None
         view = memoryview(data)
-        records += [
-            view[offset - span_start : offset - span_start + size]
-            for offset, size in wanted[start:stop]
-        ]
+        if len(view) < span_end - span_start:
+            break  # the file is shorter than it was: nothing of this is certain
+        for place in wanted[start:stop]:
+            size, offset = place
+            at = offset - span_start
+            if _size_and_offset(view, at) == place:
+                records.append(view[at : at + size])
         start = stop
     return records
 
 
 def _span(wanted: list[tuple[int, int]], start: int, log: LogView) -> tuple[int, int]:
     """Say how many records one read gets, and where it ends."""
-    first, size = wanted[start]
+    size, first = wanted[start]
     file_end = first - (first - log.first) % log.file_size + log.file_size
     bytes_end = min(first + SPAN_BYTES_MAX, file_end)
     end = first + size
     stop = start + 1
-    for offset, size in wanted[stop:]:
+    for size, offset in wanted[stop:]:
         if offset - end > GAP_BYTES_MAX or offset + size > bytes_end:
             break
         end = offset + size

@@ -86,6 +86,7 @@ class GetResult(msgspec.Struct):
     bytes: int = 0
     suggest_slave: bool = False
     loader: Callable[[], GetResult] | None = None
+    damaged_count: int = 0  # places of the log that hold no record any more: left out
 
     @property
     def is_cold(self) -> bool:

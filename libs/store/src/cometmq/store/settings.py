@@ -95,10 +95,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         int, Meta(ge=1, description="Time between two looks at expired files and disk usage, ms.")
     ] = 10_000
     delete_commit_log_files_interval: Annotated[
-        Milliseconds, Meta(description="Pause between two deleted commit log files, ms.")
+        Milliseconds,
+        Meta(description="Accepted; files are deleted on a thread, one after the other."),
     ] = 100
     delete_consume_queue_files_interval: Annotated[
-        Milliseconds, Meta(description="Pause between two deleted consume queue files, ms.")
+        Milliseconds,
+        Meta(description="Accepted; files are deleted on a thread, one after the other."),
     ] = 100
     destroy_maped_file_interval_forcibly: Annotated[
         Milliseconds, Meta(description="Accepted; a deleted file lives until its last reader.")
@@ -162,7 +164,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 40
     disk_fall_recorded: Annotated[
-        bool, Meta(description="Whether the lag of consumers behind the disk is recorded.")
+        bool, Meta(description="Accepted; the lag of consumers is a metric anyway.")
     ] = True
     message_index_enable: Annotated[
         bool, Meta(description="Whether messages are indexed by key.")
@@ -190,13 +192,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Annotated[
         Milliseconds,
-        Meta(description="Time between two saves of the delay offsets, ms.", extra=MUTABLE),
+        Meta(
+            description="Accepted; they are saved once the copies are on the disk.", extra=MUTABLE
+        ),
     ] = 10_000
     os_page_cache_busy_time_out_mills: Annotated[
-        Milliseconds, Meta(description="A write slower than this counts as a busy page cache, ms.")
+        Milliseconds, Meta(description="Accepted; a slow write is no reason to refuse others.")
     ] = 1_000
     offset_check_in_slave: Annotated[
-        bool, Meta(description="Whether a slave corrects the offsets of pulls.")
+        bool, Meta(description="Accepted; replication is not served yet.")
     ] = False
     duplication_enable: Annotated[bool, Meta(description="Accepted for RocketMQ's files.")] = False
     warm_maped_file_enable: Annotated[bool, Meta(description="Accepted; files are not mapped.")] = (
@@ -227,31 +231,31 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         bool, Meta(description="Accepted; extended entries are read, not written.")
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
-        int, Meta(ge=1, description="Size of one file of extended entries, bytes.")
+        int, Meta(ge=1, description="Accepted; extended entries are not written.")
     ] = 48 << 20
     bit_map_length_consume_queue_ext: Annotated[
-        int, Meta(ge=1, description="Bits of a filter bitmap in an extended entry.")
+        int, Meta(ge=1, description="Accepted; extended entries are not written.")
     ] = 64
     ha_listen_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port for replication; the broker derives it.")
     ] = 10912
     ha_transfer_batch_size: Annotated[
-        int, Meta(ge=1, description="Bytes of one replication frame.")
+        int, Meta(ge=1, description="Accepted; replication is not served yet.")
     ] = 32_768
     ha_send_heartbeat_interval: Annotated[
-        Milliseconds, Meta(description="Time between two replication heartbeats, ms.")
+        Milliseconds, Meta(description="Accepted; replication is not served yet.")
     ] = 5_000
     ha_housekeeping_interval: Annotated[
-        Milliseconds, Meta(description="A silent replication connection is closed after, ms.")
+        Milliseconds, Meta(description="Accepted; replication is not served yet.")
     ] = 20_000
     ha_slave_fallbehind_max: Annotated[
-        int, Meta(ge=0, description="Bytes that a slave may lag and still count.")
+        int, Meta(ge=0, description="Accepted; replication is not served yet.")
     ] = 268_435_456
     ha_master_address: Annotated[
-        str, Meta(description="Address of the master's replication port; empty: ask name servers.")
+        str, Meta(description="Accepted; replication is not served yet.")
     ] = ""
     slave_timeout: Annotated[
-        Milliseconds, Meta(description="Longest wait for a slave's copy, ms.", extra=MUTABLE)
+        Milliseconds, Meta(description="Accepted; replication is not served yet.", extra=MUTABLE)
     ] = 3_000
     open_queue_files_max: Annotated[
         int, Meta(ge=8, description="Consume queue and index files that are open at once.")
