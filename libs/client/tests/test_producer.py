@@ -176,6 +176,15 @@ async def test_a_lost_connection_is_made_again(cluster: MemoryCluster) -> None:
     assert cluster.broker.requests[SEND] == 2
 
 
+async def test_a_dead_connection_is_found_out_by_heartbeats(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=50)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        cluster.broker.fail(SEND, HANG)
+        cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
+        await producer.send(Message("T", b"x"), timeout_ms=10_000)
+    assert cluster.broker.requests[SEND] == 2
+
+
 async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryCluster) -> None:
     cluster.broker.fail(SEND, HANG, times=3)
     async with Producer("pg", cluster.namesrv) as producer:

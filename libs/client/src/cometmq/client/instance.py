@@ -27,7 +27,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, RequestTimeout
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
@@ -192,9 +192,10 @@ class ClientInstance:
         return route
 
     def suspect(self, address: str) -> None:
-        """Look for changed routes soon: a broker does not answer."""
+        """Find out soon whether a broker that does not answer is alive, and in the routes."""
         self.log.info("broker.suspected", peer=address)
         self._routes_due.set()
+        self._heartbeat_due.set()
 
     def _take_route(self, route: Route) -> None:
         self.routes[route.topic] = route
@@ -309,6 +310,9 @@ class ClientInstance:
             )
         except CometError as error:
             self.log.warning("heartbeat.failed", peer=address, error=described(error))
+            if isinstance(error, RequestTimeout):
+                # A cut cable closes no connection; what waits on this one is tried again.
+                self.remoting.disconnect(address)
             return False
         self.broker_versions[address] = response.version
         return True
