@@ -74,13 +74,12 @@ def namesrv_page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def without_description() -> list[str]:
-    """Return the settings that nobody described."""
+def all_fields() -> list[SettingsField]:
+    """Return the settings of all programs."""
     return [
-        name
+        field
         for settings in (BrokerSettings, NamesrvSettings)
-        for name, field in fields_of(settings).items()
-        if not field.description
+        for field in fields_of(settings).values()
     ]
 
 

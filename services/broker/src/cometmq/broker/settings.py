@@ -139,10 +139,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 0
     reject_transaction_message: Annotated[
-        bool, Meta(extra=MUTABLE, description="Refuse transactional messages.")
+        bool,
+        Meta(
+            extra=MUTABLE, description="Accepted; they are refused until transactions are served."
+        ),
     ] = False
     store_reply_message_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Also store the replies of request-reply.")
+        bool, Meta(extra=MUTABLE, description="Accepted; request-reply is not served yet.")
     ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
@@ -169,17 +172,18 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Pulls that may be held at once; more are answered at once.",
+            description="Pulls that may be held at once; more are answered SYSTEM_BUSY.",
         ),
     ] = 100_000
     slave_read_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Suggest a slave to consumers that read far behind.")
     ] = False
     enable_property_filter: Annotated[
-        bool, Meta(description="Allow SQL92 filters on message properties.")
+        bool,
+        Meta(description="SQL92 filters; true is refused until they are supported."),
     ] = False
     filter_support_retry: Annotated[
-        bool, Meta(extra=MUTABLE, description="Apply SQL92 filters to retried messages too.")
+        bool, Meta(extra=MUTABLE, description="Accepted; SQL92 filters are not supported yet.")
     ] = False
     disable_consume_if_consumer_read_slowly: Annotated[
         bool,
@@ -215,33 +219,38 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 5_000
     transaction_time_out: Annotated[
         int,
-        Meta(ge=0, extra=MUTABLE, description="Age in ms before a half message is asked about."),
+        Meta(ge=0, extra=MUTABLE, description="Accepted; transactions are not served yet."),
     ] = 6_000
     transaction_check_max: Annotated[
         int,
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Questions about one half message before it is given up.",
+            description="Accepted; transactions are not served yet.",
         ),
     ] = 15
     transaction_check_interval: Annotated[
-        int, Meta(ge=1, extra=MUTABLE, description="Milliseconds between rounds of questions.")
+        int, Meta(ge=1, extra=MUTABLE, description="Accepted; transactions are not served yet.")
     ] = 60_000
-    acl_enable: Annotated[bool, Meta(description="Check signatures and permissions.")] = False
+    acl_enable: Annotated[
+        bool,
+        Meta(
+            description="Check signatures and permissions; true is refused until it is supported."
+        ),
+    ] = False
 
     # Bounds towards peers; the names without a RocketMQ twin are ours
     connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (
         20_000
     )
     connection_in_flight_max: Annotated[
-        int, Meta(ge=1, description="Unanswered requests of one connection before reading pauses.")
+        int, Meta(ge=1, description="Unanswered requests of one connection before SYSTEM_BUSY.")
     ] = 16_384
     in_flight_max: Annotated[
         int, Meta(ge=1, description="Unanswered requests of all connections before SYSTEM_BUSY.")
     ] = 200_000
     write_buffer_high_bytes: Annotated[
-        int, Meta(ge=1024, description="Unread answer bytes of one connection that pause reading.")
+        int, Meta(ge=1024, description="Unread answer bytes of one connection that pause it.")
     ] = 4 * 1024**2
     write_buffer_hard_bytes: Annotated[
         int, Meta(ge=1024, description="Unread answer bytes that close the connection.")
