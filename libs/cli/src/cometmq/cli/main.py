@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
     "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
+    "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
 }
 
 
