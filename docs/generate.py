@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from generators import client_options, codes, commands, events, metrics, settings
+from generators import cli, client_options, codes, commands, events, metrics, settings
 
 DOCS: Final = Path(__file__).parent
 
@@ -33,6 +33,7 @@ PAGES: Final[Mapping[str, Page]] = {
     ),
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
+    "cli": Page(DOCS / "reference" / "cli.md", cli.page),
 }
 
 

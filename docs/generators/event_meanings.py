@@ -33,6 +33,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queues.rebuilt": "Queues had lost entries and were built again from the log.",
     "queues.write_failed": "Queues or index could not be written: sends are refused meanwhile.",
     "read.failed": "A read from disk failed; its request was answered with code 1.",
+    "records.damaged": "A pull met records that cannot be read, and went on behind them.",
     "record.dropped": "Recovery dropped the last record: its end was never written.",
     "store.failed": "An fsync failed: no more sends until the broker is restarted.",
     "store.job_failed": "Work on the disk failed; the event of its part says what follows.",
