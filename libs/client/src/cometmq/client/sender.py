@@ -3,7 +3,7 @@
 
 Hot path
     `MessageSender.send` runs once per sent message; budget 25 us including the transport.
-    Nothing on it awaits but the answer itself: libs/client/tests/bench_client.py.
+    Nothing on it awaits but the answer itself: bench/micro/bench_client.py.
 """
 
 import asyncio
