@@ -7,7 +7,7 @@ from cometmq.client import ClientOptions, InvalidArgument, Message, NoNamesrv, P
 from cometmq.client.identity import client_id_of, local_ip, unique_ids
 from cometmq.client.listener import ConsumeResult
 from cometmq.client.message import received
-from cometmq.client.namesrv import namesrv_addresses
+from cometmq.client.namesrv import parse_addresses
 from cometmq.client.rates import ConsumeRates
 from cometmq.client.routes import as_default_route, route_of
 from cometmq.client.send_back import retry_message
@@ -125,11 +125,10 @@ def test_a_pull_is_awaited_longer_than_it_is_held() -> None:
         PushOptions(pull_timeout_ms=10_000)
 
 
-def test_name_servers_are_separated_by_semicolons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    assert namesrv_addresses(" a:1; http://b:2 ;") == ["a:1", "b:2"]
+def test_name_servers_are_separated_by_semicolons() -> None:
+    assert parse_addresses(" a:1; http://b:2 ;") == ["a:1", "b:2"]
     with pytest.raises(NoNamesrv):
-        namesrv_addresses("")
+        parse_addresses("")
 
 
 def test_a_client_id_has_all_its_parts() -> None:

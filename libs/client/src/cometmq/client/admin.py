@@ -63,7 +63,7 @@ class AdminClient(Client):
         self._log = log
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        instance = ClientInstance.acquire(self.options, log=self._log)
+        instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
         return instance
 

@@ -9,7 +9,7 @@ Invariants
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -18,9 +18,16 @@ import msgspec
 from cometmq.client.background import Background, Signal, described
 from cometmq.client.callbacks import CALLBACKS, ConsumerMember
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import BrokerMissing, ClientStateError, InvalidArgument, NoRoute
+from cometmq.client.discovery import POLL_INTERVAL_MS
+from cometmq.client.errors import (
+    BrokerMissing,
+    ClientStateError,
+    InvalidArgument,
+    NoNamesrv,
+    NoRoute,
+)
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
-from cometmq.client.namesrv import Namesrv, namesrv_addresses
+from cometmq.client.namesrv import Namesrv, find_addresses
 from cometmq.client.routes import MASTER_ID, Route, as_default_route, route_of
 from cometmq.client.settings import DEFAULT_TOPIC, ClientOptions
 from cometmq.remoting.bodies.dialect import encode_json
@@ -50,7 +57,9 @@ _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Cli
 class ClientInstance:
     """One client id at all brokers, used by any number of producers and consumers."""
 
-    def __init__(self, options: ClientOptions, *, suffix: str, log: Log) -> None:
+    def __init__(
+        self, options: ClientOptions, addresses: Sequence[str], *, suffix: str, log: Log
+    ) -> None:
         """Prepare on the running loop; nothing is connected yet."""
         self.options = options
         self.client_id = client_id_of(options, suffix=suffix)
@@ -63,7 +72,6 @@ class ClientInstance:
             log=log,
             on_close=self._on_close,
         )
-        addresses = namesrv_addresses(options.namesrv)
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
         self.producers: set[str] = set()
         self.consumers: dict[str, ConsumerMember] = {}
@@ -82,17 +90,22 @@ class ClientInstance:
     # -- life ---------------------------------------------------------------------------------
 
     @classmethod
-    def acquire(cls, options: ClientOptions, *, suffix: str = "", log: Log) -> "ClientInstance":
+    async def acquire(
+        cls, options: ClientOptions, *, suffix: str = "", log: Log
+    ) -> "ClientInstance":
         """Return the instance of that name on this loop; DEFAULT always makes a new one."""
         base = _base_options(options)
+        addresses = await find_addresses(base.namesrv, base.namesrv_url)
         shared = _INSTANCES.setdefault(asyncio.get_running_loop(), {})
         instance = shared.get((base, suffix))
         if instance is None:
-            instance = cls(base, suffix=suffix, log=log)
+            instance = cls(base, addresses, suffix=suffix, log=log)
             if base.instance_name != DEFAULT_INSTANCE:
                 shared[base, suffix] = instance
             instance.background.spawn(instance._keep_routes(), name="client-routes")
             instance.background.spawn(instance._find_missing_routes(), name="client-missing")
+            if base.namesrv_url:
+                instance.background.spawn(instance._keep_namesrv_list(), name="client-namesrvs")
             instance.background.spawn(instance._keep_heartbeats(), name="client-heartbeats")
         instance._user_count += 1
         return instance
@@ -250,6 +263,18 @@ class ClientInstance:
             missing = self._wanted_topics() - self.routes.keys()
             round_count = round_count + 1 if missing else 0
             await self.find_routes(missing)
+
+    async def _keep_namesrv_list(self) -> None:
+        options = self.options
+        while True:
+            await self.background.sleep(POLL_INTERVAL_MS)
+            try:
+                addresses = await find_addresses(options.namesrv, options.namesrv_url)
+            except NoNamesrv as error:
+                self.log.warning("namesrv.list_kept", error=str(error))
+                continue
+            if self.namesrv.replace(addresses):
+                self.log.info("namesrv.list_changed", addresses=addresses)
 
     # -- brokers ------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class LitePullConsumer(Client):
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
-        instance = ClientInstance.acquire(self.options, suffix="STREAM", log=self._log)
+        instance = await ClientInstance.acquire(self.options, suffix="STREAM", log=self._log)
         stack.push_async_callback(instance.release)
         member = PullGroup(
             instance,

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.discovery import fetch_namesrv_list
 from cometmq.client.errors import NoNamesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import TopicRoute
@@ -21,9 +22,16 @@ ENVIRONMENT_NAME: Final = "NAMESRV_ADDR"
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
-def namesrv_addresses(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port`, by default those of the environment."""
+async def find_addresses(text: str, url: str) -> list[str]:
+    """Return the addresses given, else those of the environment, else those behind `url`."""
     text = text or os.getenv(ENVIRONMENT_NAME, "")
+    if not text and url:
+        text = await fetch_namesrv_list(url)
+    return parse_addresses(text)
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Return the addresses of `host:port;host:port`; NoNamesrv without any."""
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]
     if not addresses:
@@ -38,11 +46,19 @@ class Namesrv:
         self, addresses: Sequence[str], remoting: RemotingClient, *, timeout_ms: int
     ) -> None:
         """Begin with a random one, so that clients spread over them."""
-        self.addresses = list(addresses)
-        random.shuffle(self.addresses)
+        self.addresses: list[str] = []
         self._remoting = remoting
         self._timeout_ms = timeout_ms
         self._chosen = 0
+        self.replace(addresses)
+
+    def replace(self, addresses: Sequence[str]) -> bool:
+        """Use these name servers from now on; False if they are the same."""
+        if sorted(addresses) == sorted(self.addresses):
+            return False
+        self.addresses = list(addresses)
+        random.shuffle(self.addresses)
+        return True
 
     async def invoke(
         self,

@@ -63,7 +63,7 @@ class Producer(Client):
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Connect to the brokers that the name servers know."""
-        instance = ClientInstance.acquire(self.options, log=self._log)
+        instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
         instance.register_producer(self.group)
         stack.push_async_callback(instance.unregister, producer_group=self.group)

@@ -108,7 +108,7 @@ class PushConsumer(Client):
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
-        instance = ClientInstance.acquire(self.options, log=self._log)
+        instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
         caller = ListenerCaller(self._listener, thread_count=self.options.concurrency)
         stack.callback(caller.close)

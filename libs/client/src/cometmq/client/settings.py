@@ -40,6 +40,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Meta(description="`host:port;host:port`; empty: that of the environment, NAMESRV_ADDR."),
     ] = ""
+    namesrv_url: Annotated[
+        str,
+        Meta(description="HTTP address of a list of name servers, if none is given otherwise."),
+    ] = ""
     client_ip: Annotated[
         str,
         Meta(description="Part of the client id; empty: the address this machine sends from."),

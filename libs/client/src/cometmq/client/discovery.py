@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name server lists that an address server hands out over HTTP.
+
+Compatibility: the body is RocketMQ's, `host:port;host:port` on the first line; any failure
+keeps the list that is known.
+"""
+
+import asyncio
+import urllib.request
+from typing import Final
+from urllib.parse import urlsplit
+
+from cometmq.client.errors import InvalidArgument, NoNamesrv
+
+POLL_INTERVAL_MS: Final = 120_000
+TIMEOUT_MS: Final = 3_000
+_LIST_BYTES_MAX: Final = 64 * 1024
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no HTTP address."""
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise InvalidArgument(f"namesrv_url is no HTTP address: {url!r}")
+
+
+async def fetch_namesrv_list(url: str) -> str:
+    """Return the list of an address server as text; NoNamesrv if there is none."""
+    check_url(url)
+    try:
+        async with asyncio.timeout(TIMEOUT_MS / 1000 + 1):
+            text = await asyncio.to_thread(_fetch, url)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise NoNamesrv(f"the address server {url} does not answer: {error}") from error
+    first, *_ = text.strip().splitlines() or [""]
+    if not first.strip():
+        raise NoNamesrv(f"the address server {url} names no name server")
+    return first.strip()
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # checked
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}")
+        data: bytes = answer.read(_LIST_BYTES_MAX)
+    return data.decode("utf-8", "replace")
