@@ -409,3 +409,13 @@ def test_damaged_bytes_never_reach_a_reader(disk, rig):
     alone = rig.store.get_messages("T", 0, 1, 1)
     assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 2)
     assert rig.store.read_record(offset) is None
+
+
+def test_timers_go_on_when_the_clock_is_set_back(disk, rig):
+    rig.put(make_message())
+    rig.work(3)
+    assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
+    rig.clock.advance(-100_000_000)
+    rig.put(make_message())
+    rig.work(3)
+    assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end

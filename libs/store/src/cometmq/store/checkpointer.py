@@ -14,8 +14,12 @@ from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.errors import DiskError
 from cometmq.store.flush import Flusher
 from cometmq.store.jobs import CheckpointJob, QueueWrite
+from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.settings import CQ_ENTRY_BYTES
+
+PAUSE_FACTOR: Final = 4
+"""Pause after a checkpoint as a multiple of the time it took: one fifth of the disk's time."""
 
 VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance of the verify offset: what a recovery looks at again to find damage."""
@@ -28,6 +32,7 @@ class Checkpointer:
         "_commit_log",
         "_dirty",
         "_disk",
+        "_elapsed_ms",
         "_files",
         "_flusher",
         "_index",
@@ -49,6 +54,7 @@ class Checkpointer:
         self._flusher = flusher
         self._dirty: set[ConsumeQueue] = set()
         self._last_ms = 0
+        self._elapsed_ms = 0
         self._timestamp = 0
         self._verify_offset = 0
         self.offset = -1  # nothing is certain before the first checkpoint
@@ -84,8 +90,14 @@ class Checkpointer:
         self.offset = -1
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether something changed and the interval has passed."""
-        return self.offset != self.dispatched_offset and now_ms - self._last_ms >= interval_ms
+        """Whether something changed and the interval has passed.
+
+        A checkpoint of thousands of queues takes seconds: then there are fewer of them.
+        """
+        pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
+        if self.offset == self.dispatched_offset:
+            return False
+        return has_passed(pause_ms, since_ms=self._last_ms, now_ms=now_ms)
 
     def plan(
         self,
@@ -126,8 +138,9 @@ class Checkpointer:
             self._verify_offset = self.offset
         return max(self._verify_offset, self._commit_log.min_offset)
 
-    def take_over(self, job: CheckpointJob) -> None:
+    def take_over(self, job: CheckpointJob, now_ms: int) -> None:
         """Let go of what a finished job has brought to the disk."""
+        self._elapsed_ms = max(0, now_ms - self._last_ms)
         for queue, queue_offset, entries in job.writes:
             queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
             if not queue.tail_bytes:
@@ -145,7 +158,7 @@ class Checkpointer:
         self._index.catch_up()
         job = self.plan(now_ms, _nothing, is_closing=True)
         job.run()
-        self.take_over(job)
+        self.take_over(job, now_ms)
 
     def close(self) -> None:
         """Let go of the files."""

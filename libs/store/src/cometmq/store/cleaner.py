@@ -12,6 +12,7 @@ from typing import Final
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.jobs import Job, RemoveJob
 from cometmq.store.log_scanner import first_record
+from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.retention import FILES_PER_ROUND_MAX, DiskState, decide
 from cometmq.store.write_state import Refusal
@@ -58,7 +59,8 @@ class Cleaner:
         if self._must_trim:
             self._must_trim = False
             return _TrimJob(self)
-        if now_ms - self._last_ms >= self._parts.settings.clean_resource_interval:
+        interval_ms = self._parts.settings.clean_resource_interval
+        if has_passed(interval_ms, since_ms=self._last_ms, now_ms=now_ms):
             self._last_ms = now_ms
             return _LookJob(self, now_ms)
         return None

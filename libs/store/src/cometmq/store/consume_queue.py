@@ -23,6 +23,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 ENTRY: Final = struct.Struct(">qiq")
 FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
+_BLOCK_COUNT: Final = 200  # entries that one read gets instead of eight
 
 _pack = ENTRY.pack
 
@@ -60,6 +61,28 @@ class QueuePlan(NamedTuple):
         if len(parts) == 1 and not self.tail:
             return parts[0]
         return b"".join((*parts, self.tail))
+
+
+def _counts(entry: tuple[int, int, int], log_end: int) -> bool:
+    return entry[1] > 0 and 0 <= entry[0] < log_end
+
+
+def _count_in(file: DiskFile, per_file: int, log_end: int) -> int:
+    """Count the entries of one file that point before the log's end."""
+    low, high = 0, min(per_file, -(-file.data_end() // CQ_ENTRY_BYTES))
+    while high - low > _BLOCK_COUNT:
+        middle = (low + high) // 2
+        data = file.read(middle * CQ_ENTRY_BYTES, CQ_ENTRY_BYTES).ljust(CQ_ENTRY_BYTES, b"\0")
+        if _counts(ENTRY.unpack(data), log_end):
+            low = middle + 1
+        else:
+            high = middle
+    data = file.read(low * CQ_ENTRY_BYTES, (high - low) * CQ_ENTRY_BYTES)
+    for entry in ENTRY.iter_unpack(data[: len(data) - len(data) % CQ_ENTRY_BYTES]):
+        if not _counts(entry, log_end):
+            break
+        low += 1
+    return low
 
 
 class ConsumeQueue:
@@ -263,33 +286,36 @@ class ConsumeQueue:
         """Find the entries that point into this part of the log, without changing a file.
 
         The entries that count come first, in the order of the log, and everything behind them is
-        zero or points further: a binary search finds the border whatever a crash has left.
+        zero or points further: searching finds the border whatever a crash has left.
         """
         files = self.files
-        low = first = files.first // CQ_ENTRY_BYTES
-        high = files.end // CQ_ENTRY_BYTES
+        per_file = files.file_size // CQ_ENTRY_BYTES
+        first = end = files.first // CQ_ENTRY_BYTES
+        low, high = 0, len(files.files)  # how many files begin with an entry that counts
         while low < high:
             middle = (low + high) // 2
-            offset, size, _ = self._file_entry(middle)
-            if size > 0 and 0 <= offset < log_end:
+            if _counts(self._file_entry(first + middle * per_file), log_end):
                 low = middle + 1
             else:
                 high = middle
+        if low:
+            end = first + (low - 1) * per_file + _count_in(files.files[low - 1], per_file, log_end)
         self._tail.clear()
-        self.max_offset = self.next_offset = low
+        self.max_offset = self.next_offset = end
         self.min_offset = first
         self.min_offset = self.first_at(log_first)
 
     def first_at(self, log_first: int) -> int:
         """Return the first offset whose record is still in the log; reads files only."""
         low, high = self.min_offset, self.written_offset
+        middle = low  # mostly it is the first one
         while low < high:
-            middle = (low + high) // 2
             offset, size, _ = self._file_entry(middle)
             if size == FILLER_SIZE or offset < log_first:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         return low
 
     def trim(self, queue_offset: int) -> list[str]:

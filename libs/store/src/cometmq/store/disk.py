@@ -62,6 +62,9 @@ class DiskFile(Protocol):
     def next_data(self, offset: int) -> int | None:
         """Return where the next bytes lie that were ever written, at or behind this offset."""
 
+    def data_end(self) -> int:
+        """Return where the first part begins that was never written; the size without one."""
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other, or raise DiskError."""
 
@@ -172,9 +175,8 @@ class OsFile:
 
     def size(self) -> int:
         """Return the length in bytes."""
-        descriptor = self._open()
         with _translated("stat", self.path):
-            return os.fstat(descriptor.number).st_size
+            return os.stat(self.path).st_size
 
     def read(self, offset: int, count: int) -> bytes:
         """Return the bytes, fewer at the end of the file; may block."""
@@ -214,6 +216,14 @@ class OsFile:
             if error.errno == errno.ENXIO:
                 return None
             raise DiskError("seek in", self.path, error.errno or errno.EIO) from error
+
+    def data_end(self) -> int:
+        """Return where the first part begins that was never written; the size without one."""
+        descriptor = self._open()
+        with _translated("seek in", self.path):
+            if not os.fstat(descriptor.number).st_size:
+                return 0
+            return os.lseek(descriptor.number, 0, os.SEEK_HOLE)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers one after the other, or raise DiskError."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import FlushDiskType
@@ -126,11 +127,14 @@ class Flusher:
         if self._waiters:
             return True
         settings = self._parts.settings
-        if now_ms - self._last_thorough_ms >= settings.flush_commit_log_thorough_interval:
+        thorough_ms = settings.flush_commit_log_thorough_interval
+        if has_passed(thorough_ms, since_ms=self._last_thorough_ms, now_ms=now_ms):
             self._last_thorough_ms = now_ms
             return True
-        is_worth_it = dirty >= settings.flush_commit_log_least_pages * PAGE_BYTES
-        return is_worth_it and now_ms - self._last_flush_ms >= settings.flush_interval_commit_log
+        if dirty < settings.flush_commit_log_least_pages * PAGE_BYTES:
+            return False
+        interval_ms = settings.flush_interval_commit_log
+        return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)
 
     def _expire(self, now_ms: int) -> None:
         """Answer those who waited too long: stored, but perhaps not on the disk."""

@@ -17,6 +17,7 @@ from cometmq.store.cleaner import Cleaner
 from cometmq.store.errors import DiskError
 from cometmq.store.flush import Flusher
 from cometmq.store.jobs import CheckpointJob, CreateJob, Job, ProbeJob
+from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.write_state import Refusal
 
@@ -59,7 +60,7 @@ class Housekeeping:
         if removal is not None:
             return removal
         if self._write_state.has(Refusal.LOG_WRITE_FAILED):
-            if now_ms - self._last_try_ms < RETRY_INTERVAL_MS:
+            if not has_passed(RETRY_INTERVAL_MS, since_ms=self._last_try_ms, now_ms=now_ms):
                 return self.cleaner.job(now_ms)
             self._last_try_ms = now_ms
             return ProbeJob(self._commit_log.files, self._failed_segments, self._note_probed)
@@ -123,7 +124,7 @@ class Housekeeping:
 
     def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
         if error is None:
-            self._checkpointer.take_over(job)
+            self._checkpointer.take_over(job, self._parts.clock_ms())
             if self._is_index_behind:
                 return  # this checkpoint was planned before the disk refused the keys
             if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
@@ -140,8 +141,9 @@ class Housekeeping:
     def _must_create(self, now_ms: int) -> bool:
         files = self._commit_log.files
         left = files.end - self._commit_log.end
-        is_retry_due = now_ms - self._create_failed_ms >= RETRY_INTERVAL_MS
-        return bool(files.files) and left < files.file_size // 2 and is_retry_due
+        if not files.files or left >= files.file_size // 2:
+            return False
+        return has_passed(RETRY_INTERVAL_MS, since_ms=self._create_failed_ms, now_ms=now_ms)
 
     def _create_job(self) -> Job:
         files = self._commit_log.files

@@ -145,7 +145,10 @@ class Recovery:
 
     def _has_all_entries(self, progress: Progress) -> bool:
         for queue in self._queues.queues.values():
-            queue.recover(self._files.first, progress.offset)
+            if self._was_clean:
+                queue.measure(self._files.first, progress.offset)
+            else:
+                queue.recover(self._files.first, progress.offset)
         count = sum(queue.max_offset for queue in self._queues.queues.values())
         return count == progress.entry_count
 
@@ -153,7 +156,7 @@ class Recovery:
         """Return the end of the newest record that a queue knows, if it is one."""
         end = self._files.first
         for queue in self._queues.queues.values():
-            queue.recover(self._files.first, self._files.end)
+            queue.measure(self._files.first, self._files.end)
             entry = queue.last_entry()
             if entry is not None and entry.physical_offset + entry.size > end:
                 scan = first_record(self._files, entry.physical_offset)
@@ -172,9 +175,9 @@ class Recovery:
 
     def _cut_derived(self, start: Start) -> None:
         """Forget all entries of records from the start on: they are made again."""
-        first = self._files.first
-        for queue in self._queues.queues.values():
-            queue.recover(first, start.offset)
+        if start.reason is not StartReason.PROGRESS:  # there it was done to count the entries
+            for queue in self._queues.queues.values():
+                queue.recover(self._files.first, start.offset)
         progress = self._progress
         if start.reason is StartReason.PROGRESS and progress is not None:
             name, count = progress.index_name, progress.index_count

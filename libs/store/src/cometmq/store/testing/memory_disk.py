@@ -53,6 +53,10 @@ class MemoryFile:
         stripped = rest.lstrip(b"\0")
         return offset + len(rest) - len(stripped) if stripped else None
 
+    def data_end(self) -> int:
+        """Return where nothing but zeros follows."""
+        return len(self._data("seek").rstrip(b"\0"))
+
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers."""
         data = self._data("write")
