@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import TOOLS_GROUP
+from cometmq.broker.names import TOOLS_GROUP, retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
@@ -107,8 +107,15 @@ def _total(states: list[QueueState]) -> tuple[int, float | None]:
 async def queue_states(
     admin: AdminClient, group: str, topic: str | None = None
 ) -> list[QueueState]:
-    """Return how far a group is in every queue that it has an offset in."""
+    """Return how far a group is in its queues.
+
+    Brokers name the topics that it has an offset in; messages can wait to be tried again before
+    the group has one there.
+    """
     lags = await admin.lag(group, topic)
+    retry = retry_topic(group)
+    if topic is None and retry not in {found.queue.topic for found in lags}:
+        lags += await admin.lag(group, retry)
     masters = await admin.masters()
     async with asyncio.TaskGroup() as tasks:
         states = [

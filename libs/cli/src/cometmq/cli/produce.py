@@ -16,7 +16,7 @@ from cometmq.cli import message_json
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
 from cometmq.cli.input import read_lines
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
-from cometmq.client import Message, Producer, SendResult
+from cometmq.client import InvalidArgument, Message, Producer, SendResult
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
@@ -103,7 +103,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
             async with Producer(GROUP, namesrv) as producer:
                 await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException:
-            typer.echo(f"cometmq: {sent.count:,} messages were stored", err=True)
+            if sent.count:
+                typer.echo(f"cometmq: {sent.count:,} messages were stored before", err=True)
             raise
         sent.seconds = monotonic() - begin
         return sent
@@ -185,13 +186,19 @@ async def _send_all(
         if len(sent.results) < RESULTS_MAX:
             sent.results.append(result)
 
+    bad_line: InvalidArgument | None = None
     async with asyncio.TaskGroup() as group:
-        async for message in messages:
-            await room.acquire()
-            if rate is not None:
-                await asyncio.sleep(max(0.0, begin + number / rate - monotonic()))
-            group.create_task(send(message))
-            number += 1
+        try:
+            async for message in messages:
+                await room.acquire()
+                if rate is not None:
+                    await asyncio.sleep(max(0.0, begin + number / rate - monotonic()))
+                group.create_task(send(message))
+                number += 1
+        except InvalidArgument as error:
+            bad_line = error  # what is under way is still stored
+    if bad_line is not None:
+        raise bad_line
 
 
 def _print(sent: Sent, *, as_json: bool) -> None:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One running suite for all tests of commands, and the commands as functions."""
+
+import json
+import subprocess
+import sys
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+
+from cometmq.cli.main import main
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+
+START_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 60
+
+
+class Suite(NamedTuple):
+    namesrv: str
+    broker: str
+    data: object
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        assert self.status == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self):
+        """The JSON lines of `consume --json`."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("suite")
+    namesrv_port, broker_port = free_port(), free_broker_port()
+    options = [
+        *("--data", str(folder / "data"), "--namesrv-port", str(namesrv_port)),
+        *("--broker-port", str(broker_port), "--http-port", "-1"),
+    ]
+    child = Child(
+        "suite", [str(PROGRAM), "standalone", *options], log_path=folder / "log", cwd=folder
+    )
+    try:
+        child.wait_for_log("is running", START_TIMEOUT_S)
+        yield Suite(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", folder / "data")
+    finally:
+        child.stop(20)
+
+
+@pytest.fixture
+def call(capfdbinary, monkeypatch):
+    """Run a command in this process, all of it: arguments, errors, exit status."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])
+        capfdbinary.readouterr()
+        status = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        out, err = capfdbinary.readouterr()
+        return Result(status, out.decode("utf-8", "surrogateescape"), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def ask(call, suite):
+    """Run a command against the suite."""
+    return lambda *args: call(*args, "-n", suite.namesrv)
+
+
+@pytest.fixture
+def pipe(suite):
+    """Run a command as a process of its own, with standard input."""
+
+    def pipe(*args, stdin=b""):
+        command = [str(PROGRAM), *map(str, args), "-n", suite.namesrv]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return pipe
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def topic(ask):
+    """A fresh topic with two queues."""
+    name = f"Topic{next(_numbers)}"
+    assert ask("topic", "create", name, "--queues", 2).status == 0
+    return name

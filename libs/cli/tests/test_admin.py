@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`topic`, `group`, `lag` and `cluster` against a running suite."""
+
+import asyncio
+import resource
+import subprocess
+
+import pytest
+
+from cometmq.cli.times import parsed, shown
+from cometmq.client import ConsumeFrom, ConsumeResult, InvalidArgument, PushConsumer, PushOptions
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_port
+from cometmq.peers.processes import Child, wait_until
+
+COMMAND_CPU_S_MAX = 3.0  # 0.2 measured; 0.4 if Python may not keep byte code
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def test_topics_are_created_listed_changed_and_deleted(ask):
+    created = ask("topic", "create", "Orders", "--queues", 3, "--perm", "r", "--json").json
+    assert (created["queues"], created["permission"]) == (3, "r")
+    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == "Orders"]
+    assert (row["kind"], row["read_queues"], row["permission"]) == ("messages", 3, "r")
+    ask("topic", "create", "Orders", "--queues", 4)
+    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == "Orders"]
+    assert (row["read_queues"], row["permission"]) == (4, "rw")
+    assert ask("topic", "delete", "Orders", "--yes").status == 0
+    assert "Orders" not in ask("topic", "list").out
+    gone = ask("topic", "delete", "Orders", "--yes")
+    assert (gone.status, gone.err) == (1, "cometmq: No route info of this topic: Orders\n")
+
+
+def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
+    names = {row["topic"]: row["kind"] for row in ask("topic", "list", "--all", "--json").json}
+    assert (names["TBW102"], names[topic]) == ("system", "messages")
+    assert names["DefaultCluster"] == "system"
+    assert {row["kind"] for row in ask("topic", "list", "--json").json} == {"messages"}
+
+
+def test_a_topic_is_described_by_queue(ask, topic):
+    ask("produce", "-t", topic, *range(5))
+    rows = ask("topic", "describe", topic, "--json").json
+    assert [row["queue"] for row in rows] == [0, 1]
+    assert sum(row["messages"] for row in rows) == 5
+    assert all(row["last_message"].endswith("Z") for row in rows)
+    text = ask("topic", "describe", topic).out.splitlines()
+    assert text[0].strip() == f"{topic}: 2 queues, 5 messages"
+    assert text[1].split() == ["Broker", "Queue", "Min", "Max", "Messages", "Last", "message"]
+
+
+def test_a_route_names_the_broker(ask, suite, topic):
+    (row,) = ask("topic", "route", topic, "--json").json
+    assert (row["cluster"], row["id"], row["address"]) == ("DefaultCluster", 0, suite.broker)
+    assert (row["read_queues"], row["write_queues"], row["permission"]) == (2, 2, "rw")
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def member(suite, topic, tmp_path):
+    """A connected member of a group; its name."""
+    group = f"{topic}-members"
+    args = ["consume", topic, "-g", group, "--tag", "A", "--from", "first"]
+    command = [str(PROGRAM), *args, "-n", suite.namesrv]
+    child = Child("consume", command, log_path=tmp_path / "log")
+    yield group
+    child.stop(20)
+
+
+def test_groups_are_created_listed_and_deleted(ask):
+    assert ask("group", "create", "payers", "--retries", 3, "--json").json["retries"] == 3
+    (row,) = [row for row in ask("group", "list", "--json").json if row["group"] == "payers"]
+    assert (row["members"], row["retries"], row["enabled"]) == (0, 3, True)
+    assert "TOOLS_CONSUMER" not in ask("group", "list").out
+    assert "TOOLS_CONSUMER" in ask("group", "list", "--all").out
+    assert "No member is connected." in ask("group", "describe", "payers").out
+    assert ask("group", "delete", "payers", "--yes", "--json").json["deleted"] == "payers"
+    gone = ask("group", "describe", "payers")
+    assert (gone.status, gone.err) == (1, "cometmq: no broker knows the consumer group payers\n")
+
+
+def test_a_group_is_described_with_its_members(ask, topic, member):
+    def described():
+        result = ask("group", "describe", member, "--json")
+        return result.json if result.status == 0 else {"members": []}
+
+    wait_until(lambda: described()["members"], 30, "a member")
+    found = described()
+    (connection,) = found["members"]
+    assert connection["address"].startswith("127.0.0.1:")
+    wanted = {row["topic"]: row["expression"] for row in found["subscriptions"]}
+    assert wanted == {topic: "A", f"%RETRY%{member}": "*"}
+    (row,) = [row for row in ask("group", "list", "--json").json if row["group"] == member]
+    assert (row["members"], row["model"]) == (1, "CLUSTERING")
+    text = ask("group", "describe", member).out
+    assert "Members" in text
+    assert "Subscriptions" in text
+
+
+# -- lag --------------------------------------------------------------------------------------
+
+
+def test_lag_by_queue_and_by_group(ask, topic):
+    ask("produce", "-t", topic, *range(10), "--in-flight", 1)
+    group = f"{topic}-late"
+    args = ("-g", group, "--from", "first", "--timeout", 20)
+    assert ask("consume", topic, "--max", 4, *args).status == 0
+    found = ask("lag", group, "-t", topic, "--json").json
+    assert (found["group"], found["lag"]) == (group, 6)
+    assert 0 < found["seconds_behind"] < 600
+    assert sum(queue["committed"] for queue in found["queues"]) == 4
+    for queue in found["queues"]:
+        assert queue["lag"] == queue["max"] - queue["committed"]
+        assert (queue["seconds_behind"] > 0) == (queue["lag"] > 0)
+    (row,) = [row for row in ask("lag", "--json").json if row["group"] == group]
+    assert row["lag"] == 6
+    assert f"{group}: 6 messages in " in ask("lag", group).out
+
+
+def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
+    ask("produce", "-t", topic, "unlucky")
+    group = f"{topic}-retry"
+    asyncio.run(_refuse_one(suite.namesrv, topic, group))
+    retry_topic = f"%RETRY%{group}"
+
+    def waiting():
+        found = ask("lag", group, "--json").json
+        return {queue["topic"]: queue["lag"] for queue in found["queues"]}
+
+    wait_until(lambda: waiting().get(retry_topic) == 1, 30, "a message to try again")
+    assert waiting()[topic] == 0
+
+
+async def _refuse_one(namesrv, topic, group):
+    refused = asyncio.Event()
+
+    async def listen(_messages):
+        refused.set()
+        return ConsumeResult.later(delay_level=1)
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer.subscribe(topic)
+    async with asyncio.timeout(30), consumer:
+        await refused.wait()
+
+
+# -- cluster ----------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
+    (row,) = ask("cluster", "--json").json
+    assert (row["address"], row["role"], row["state"]) == (suite.broker, "master", "ok")
+    assert row["version"] == "V4_9_4"
+    assert 0 < row["disk_percent"] <= 100
+    assert row["messages_today"] >= 0
+    head, line = ask("cluster").out.splitlines()
+    assert head.split()[:3] == ["Cluster", "Broker", "Id"]
+    assert suite.broker in line
+
+
+# -- errors, times, speed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "line"),
+    [
+        (("topic", "describe", "Nowhere"), 1, "No route info of this topic: Nowhere"),
+        (("topic", "route", "Nowhere"), 1, "No route info of this topic: Nowhere"),
+        (("topic", "create", "a/b"), 2, "The specified topic[a/b] contains illegal characters"),
+        (("topic", "create", "T", "--perm", "x"), 2, "--perm=x: must be one of rw, r, w, none"),
+        (("topic", "create", "T", "-b", "broker-z"), 1, "there is no master broker-z"),
+        (("topic", "list", "-c", "Other"), 2, "there is no cluster Other"),
+        (("cluster", "-c", "Other"), 2, "there is no cluster Other"),
+        (("group", "create", "a b"), 2, "the specified group[a b] contains illegal characters"),
+        (("group", "delete", "nobody", "-y"), 1, "no broker knows the consumer group nobody"),
+        (("lag", "nobody"), 1, "no broker knows the consumer group nobody"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(ask, args, status, line):
+    result = ask(*args)
+    assert result.status == status
+    assert result.err.startswith(f"cometmq: {line}")
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("group", "list"), ("lag",), ("cluster",)])
+def test_a_dead_name_server_is_one_line(call, command):
+    port = free_port()
+    result = call(*command, "-n", f"127.0.0.1:{port}")
+    assert result.status == 1
+    assert result.err.startswith("cometmq: no name server answers: ")
+    assert f"127.0.0.1:{port}" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_moments_are_read_and_shown():
+    assert shown(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert shown(0) is None
+    for text in ("2023-11-14T22:13:20.123Z", "2023-11-14T23:13:20.123+01:00", "1700000000123"):
+        assert parsed(text, now_ms=5) == 1_700_000_000_123
+    assert parsed("2m", now_ms=1_000_000) == 880_000
+    with pytest.raises(InvalidArgument, match="soon is no moment"):
+        parsed("soon", now_ms=5)
+
+
+def test_a_command_starts_quickly(suite):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [str(PROGRAM), "cluster", "--json", "-n", suite.namesrv]
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert cpu_s < COMMAND_CPU_S_MAX
