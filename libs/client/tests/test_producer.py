@@ -26,6 +26,8 @@ from cometmq.remoting.errors import (
     SystemBusy,
     TopicNotExist,
 )
+from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.types import Serialization
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -236,6 +238,8 @@ async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
         (Message("t" * 128, b"x"), "longer than"),
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "forbidden"),
         (Message("T", b""), "the message body length is zero"),
+        (Message("T", "text"), "the message body is bytes, not str"),  # type: ignore[arg-type]
+        (Message("T", b"x", keys=["a b"]), "a key holds no space"),
         (Message("T", bytes(101)), "the message body size over max value, MAX: 100"),
         (Message("T", b"x", properties={"TAGS": "x"}), "The Property<TAGS> is used by system"),
         (Message("T", b"x", properties={"k": "a\x01b"}), "separators"),
@@ -401,3 +405,27 @@ async def _outcome(producer: Producer) -> bool:
     except (RequestTimeout, SendFailed):
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ProducerOptions(serialization=Serialization.ROCKETMQ),
+        ProducerOptions(tls=TlsSettings(enable=True)),
+    ],
+    ids=["binary-headers", "tls"],
+)
+async def test_other_encodings_of_the_protocol_work_too(
+    cluster: MemoryCluster, options: ProducerOptions
+) -> None:
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x", properties={"k": "v"}))
+    (stored,) = cluster.messages("T")
+    assert stored.properties["k"] == "v"
+
+
+async def test_the_vip_port_is_two_below(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(vip_channel=True, retry_times=0)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(SendFailed, match=f":{cluster.broker.port - 2}"):
+            await producer.send(Message("T", b"x"))

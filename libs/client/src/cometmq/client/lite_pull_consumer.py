@@ -156,7 +156,7 @@ class LitePullConsumer(Client):
                 yield message
 
     async def commit(self) -> None:
-        """Store that everything returned so far is consumed."""
+        """Store that everything returned so far is consumed, and return when it is stored."""
         await self._polled().commit()
 
     # -- queues and positions -----------------------------------------------------------------

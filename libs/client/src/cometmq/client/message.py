@@ -65,7 +65,11 @@ def wire_properties(message: Message) -> dict[str, str]:
     if found and not RESERVED_KEYS.isdisjoint(found):
         name = min(RESERVED_KEYS.intersection(found))
         raise InvalidArgument(f"The Property<{name}> is used by system, input another please")
-    keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    keys = message.keys
+    if not isinstance(keys, str):
+        if any(" " in key for key in keys):
+            raise InvalidArgument("a key holds no space: it separates keys")
+        keys = " ".join(keys)
     if keys:
         found[_KEYS] = keys
     if message.tag:
@@ -183,6 +187,8 @@ def check_message(message: Message, body_bytes_max: int) -> None:
     check_topic(message.topic)
     if message.topic in FORBIDDEN_TOPICS:
         raise InvalidArgument(f"Sending message to topic[{message.topic}] is forbidden.")
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise InvalidArgument(f"the message body is bytes, not {type(message.body).__name__}")
     if not message.body:
         raise InvalidArgument("the message body length is zero")
     if len(message.body) > body_bytes_max:

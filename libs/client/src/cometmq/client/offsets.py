@@ -41,6 +41,9 @@ class OffsetStore(Protocol):
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Store what was noted for these queues; a failure is logged and made good later."""
 
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Store what was noted for these queues, and return when it is; CometError if not."""
+
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory: another member has the queue now."""
 
@@ -104,23 +107,32 @@ class RemoteOffsets:
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers, without waiting for answers."""
         for queue in self._positions.unsaved.intersection(queues):
-            offset = self._positions.offsets[queue]
-            header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
             try:
-                _, address = self._instance.any_of(queue.broker_name)
-                await self._instance.remoting.invoke_oneway(
-                    self._instance.channel(address),
-                    RequestCode.UPDATE_CONSUMER_OFFSET,
-                    header,
-                    timeout_ms=COMMIT_TIMEOUT_MS,
-                )
+                await self._save(queue, is_awaited=False)
             except CometError as error:
                 self._instance.log.warning(
                     "offset.unsaved", group=self._group, error=described(error)
                 )
-                continue
-            if self._positions.offsets.get(queue) == offset:
-                self._positions.unsaved.discard(queue)
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell the brokers, and wait until they know."""
+        for queue in self._positions.unsaved.intersection(queues):
+            await self._save(queue, is_awaited=True)
+
+    async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
+        offset = self._positions.offsets[queue]
+        header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+        _, address = self._instance.any_of(queue.broker_name)
+        remoting = self._instance.remoting
+        send = remoting.invoke if is_awaited else remoting.invoke_oneway
+        await send(
+            self._instance.channel(address),
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            header,
+            timeout_ms=COMMIT_TIMEOUT_MS,
+        )
+        if self._positions.offsets.get(queue) == offset:
+            self._positions.unsaved.discard(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory."""
@@ -163,6 +175,10 @@ class LocalOffsets:
         await asyncio.to_thread(self._save, data)
         self._stored = table
         self._positions.unsaved -= moved
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the file if one of these queues has moved."""
+        await self.persist(queues)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory; the file keeps it."""

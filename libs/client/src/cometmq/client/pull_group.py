@@ -79,7 +79,8 @@ class PullGroup(GroupMember):
         self._readers.stop()
         await self._background.close()
         if is_committing:
-            await self.commit()
+            self._settle()
+        await self._readers.persist()
 
     # -- polling ------------------------------------------------------------------------------
 
@@ -106,9 +107,10 @@ class PullGroup(GroupMember):
             await self._persist()
 
     async def commit(self) -> None:
-        """Store that everything returned so far is consumed."""
+        """Store that everything returned so far is consumed, and return when it is stored."""
         self._settle()
-        await self._persist()
+        self._committed_ms = monotonic_ms()
+        await self._readers.commit()
 
     async def _persist(self) -> None:
         self._committed_ms = monotonic_ms()
