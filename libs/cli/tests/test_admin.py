@@ -4,6 +4,7 @@
 import asyncio
 import resource
 import subprocess
+import sys
 
 import pytest
 
@@ -197,6 +198,26 @@ def test_a_dead_name_server_is_one_line(call, command):
     assert result.err.startswith("cometmq: no name server answers: ")
     assert f"127.0.0.1:{port}" in result.err
     assert result.err.count("\n") == 1
+
+
+def test_the_environment_names_the_name_server(call, suite, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", suite.namesrv)
+    (row,) = call("cluster", "--json").json
+    assert row["address"] == suite.broker
+
+
+def test_json_does_not_pay_for_tables(suite):
+    code = (
+        "import sys\n"
+        "from cometmq.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        "sys.stderr.write(repr('rich' in sys.modules))\n"
+    )
+    for option, is_loaded in ((["--json"], "False"), ([], "True")):
+        command = [sys.executable, "-c", code, "cluster", "-n", suite.namesrv, *option]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr == is_loaded
 
 
 def test_moments_are_read_and_shown():

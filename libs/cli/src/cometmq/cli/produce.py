@@ -132,6 +132,8 @@ async def _lines(
             yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
         return
     if file is None:
+        if sys.stdin.isatty():
+            typer.echo("Every line is a message; Ctrl-D ends.", err=True)
         async for line in read_lines(sys.stdin.fileno()):
             yield line
         return

@@ -56,7 +56,9 @@ Config = Annotated[
 def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
     """Show what a store holds; exit status 1 if its log is damaged."""
     settings = _settings(config)
-    found = inspect_store(str(_root(folder)), settings=settings)
+    root = str(_root(folder))
+    with _progress("Reading the log"):
+        found = inspect_store(root, settings=settings)
     facts = _facts(found)
     queues: list[list[Cell]] = [list(queue) for queue in found.queues]
     index: list[list[Cell]] = [
@@ -158,7 +160,7 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
     rich: Any = import_module("rich.progress")
     console: Any = import_module("rich.console")
     with rich.Progress(console=console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title)
+        task = bar.add_task(title, total=None)  # it moves without end until a total is known
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
