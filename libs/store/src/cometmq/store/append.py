@@ -34,6 +34,10 @@ PROPERTIES_CHARS_MAX: Final = 32767
 UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) have no place in a queue
 ROLLBACK: Final = 0xC
 
+CLOCK_STEP_MS: Final = 10_000
+"""A clock that goes back less is waited for; one that was set back is followed, for delays and
+retries count from the store time."""
+
 _PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns: bench_append.py
 
 KeyedRecord: TypeAlias = tuple[str, tuple[str, ...], int, int]
@@ -132,7 +136,7 @@ class Appender:
         return self._finish()
 
     def _begin(self) -> None:
-        """Start a batch at the end of the log, at a time that never runs backwards."""
+        """Start a batch at the end of the log, at a time that runs back only with the clock."""
         end = self._end = self._log.end
         files = self._log.files
         self._file_end = end + self._file_size - (end - files.first) % self._file_size
@@ -142,7 +146,9 @@ class Appender:
         self._keyed: list[KeyedRecord] = []
         self._results: list[tuple[PutDone, bool, PutResult]] = []
         self._staged_count = 0
-        self._now_ms = max(self._now_ms, self._clock_ms())
+        now_ms = self._clock_ms()
+        if now_ms > self._now_ms or self._now_ms - now_ms > CLOCK_STEP_MS:
+            self._now_ms = now_ms
 
     def _finish(self) -> Batch | None:
         if not self._results:

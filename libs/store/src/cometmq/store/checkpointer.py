@@ -80,8 +80,9 @@ class Checkpointer:
         self.dispatched_offset = offset
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Never write this queue again: it was deleted."""
+        """Never write this queue again: it was deleted, which the next checkpoint must say."""
         self._dirty.discard(queue)
+        self.offset = -1
 
     def note_truncated(self, offset: int) -> None:
         """Follow a log that ends earlier now."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.errors import DiskError
+from cometmq.store.flush import Flusher
 from cometmq.store.jobs import Job, RemoveJob
 from cometmq.store.log_scanner import first_record
 from cometmq.store.pacing import has_passed
@@ -23,9 +25,10 @@ ROUNDS_ASKED_FOR: Final = 20  # how often a request to delete is looked at, as i
 class Cleaner:
     """Retention of one store."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, flusher: Flusher) -> None:
         """Watch these parts."""
         self._parts = parts
+        self._flusher = flusher
         self._disk = parts.disk
         self._commit_log = parts.commit_log
         self._last_ms = -parts.settings.clean_resource_interval
@@ -53,6 +56,16 @@ class Cleaner:
             return None
         paths, self._doomed = self._doomed, []
         return RemoveJob(self._disk, paths, self._note_removed)
+
+    def remove_at_end(self) -> None:
+        """Delete at once what nobody uses; what cannot be deleted stays. Blocks."""
+        removal = self.removal()
+        if removal is None:
+            return
+        try:
+            removal.run()
+        except DiskError as error:
+            self.note_failed("remove", error)
 
     def job(self, now_ms: int) -> Job | None:
         """Return the next step."""
@@ -88,12 +101,18 @@ class Cleaner:
         )
         self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
         self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)
-        if not decision.delete_count:
+        count = min(decision.delete_count, self._synced_count())
+        if not count:
             return
-        paths = self._commit_log.forget_first(decision.delete_count)
+        paths = self._commit_log.forget_first(count)
         self._doomed += paths
         self._must_trim = True
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
+
+    def _synced_count(self) -> int:
+        """Count the files at the begin that no sync waits for."""
+        files = self._commit_log.files
+        return max(0, self._flusher.needed_from - files.first) // files.file_size
 
     def _note_levels(self, *, is_full: bool, is_above: bool) -> None:
         if self._parts.write_state.set(Refusal.DISK_FULL, holds=is_full):

@@ -267,6 +267,14 @@ class ConsumeQueue:
             self.fill_to(queue_offset)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
+    def begin_again(self) -> None:
+        """Become empty and begin at 0, as the queue of a topic that was deleted and made again."""
+        self._staged.clear()
+        self._tail.clear()
+        self.files.remove_from(self.files.first)
+        self.files.first = 0
+        self.min_offset = self.max_offset = self.next_offset = 0
+
     def fill_to(self, queue_offset: int) -> None:
         """Close a gap whose records are gone with entries that every reader skips."""
         assert not self._staged

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
@@ -280,17 +281,19 @@ class OsDisk:
         assert open_files_max > 0
         self._open_files_max = open_files_max
         self._open_files: dict[OsFile, None] = {}
+        self._open_files_lock = threading.Lock()
         self.can_read_no_wait = _READ_NO_WAIT != 0
         self.open_flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
 
     def note_open(self, file: OsFile) -> None:
         """Count one more open file and close the oldest one above the bound."""
         open_files = self._open_files
-        open_files[file] = None
-        if len(open_files) > self._open_files_max:
-            oldest = next(iter(open_files))
-            open_files.pop(oldest, None)  # another thread may have been faster
-            oldest.close()
+        with self._open_files_lock:  # the loop and all workers open files
+            open_files[file] = None
+            if len(open_files) > self._open_files_max:
+                oldest = next(iter(open_files))
+                del open_files[oldest]
+                oldest.close()
 
     def open(self, path: str) -> OsFile:
         """Return the file at this path; it is opened when it is first used."""

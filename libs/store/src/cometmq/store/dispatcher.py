@@ -6,6 +6,8 @@ do, and there a record may have been dispatched before: an entry that its queue 
 so doing it twice is the same as doing it once.
 """
 
+from collections.abc import Mapping
+
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
@@ -33,12 +35,33 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
 class Dispatcher:
     """Feeds scanned records to the queues and collects what the index needs."""
 
-    __slots__ = ("_is_indexing", "_table", "gaps", "keyed", "touched")
+    __slots__ = (
+        "_behind",
+        "_is_indexing",
+        "_may_begin_again",
+        "_table",
+        "gaps",
+        "keyed",
+        "touched",
+    )
 
-    def __init__(self, table: QueueTable, *, is_indexing: bool) -> None:
-        """Begin with nothing dispatched."""
+    def __init__(
+        self,
+        table: QueueTable,
+        *,
+        is_indexing: bool,
+        may_begin_again: bool = False,
+        behind: Mapping[ConsumeQueue, int] | None = None,
+    ) -> None:
+        """Begin with nothing dispatched.
+
+        `may_begin_again`: queues may lose their files at once, as in a recovery. `behind`: fill
+        these queues only, with records behind these places of the log.
+        """
         self._table = table
         self._is_indexing = is_indexing
+        self._may_begin_again = may_begin_again
+        self._behind = behind
         self.keyed: list[KeyedRecord] = []
         self.touched: set[ConsumeQueue] = set()
         self.gaps: set[ConsumeQueue] = set()
@@ -60,6 +83,10 @@ class Dispatcher:
         queue = self._table.queues.get((scan.topic, scan.queue_id))
         if queue is None:
             queue = self._table.create(scan.topic, scan.queue_id)
+        if self._behind is not None and self._is_known(queue, scan):
+            return
+        if not scan.queue_offset and queue.next_offset and self._may_begin_again:
+            self._begin_again(queue, scan)
         missing = scan.queue_offset - queue.next_offset
         if missing:
             if missing < 0:
@@ -70,6 +97,22 @@ class Dispatcher:
             _close_gap(queue, scan.queue_offset)
         if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
             self.touched.add(queue)
+
+    def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
+        assert self._behind is not None
+        place = self._behind.get(queue)
+        return place is None or scan.physical_offset < place
+
+    def _begin_again(self, queue: ConsumeQueue, scan: Scan) -> None:
+        """Empty a queue that has another, older first record: its topic was deleted meanwhile.
+
+        The offsets of a topic that is made again begin at 0 again, and what the old one had is
+        not to come back in its place.
+        """
+        queue.publish()
+        first = queue.entry(0)
+        if first is None or first.physical_offset < scan.physical_offset:
+            queue.begin_again()
 
     def publish(self) -> None:
         """Make what was dispatched visible in the queues."""

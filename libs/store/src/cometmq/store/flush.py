@@ -22,15 +22,23 @@ PAGE_BYTES: Final = 4096
 class FlushJob:
     """Sync the log up to an offset: `run` on a worker thread, then the store's `flush_done`."""
 
-    __slots__ = ("_disk", "_files", "_folder", "file_end", "offset")
+    __slots__ = ("_disk", "_files", "_folder", "file_end", "offset", "start")
 
     def __init__(
-        self, disk: Disk, files: list[DiskFile], folder: str | None, *, offset: int, file_end: int
+        self,
+        disk: Disk,
+        files: list[DiskFile],
+        folder: str | None,
+        *,
+        start: int,
+        offset: int,
+        file_end: int,
     ) -> None:
         """Take the files as they are now; `folder` is synced if a file came into it."""
         self._disk = disk
         self._files = files
         self._folder = folder
+        self.start = start
         self.offset = offset
         self.file_end = file_end
 
@@ -44,7 +52,7 @@ class FlushJob:
 
 class _Waiter(NamedTuple):
     offset: int
-    deadline_ms: int
+    since_ms: int
     done: PutDone
     result: PutResult
 
@@ -93,10 +101,15 @@ class Flusher:
         """Puts that wait for a sync."""
         return len(self._waiters)
 
+    @property
+    def needed_from(self) -> int:
+        """Files that end before this offset are of no use to any sync, running or to come."""
+        running = self._running
+        return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
+
     def wait(self, offset: int, now_ms: int, done: PutDone, result: PutResult) -> None:
         """Answer once the log is on the disk up to here, or the time is over."""
-        deadline_ms = now_ms + self._parts.settings.sync_flush_timeout
-        self._waiters.append(_Waiter(offset, deadline_ms, done, result))
+        self._waiters.append(_Waiter(offset, now_ms, done, result))
 
     def job(self, now_ms: int) -> FlushJob | None:
         """Return what to sync now, if anything; one job runs at a time."""
@@ -116,6 +129,7 @@ class Flusher:
             self._parts.disk,
             files.files[max(0, start) : stop],
             files.folder if files.end != self._named_end else None,
+            start=self.flushed_offset,
             offset=log.end,
             file_end=files.end,
         )
@@ -139,7 +153,8 @@ class Flusher:
     def _expire(self, now_ms: int) -> None:
         """Answer those who waited too long: stored, but perhaps not on the disk."""
         waiters = self._waiters
-        while waiters and waiters[0].deadline_ms <= now_ms:
+        timeout_ms = self._parts.settings.sync_flush_timeout
+        while waiters and has_passed(timeout_ms, since_ms=waiters[0].since_ms, now_ms=now_ms):
             self._answer(waiters.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
 
     def done(self, job: FlushJob, error: Exception | None) -> None:

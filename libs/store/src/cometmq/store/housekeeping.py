@@ -42,7 +42,7 @@ class Housekeeping:
         self._create_failed_ms = -RETRY_INTERVAL_MS
         self._now_ms = 0
         self._is_index_behind = False  # keys wait for a disk that has room again
-        self.cleaner = Cleaner(parts)
+        self.cleaner = Cleaner(parts, flusher)
 
     def jobs(self, now_ms: int) -> list[Job]:
         """Return the most urgent job that is due, unless one is on its way."""
@@ -182,9 +182,7 @@ class Housekeeping:
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:
-            removal = self.cleaner.removal()
-            if removal is not None:
-                removal.run()
+            self.cleaner.remove_at_end()
             self._checkpointer.save_all(self._now_ms)
             self._remove_unused_file()
         except DiskError as error:

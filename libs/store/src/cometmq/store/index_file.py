@@ -8,24 +8,20 @@ used, so the header holds the next free number.
 
 Invariants: the file that grows has its slots in memory; its new entries are in `_unwritten`
 until they are appended. Slots and header reach the disk after all entries that they speak of, so
-that a crash can be undone: a slot that points beyond the header's entries leads, through the
-entries, to one that does not.
+that a crash can be undone: entries that the header does not count are linked again, and a slot
+that points at an entry which does not count leads, through the entries, to one that does.
 """
 
 import struct
-import sys
-from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
+from cometmq.store.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
 
 HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
-SLOT_BYTES: Final = 4
-PAGE_SLOTS: Final = 1024
-CHUNK_SLOTS: Final = 64 * 1024
 SECONDS_MAX: Final = 0x7FFFFFFF
 
 HashedKey: TypeAlias = tuple[int, int, int]
@@ -72,22 +68,22 @@ class IndexFlush(NamedTuple):
     shape: IndexShape
     first_number: int
     entries: bytes
-    header: IndexHeader | None  # with the slots below, or not at all
-    pages: list[tuple[int, "array[int]"]]
+    slots: list[SlotPages]
+    header: IndexHeader | None
 
     def run(self) -> None:
         """Write and sync the entries, then the slots and the header."""
         if self.entries:
             self.file.write(self.shape.entry_position(self.first_number), [self.entries])
         self.file.sync()
-        if self.header is None:
-            return
-        for first_slot, slots in self.pages:
-            for start in range(0, len(slots), CHUNK_SLOTS):
-                part = _big_endian(slots[start : start + CHUNK_SLOTS])
-                self.file.write(self.shape.slot_position(first_slot + start), [part])
-        self.file.write(0, [HEADER.pack(*self.header)])
-        self.file.sync()
+        for pages in self.slots:
+            pages.write(self.file, self.shape.slot_position(0))
+        if self.header is not None:
+            if self.slots:
+                self.file.sync()
+            self.file.write(0, [HEADER.pack(*self.header)])
+        if self.slots or self.header is not None:
+            self.file.sync()
 
 
 def _seconds(timestamp: int, begin: int) -> int:
@@ -95,18 +91,12 @@ def _seconds(timestamp: int, begin: int) -> int:
     return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0
 
 
-def _big_endian(slots: "array[int]") -> bytes:
-    if sys.byteorder == "little":
-        slots.byteswap()
-    return slots.tobytes()
-
-
 class IndexFile:
     """One index file; the newest one grows."""
 
     __slots__ = (
-        "_dirty_pages",
         "_flushed_count",
+        "_has_begin",
         "_slots",
         "_unwritten",
         "file",
@@ -121,10 +111,10 @@ class IndexFile:
         self.file = file
         self.shape = shape
         self.header = header
-        self._slots: array[int] | None = None
+        self._slots: SlotTable[IndexHeader] | None = None
         self._unwritten = bytearray()
-        self._dirty_pages: set[int] = set()
-        self._flushed_count = header.next_number
+        self._flushed_count = header.next_number  # entries that the file's header counts
+        self._has_begin = False  # whether the file's header says when it begins
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
@@ -136,7 +126,9 @@ class IndexFile:
             )
         header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
         count = min(max(header.next_number, 1), shape.entry_count)
-        return cls(name, file, shape, header._replace(next_number=count))
+        index_file = cls(name, file, shape, header._replace(next_number=count))
+        index_file._has_begin = header.begin_timestamp > 0
+        return index_file
 
     @property
     def is_full(self) -> bool:
@@ -150,7 +142,7 @@ class IndexFile:
 
     def begins_at_or_after(self, offset: int) -> bool:
         """Whether no entry can be of a record before this offset."""
-        return self.header.next_number <= 1 or self.header.begin_offset >= offset
+        return not self._has_begin or self.header.begin_offset >= offset
 
     @property
     def written_count(self) -> int:
@@ -159,29 +151,25 @@ class IndexFile:
 
     @property
     def unflushed_count(self) -> int:
-        """Entries since slots and header were last written."""
+        """Entries that the file's header does not count."""
         return self.header.next_number - self._flushed_count
-
-    @property
-    def has_flushed_header(self) -> bool:
-        """Whether the file says when it begins, which its entries count from."""
-        return self._flushed_count > 1
 
     def begin(self) -> None:
         """Start to grow as a new, empty file."""
-        self._slots = array("i", (0,)) * self.shape.slot_count
+        self._slots = SlotTable(self.shape.slot_count)
 
     def add(self, keys: list[HashedKey]) -> int:
         """Add entries in the order of the log as far as they fit; return how many did."""
-        slots, header = self._slots, self.header
-        assert slots is not None
+        table, header = self._slots, self.header
+        assert table is not None
+        slots = table.values
         count, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
         room = self.shape.entry_count - count
         fitting = keys if len(keys) <= room else keys[:room]
         if not fitting:
             return 0
         slot_count = self.shape.slot_count
-        mark_dirty = self._dirty_pages.add
+        mark_dirty = table.dirty_pages.add
         entries: list[bytes] = []
         seconds, seconds_of = 0, -1
         for hash_, offset, timestamp in fitting:
@@ -207,23 +195,27 @@ class IndexFile:
         )
         return len(fitting)
 
-    def plan_flush(self, *, with_slots: bool) -> IndexFlush:
-        """Say what to write so that the disk has all entries, and the slots if wanted."""
-        header = self.header if with_slots else None
-        pages = self._dirty_slots() if with_slots else []
-        if with_slots:
-            self._dirty_pages = set()
-        entries = bytes(self._unwritten)
-        return IndexFlush(self.file, self.shape, self.written_count, entries, header, pages)
+    def plan_flush(self, *, is_complete: bool, sweep_count: int) -> IndexFlush:
+        """Say what to write so that the disk has all entries.
 
-    def _dirty_slots(self) -> list[tuple[int, "array[int]"]]:
-        """Copy the changed pages; many of them are copied as one."""
-        slots = self._slots
-        assert slots is not None
-        if len(self._dirty_pages) * 4 > len(slots) // PAGE_SLOTS:
-            return [(0, slots[:])]
-        starts = [page * PAGE_SLOTS for page in sorted(self._dirty_pages)]
-        return [(start, slots[start : start + PAGE_SLOTS]) for start in starts]
+        `is_complete` adds all slots and the header; otherwise they follow in small steps once
+        the header does not count `sweep_count` entries.
+        """
+        table = self._slots
+        assert table is not None
+        slots: list[SlotPages] = []
+        header: IndexHeader | None = None
+        if is_complete:
+            slots, header = table.copy_all(), self.header
+        elif not self._has_begin:
+            header = self.header._replace(used_slot_count=0, next_number=1)
+        else:
+            if not table.is_sweeping and self.unflushed_count >= sweep_count:
+                table.begin_sweep(self.header)
+            if table.is_sweeping:
+                slots, header = table.step()
+        entries = bytes(self._unwritten)
+        return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
 
     def mark_flushed(self, flush: IndexFlush) -> None:
         """Forget what a flush has written."""
@@ -231,12 +223,12 @@ class IndexFile:
         del self._unwritten[: (end - self.written_count) * ENTRY.size]
         if flush.header is not None:
             self._flushed_count = flush.header.next_number
+            self._has_begin = True
 
     def mark_failed(self, flush: IndexFlush) -> None:
         """Remember that slots of a flush may not be on the disk."""
-        for first_slot, slots in flush.pages:
-            pages = range(first_slot // PAGE_SLOTS, (first_slot + len(slots)) // PAGE_SLOTS + 1)
-            self._dirty_pages.update(pages)
+        if self._slots is not None:
+            self._slots.give_back(flush.slots)
 
     def rest(self) -> None:
         """Stop growing: free the slots, which the file has now."""
@@ -249,19 +241,18 @@ class IndexFile:
         `written_count` is how many entries the file is known to have, which may be more than
         its header says: they are linked again without a look at the log.
         """
-        known = max(self.header.next_number, min(written_count, self.shape.entry_count))
+        old = self.header
+        known = max(old.next_number, min(written_count, self.shape.entry_count))
         count = self._count_before(offset_end, known)
-        slots = array("i")
         data = self.file.read(HEADER.size, self.shape.slot_count * SLOT_BYTES)
-        slots.frombytes(data)
-        if sys.byteorder == "little":
-            slots.byteswap()
-        self._slots = slots
-        flushed = min(self.header.next_number, count)
-        if count != self.header.next_number or written_count != count:
-            self._unlink(slots, flushed)
-        used = self._link(slots, flushed, count)
-        self._rewrite_header(slots, count, self.header.used_slot_count + used)
+        self._slots = table = SlotTable(self.shape.slot_count, data)
+        used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
+        if not count == old.next_number == written_count:
+            self._unlink(table, count)
+        if count < old.next_number:
+            self._flushed_count = 0  # the file's header counts too many
+            used = sum(map(bool, table.values))
+        self._rewrite_header(count, used)
 
     def _count_before(self, offset_end: int, known: int) -> int:
         """Count the leading entries that are valid and of records before an offset."""
@@ -275,11 +266,26 @@ class IndexFile:
                 high = middle
         return low
 
-    def _unlink(self, slots: "array[int]", count: int) -> None:
+    def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
+        """Make the slots point at entries that the file has but its header does not count.
+
+        Return how many of these were the first of their slot.
+        """
+        slots, mark_dirty = table.values, table.dirty_pages.add
+        slot_count = self.shape.slot_count
+        first_count = 0
+        for number, (hash_, _, _, previous) in self._entries(start, count):
+            slot = hash_ % slot_count
+            slots[slot] = number
+            mark_dirty(slot // PAGE_SLOTS)
+            first_count += not previous
+        return first_count
+
+    def _unlink(self, table: SlotTable[IndexHeader], count: int) -> None:
         """Lead slots that point at or beyond `count` back to the entry before it."""
+        slots, entry_count = table.values, self.shape.entry_count
         if max(slots) < count:
             return
-        entry_count = self.shape.entry_count
         for slot, newest in enumerate(slots):
             if newest < count:
                 continue
@@ -289,29 +295,12 @@ class IndexFile:
                     break
                 number = self._file_entry(number)[3] if number < entry_count else 0
             slots[slot] = number
-            self._dirty_pages.add(slot // PAGE_SLOTS)
+            table.dirty_pages.add(slot // PAGE_SLOTS)
 
-    def _link(self, slots: "array[int]", start: int, count: int) -> int:
-        """Make the slots point at entries that the file has but its header does not count.
-
-        Return how many slots were empty before.
-        """
-        slot_count = self.shape.slot_count
-        used = 0
-        for number, (hash_, _, _, _) in self._entries(start, count):
-            slot = hash_ % slot_count
-            used += not slots[slot]
-            slots[slot] = number
-            self._dirty_pages.add(slot // PAGE_SLOTS)
-        return used
-
-    def _rewrite_header(self, slots: "array[int]", count: int, used: int) -> None:
+    def _rewrite_header(self, count: int, used: int) -> None:
         old = self.header
         if count == old.next_number:
             return
-        if count < old.next_number:
-            self._flushed_count = 0
-            used = sum(map(bool, slots))
         if count <= 1:
             self.header = old._replace(next_number=1, used_slot_count=0)
             return
@@ -367,11 +356,11 @@ class IndexFile:
     def slot(self, slot: int) -> int:
         """Return the number of a slot's newest entry."""
         if self._slots is not None:
-            return self._slots[slot]
+            return self._slots.values[slot]
         data = self.file.read(self.shape.slot_position(slot), SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file has messages of this time."""
+        """Whether the file may have messages of this time; a recovery knows whole seconds only."""
         header = self.header
-        return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp
+        return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp + 999

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.checkpoint import Checkpoint, Progress
+from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatcher import Dispatcher
 from cometmq.store.errors import CorruptStore
 from cometmq.store.log_scanner import LogScanner, find_record, first_record, follow_headers
@@ -96,7 +97,9 @@ class Recovery:
         self._index = parts.index
         self._log = parts.log
         self._checkpoint, self._progress, self._was_clean = last_run
-        self._dispatcher = Dispatcher(parts.queues, is_indexing=parts.settings.message_index_enable)
+        self._dispatcher = Dispatcher(
+            parts.queues, is_indexing=parts.settings.message_index_enable, may_begin_again=True
+        )
         self._record_count = 0
         self._last_timestamp = self._checkpoint.log_timestamp
 
@@ -265,13 +268,22 @@ class Recovery:
             return
         names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
         self._log.warning("queues.rebuilt", count=len(names), first=names[0])
+        behind = {queue: _known_end(queue) for queue in gaps}
         gaps.clear()
-        dispatcher = Dispatcher(self._queues, is_indexing=False)
+        dispatcher = Dispatcher(
+            self._queues, is_indexing=False, may_begin_again=True, behind=behind
+        )
         for scan in LogScanner(self._files, self._files.first, check_crc=False):
             if scan.physical_offset >= self._commit_log.end:
                 break
             dispatcher.dispatch(scan, is_from_head=True)
         dispatcher.publish()
+
+
+def _known_end(queue: ConsumeQueue) -> int:
+    """Return where the last record ends that a queue knows."""
+    entry = queue.last_entry()
+    return 0 if entry is None else entry.physical_offset + entry.size
 
 
 def _is_torn(scan: Scan) -> bool:
