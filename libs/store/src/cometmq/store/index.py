@@ -17,8 +17,8 @@ from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexSh
 from cometmq.store.layout import Layout
 from cometmq.store.settings import StoreSettings
 
-SLOTS_FLUSH_COUNT: Final = 1_000_000
-"""Entries after which slots and header are written: what a recovery links again at most."""
+SWEEP_COUNT: Final = 1_000_000
+"""Entries after which slots and header are written, page by page."""
 
 BACKLOG_COUNT_MAX: Final = 256
 """Records whose keys are added together."""
@@ -33,7 +33,7 @@ class Index:
         "_disk",
         "_layout",
         "_shape",
-        "_slots_flush_count",
+        "_sweep_count",
         "files",
     )
 
@@ -45,7 +45,7 @@ class Index:
         self._layout = layout
         self._clock_ms = clock_ms
         self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
-        self._slots_flush_count = SLOTS_FLUSH_COUNT
+        self._sweep_count = SWEEP_COUNT
         self._backlog: list[KeyedRecord] = []
         self.files: list[IndexFile] = []
 
@@ -113,17 +113,14 @@ class Index:
 
     def plan_flush(self, *, is_closing: bool = False) -> list[IndexFlush]:
         """Say what to write so that all entries are on the disk."""
-        flushes = []
-        for file in self.files:
-            if not file.is_growing:
-                continue
-            is_last = file is self.files[-1]
-            with_slots = not is_last or file.is_full or is_closing
-            with_slots = with_slots or file.unflushed_count >= self._slots_flush_count
-            with_slots = with_slots or not file.has_flushed_header
-            if file.unflushed_count > 0:
-                flushes.append(file.plan_flush(with_slots=with_slots))
-        return flushes
+        return [
+            file.plan_flush(
+                is_complete=is_closing or file is not self.files[-1] or file.is_full,
+                sweep_count=self._sweep_count,
+            )
+            for file in self.files
+            if file.is_growing and file.unflushed_count > 0
+        ]
 
     def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
         """Forget what flushes have written; full files stop growing."""

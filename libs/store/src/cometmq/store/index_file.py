@@ -245,7 +245,8 @@ class IndexFile:
         known = max(old.next_number, min(written_count, self.shape.entry_count))
         count = self._count_before(offset_end, known)
         data = self.file.read(HEADER.size, self.shape.slot_count * SLOT_BYTES)
-        self._slots = table = SlotTable(self.shape.slot_count, data)
+        table: SlotTable[IndexHeader] = SlotTable(self.shape.slot_count, data)
+        self._slots = table
         used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
         if not count == old.next_number == written_count:
             self._unlink(table, count)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The slots of the index file that grows: in memory, written to the file page by page.
+
+A sweep writes the pages that were dirty when it began, some at each checkpoint, so that the loop
+never copies 20 MB at once; when the last one is written, the file's header may count the entries
+that there were at the beginning. Pages may then hold newer numbers than the header counts: the
+entries that those numbers name are in the file already, so a recovery can put that right.
+"""
+
+import sys
+from array import array
+from typing import Final, Generic, TypeVar
+
+from cometmq.store.disk import DiskFile
+
+SLOT_BYTES: Final = 4
+PAGE_SLOTS: Final = 1024
+STEP_PAGES: Final = 256  # 1 MiB: copied in 0.2 ms
+
+Mark = TypeVar("Mark")
+
+
+class SlotPages:
+    """A copy of neighbouring pages."""
+
+    __slots__ = ("_first_page", "_values")
+
+    def __init__(self, first_page: int, values: bytes) -> None:
+        """Hold native numbers; the first is that of the page's first slot."""
+        self._first_page = first_page
+        self._values = values
+
+    @property
+    def pages(self) -> range:
+        """The numbers of the pages."""
+        count = -(-len(self._values) // (PAGE_SLOTS * SLOT_BYTES))
+        return range(self._first_page, self._first_page + count)
+
+    def write(self, file: DiskFile, position: int) -> None:
+        """Write them into the file, whose slots begin at `position`."""
+        values = array("i", self._values)
+        if sys.byteorder == "little":
+            values.byteswap()
+        file.write(position + self._first_page * PAGE_SLOTS * SLOT_BYTES, [values.tobytes()])
+
+
+class SlotTable(Generic[Mark]):
+    """The numbers of the newest entries; `Mark` is what a finished sweep vouches for."""
+
+    __slots__ = ("_mark", "_sweep", "dirty_pages", "values")
+
+    def __init__(self, count: int, data: bytes | None = None) -> None:
+        """Begin with zeros (whose memory is taken when they change), or with a file's bytes."""
+        if data is None:
+            self.values = memoryview(bytearray(count * SLOT_BYTES)).cast("i")
+        else:
+            values = array("i", data)
+            if sys.byteorder == "little":
+                values.byteswap()
+            self.values = memoryview(values)
+        self.dirty_pages: set[int] = set()
+        self._sweep: list[int] = []
+        self._mark: Mark | None = None
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether a sweep has begun and not ended."""
+        return self._mark is not None
+
+    def begin_sweep(self, mark: Mark) -> None:
+        """Let the next steps write what is dirty now."""
+        self._sweep = sorted(self.dirty_pages | set(self._sweep), reverse=True)
+        self.dirty_pages.clear()
+        self._mark = mark
+
+    def step(self, page_count: int = STEP_PAGES) -> tuple[list[SlotPages], Mark | None]:
+        """Copy the sweep's next pages; with the last ones return its mark."""
+        taken = self._sweep[-page_count:]
+        del self._sweep[-page_count:]
+        mark = None
+        if not self._sweep:
+            mark, self._mark = self._mark, None
+        return self._copies(taken[::-1]), mark
+
+    def copy_all(self) -> list[SlotPages]:
+        """Copy everything that is dirty; a sweep is over with that."""
+        pages = sorted(self.dirty_pages.union(self._sweep))
+        self.dirty_pages.clear()
+        self._sweep.clear()
+        self._mark = None
+        return self._copies(pages)
+
+    def give_back(self, copies: list[SlotPages]) -> None:
+        """Take pages as dirty again that may not have been written; the sweep fails with them."""
+        for copy in copies:
+            self.dirty_pages.update(copy.pages)
+        self.dirty_pages.update(self._sweep)
+        self._sweep.clear()
+        self._mark = None
+
+    def _copies(self, pages: list[int]) -> list[SlotPages]:
+        copies = []
+        start = 0
+        for index, page in enumerate(pages, 1):
+            if index == len(pages) or pages[index] != page + 1:
+                first, last = pages[start] * PAGE_SLOTS, (page + 1) * PAGE_SLOTS
+                copies.append(SlotPages(pages[start], self.values[first:last].tobytes()))
+                start = index
+        return copies
