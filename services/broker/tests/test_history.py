@@ -49,13 +49,15 @@ def test_a_clock_that_jumps_back_gives_no_rate() -> None:
 def test_a_new_day_remembers_the_totals_of_the_last_ones() -> None:
     stats = BrokerStats()
     history = History(stats, now_ms=NOON_MS)
-    stats.put_count, stats.get_count = 10, 4
+    stats.count_put("T", 10, 1000)
+    stats.get_count = 4
     history.sample(NOON_MS + 10_000)
     assert history.this_morning == Totals()
 
     history.sample(NOON_MS + DAY_MS)
     assert history.this_morning == Totals(10, 4)
-    stats.put_count = 30
+    stats.forget_topic("T")  # the totals stay
+    stats.count_put("T", 20, 1000)
     history.sample(NOON_MS + 2 * DAY_MS)
 
     assert history.yesterday_morning == Totals(10, 4)

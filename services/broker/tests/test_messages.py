@@ -16,11 +16,14 @@ from cometmq.broker.messages import (
     moved_event,
     read_sent,
     sent_back,
-    sent_keys,
     without_delay,
 )
 from cometmq.remoting.message.flags import tag_code
-from cometmq.remoting.message.properties import parse_properties, render_properties
+from cometmq.remoting.message.properties import (
+    index_keys,
+    parse_properties,
+    render_properties,
+)
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -39,7 +42,7 @@ def test_a_plain_send_loses_wait_and_gets_the_cluster() -> None:
 
     assert sent.text == "UNIQ_KEY\x01AB\x02TAGS\x01A\x02KEYS\x01k1 k2\x02CLUSTER\x01C"
     assert sent.tags == "A"
-    assert sent_keys(sent) == ("AB", "k1", "k2")
+    assert sent.keys == ("AB", "k1", "k2")
     assert sent.waits_for_disk
     assert sent.delay_level == 0
     assert not sent.is_half
@@ -52,7 +55,7 @@ def test_what_the_broker_acts_on_is_found() -> None:
     assert sent.delay_level == 3
     assert sent.is_half
     assert parse_properties(sent.text)["CLUSTER"] == "C"
-    assert sent_keys(sent) == ()
+    assert sent.keys == ()
 
 
 def test_no_properties_and_odd_ones() -> None:
@@ -63,7 +66,9 @@ def test_no_properties_and_odd_ones() -> None:
     assert parse_properties(odd.text) == {"DELAY": "soon", "CLUSTER": "C"}
 
 
-names = st.text("ABCdef_KEYSTAGWIUNQ", min_size=1, max_size=6)
+names = st.text("ABCdef_KEYSTAGWIUNQ", min_size=1, max_size=6) | st.sampled_from(
+    ["UNIQ_KEY", "XUNIQ_KEY", "KEYS", "TAGS", "WAIT", "CLUSTER", "DELAY"]
+)
 values = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=6)
 
 
@@ -73,11 +78,38 @@ def test_reading_agrees_with_the_full_parser(pairs: list[tuple[str, str]]) -> No
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
     expected = parse_properties(text)
     sent = read_sent(text, CLUSTER)
+    assert read_sent(text, CLUSTER) == sent  # from memory, if it was learned
 
     assert sent.tags == expected.get("TAGS")
-    assert sent.keys == expected.get("KEYS")
+    assert sent.tag_code == tag_code(expected.get("TAGS"))
+    assert sent.keys == index_keys(expected.get("UNIQ_KEY"), expected.get("KEYS"))
     assert sent.wait == expected.pop("WAIT", None)
     assert parse_properties(sent.text) == {**expected, "CLUSTER": "C"}
+
+
+def test_what_surrounds_a_unique_key_is_remembered_and_the_key_is_not() -> None:
+    for key in ("AB", "CD"):
+        sent = read_sent(f"TAGS\x01A\x02UNIQ_KEY\x01{key}\x02WAIT\x01false\x02a\x01b", CLUSTER)
+        assert sent.text == f"TAGS\x01A\x02UNIQ_KEY\x01{key}\x02a\x01b\x02CLUSTER\x01C"
+        assert sent.keys == (key,)
+        assert sent.tag_code == tag_code("A")
+        assert not sent.waits_for_disk
+        sent.delay_level = 5  # what a handler changes must not be remembered
+        sent.text = ""
+
+
+def test_an_unusual_unique_key_is_read_in_full() -> None:
+    for text, keys in (
+        ("UNIQ_KEY\x01A\x02UNIQ_KEY\x01B", ("B",)),
+        ("XUNIQ_KEY\x01A\x02a\x01b", ()),
+        ("UNIQ_KEY\x01\x02a\x01b", ()),
+        ("UNIQ_KEY\x01A\x02KEYS\x01k", ("A", "k")),
+        ("a\x01UNIQ_KEY\x01A", ()),
+    ):
+        for _ in range(2):
+            sent = read_sent(text, CLUSTER)
+            assert sent.keys == keys
+            assert parse_properties(sent.text) == {**parse_properties(text), "CLUSTER": "C"}
 
 
 def test_a_batch_keeps_wait_behind_the_items_own_properties() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cometmq.remoting.message.flags import (
     clear_layout_bits,
     index_hash,
+    index_hashes,
     java_hash,
     tag_code,
     transaction_type,
@@ -41,6 +42,19 @@ def test_java_hash_equals_its_slow_twin(text: str) -> None:
 @given(TEXTS, TEXTS)
 def test_index_hash_equals_its_slow_twin(topic: str, key: str) -> None:
     assert index_hash(topic, key) == slow_index_hash(topic, key)
+
+
+@given(st.lists(st.tuples(TEXTS, st.one_of(HEX, HEX, TEXTS)), max_size=8))
+def test_index_hashes_are_those_one_by_one(pairs: list[tuple[str, str]]) -> None:
+    topics, keys = [topic for topic, _ in pairs], [key for _, key in pairs]
+    assert index_hashes(topics, keys) == [slow_index_hash(topic, key) for topic, key in pairs]
+
+
+def test_index_hashes_of_halves_of_surrogate_pairs() -> None:
+    assert index_hashes(["T", "T"], ["0A", "\ud800"]) == [
+        slow_index_hash("T", "0A"),
+        index_hash("T", "\ud800"),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "0", "N", "O", "/", "_", " 1", "1_1", "polygenelubricants"])

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from cometmq.remoting.message.ids import offset_message_id
+from cometmq.remoting.message.ids import host_hex, offset_message_id
 from cometmq.remoting.message.record import (
     BLANK_BYTES_MIN,
     TOPIC_BYTES_MAX,
@@ -106,10 +106,11 @@ class Appender:
         """Follow changed settings."""
         self._body_bytes_max = settings.max_message_size
 
-    def put(self, message: NewMessage, done: PutDone) -> None:
-        """Remember one message for the next commit."""
+    def put(self, message: NewMessage, done: PutDone) -> int:
+        """Remember one message for the next commit; return `staged_bytes`."""
         self._pending.append((message, done))
         self.staged_bytes += len(message.body) + len(message.properties)
+        return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """Remember messages of one queue, which are stored side by side or not at all."""
@@ -169,6 +170,7 @@ class Appender:
         queues, body_bytes_max, now_ms = self._queues, self._body_bytes_max, self._now_ms
         keyed = self._keyed if self._is_indexing else []
         results, touched = self._results, self._touched
+        store_host, host_text = b"", ""
         for message, done in pending:
             if isinstance(message, tuple):
                 self._stage_batch(message, done)
@@ -199,7 +201,10 @@ class Appender:
                 touched.append(queue)
             if message.keys and sys_flag & ROLLBACK != ROLLBACK:
                 keyed.append((message.topic, message.keys, offset, now_ms))
-            message_id = offset_message_id(message.store_host, offset)
+            if message.store_host is not store_host:
+                store_host = message.store_host
+                host_text = host_hex(store_host)
+            message_id = "%s%016X" % (host_text, offset)  # noqa: UP031  # see ids.py
             result = PutResult(_PUT_OK, offset, size, queue_offset, now_ms, message_id)
             results.append((done, message.wait, result))
             self._staged_count += 1

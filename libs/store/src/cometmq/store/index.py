@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from cometmq.remoting.message.flags import index_hash
+from cometmq.remoting.message.flags import index_hash, index_hashes
 from cometmq.store.append import KeyedRecord
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
@@ -82,11 +82,15 @@ class Index:
 
     def catch_up(self) -> None:
         """Add to the files what is remembered; DiskError leaves it for the next time."""
-        hashed = [
-            (index_hash(topic, key), offset, timestamp)
-            for topic, keys, offset, timestamp in self._backlog
-            for key in keys
-        ]
+        topics, all_keys, offsets, timestamps = [], [], [], []
+        for topic, keys, offset, timestamp in self._backlog:
+            for key in keys:
+                topics.append(topic)
+                all_keys.append(key)
+                offsets.append(offset)
+                timestamps.append(timestamp)
+        hashes = index_hashes(topics, all_keys)
+        hashed = list(zip(hashes, offsets, timestamps, strict=True))
         while hashed:
             if not self.files or self.files[-1].is_full:
                 self._begin_file()

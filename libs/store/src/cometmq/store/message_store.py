@@ -145,9 +145,12 @@ class MessageStore:
 
     # Writing
 
-    def put(self, message: NewMessage, done: PutDone) -> None:
-        """Stage one message; `done` is called with its place once it is stored."""
-        self._appender.put(message, done)
+    def put(self, message: NewMessage, done: PutDone) -> int:
+        """Stage one message; `done` is called with its place once it is stored.
+
+        Return how many bytes wait for the commit.
+        """
+        return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """Stage messages of one queue as a unit with one answer."""

@@ -26,6 +26,7 @@ from cometmq.broker.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.log import Log
+from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
 from cometmq.store.message_store import MessageStore
@@ -59,6 +60,7 @@ class Broker:
     host: str  # its ip, as remarks name the broker
     store_host: bytes  # ip and port packed: what goes into each record
     cluster_pair: str = ""  # the property that every message gets
+    checks_sends: bool = False  # a setting, set by `apply`, makes each send pass every check
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     memory_bytes: int = 8 << 30  # what the process may use: the window of hot messages
@@ -84,5 +86,8 @@ class Broker:
         self.loaded = loaded
         self.settings = settings
         self.cluster_pair = cluster_pair(settings.broker_cluster_name)
+        self.checks_sends = not settings.broker_permission & Perm.WRITE or bool(
+            settings.start_accept_send_request_time_stamp
+        )
         trace = "true" if settings.trace_on else "false"
         self.send_ext = ConstantExt({"MSG_REGION": settings.region_id, "TRACE_ON": trace})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the broker changes in a message before it is stored (pure).
 
-Hot path: `read_sent` runs once per stored message (budget 1 us with three properties); it
-looks at each pair of the text once and builds no dictionary.
+Hot path: `read_sent` runs once per stored message (budget 0.4 us for a text whose pairs, but
+for the unique key, are those of an earlier one). It remembers what it made of such texts.
 
 Compatibility: CLUSTER is added to every message. WAIT is taken out of the text of a plain
 send only; batches and delayed messages keep it, as RocketMQ's do.
@@ -11,6 +11,7 @@ send only; batches and delayed messages keep it, as RocketMQ's do.
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from cometmq.broker.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.message.flags import tag_code
@@ -42,16 +43,26 @@ class SentProperties(msgspec.Struct, gc=False):
 
     text: str
     tags: str | None = None
-    unique_key: str | None = None
-    keys: str | None = None
+    tag_code: int = 0
+    keys: tuple[str, ...] = ()  # to index: the unique key first
     wait: str | None = None
+    waits_for_disk: bool = True  # the sender waits for flush and replication; absent means yes
     delay_level: int = 0
     is_half: bool = False
 
-    @property
-    def waits_for_disk(self) -> bool:
-        """Tell whether the sender waits for flush and replication; absent means yes."""
-        return self.wait is None or self.wait.lower() == "true"
+
+class _Shape(msgspec.Struct, gc=False):
+    """What a text gave whose unique key stood between two others."""
+
+    before: str
+    after: str
+    sent: SentProperties
+
+
+_UNIQUE_START: Final = _UNIQUE_KEY + VALUE_SEPARATOR
+_SHAPES_MAX: Final = 1024
+_SHAPE_CHARS_MAX: Final = 128  # longer texts seldom repeat
+_shapes: dict[tuple[str, str, str], _Shape] = {}
 
 
 def cluster_pair(cluster_name: str) -> str:
@@ -61,9 +72,45 @@ def cluster_pair(cluster_name: str) -> str:
 
 def read_sent(text: str | None, cluster: str) -> SentProperties:
     """Read the properties of a send; `cluster` is the pair that the text gets at its end."""
-    sent = SentProperties(cluster)
     if not text:
+        return SentProperties(cluster)
+    before, _, rest = text.partition(_UNIQUE_START)
+    key, _, after = rest.partition(PAIR_SEPARATOR)
+    shape = _shapes.get((before, after, cluster))
+    if shape is None or not key:
+        sent = _parse_sent(text, cluster)
+        if key and len(before) + len(after) <= _SHAPE_CHARS_MAX:
+            _learn(before, key, after, cluster, sent)
         return sent
+    sent = shape.sent
+    return SentProperties(
+        shape.before + key + shape.after,
+        sent.tags,
+        sent.tag_code,
+        (key,),
+        sent.wait,
+        sent.waits_for_disk,
+        sent.delay_level,
+        sent.is_half,
+    )
+
+
+def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties) -> None:
+    """Remember what surrounds a unique key, if that is the only one and no other key is there."""
+    is_pair = not before or before.endswith(PAIR_SEPARATOR)
+    if not is_pair or _UNIQUE_START in after or sent.keys != (key,):
+        return
+    if len(_shapes) >= _SHAPES_MAX:
+        _shapes.clear()
+    kept_before, _, rest = sent.text.partition(_UNIQUE_START)
+    shape = _Shape(kept_before + _UNIQUE_START, rest[len(key) :], structs.replace(sent))
+    _shapes[before, after, cluster] = shape
+
+
+def _parse_sent(text: str, cluster: str) -> SentProperties:
+    """Read the properties pair by pair."""
+    sent = SentProperties(cluster)
+    unique_key = keys = None
     kept: list[str] = []
     for pair in text.split(PAIR_SEPARATOR):
         name, _, value = pair.partition(VALUE_SEPARATOR)
@@ -71,13 +118,15 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
             continue
         if name == _WAIT:
             sent.wait = value
+            sent.waits_for_disk = value.lower() == "true"
             continue
         if name == _UNIQUE_KEY:
-            sent.unique_key = value
+            unique_key = value
         elif name == _TAGS:
             sent.tags = value
+            sent.tag_code = tag_code(value)
         elif name == _KEYS:
-            sent.keys = value
+            keys = value
         elif name == _DELAY:
             sent.delay_level = _level(value)
         elif name == _HALF:
@@ -85,6 +134,7 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
         kept.append(pair)
     kept.append(cluster)
     sent.text = PAIR_SEPARATOR.join(kept)
+    sent.keys = index_keys(unique_key, keys)
     return sent
 
 
@@ -94,13 +144,6 @@ def _level(value: str) -> int:
         return int(value)
     except ValueError:
         return 0
-
-
-def sent_keys(sent: SentProperties) -> tuple[str, ...]:
-    """Return the keys to index: the unique key first."""
-    if sent.keys is None:
-        return (sent.unique_key,) if sent.unique_key else ()
-    return index_keys(sent.unique_key, sent.keys)
 
 
 def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:

@@ -45,6 +45,7 @@ class BrokerStats:
     """All counters."""
 
     __slots__ = (
+        "_put_before",
         "any_queue_count",
         "busy_count",
         "cold_read_count",
@@ -56,8 +57,6 @@ class BrokerStats:
         "groups",
         "held_count",
         "miss_count",
-        "put_bytes",
-        "put_count",
         "put_failed_count",
         "samples",
         "send_back_count",
@@ -66,8 +65,7 @@ class BrokerStats:
     )
 
     def __init__(self) -> None:
-        self.put_count = 0
-        self.put_bytes = 0
+        self._put_before = TopicStats()  # what topics had that were deleted
         self.put_failed_count = 0
         self.get_count = 0
         self.get_bytes = 0
@@ -85,10 +83,18 @@ class BrokerStats:
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self.samples: deque[Sample] = deque(maxlen=SAMPLE_COUNT_MAX)
 
+    @property
+    def put_count(self) -> int:
+        """Messages stored."""
+        return self._put_before.put_count + sum(s.put_count for s in self.topics.values())
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes of the messages stored."""
+        return self._put_before.put_bytes + sum(s.put_bytes for s in self.topics.values())
+
     def count_put(self, topic: str, count: int, size: int) -> None:
         """Count stored messages."""
-        self.put_count += count
-        self.put_bytes += size
         stats = self.topics.get(topic)
         if stats is None:
             stats = self.topics[topic] = TopicStats()
@@ -114,7 +120,10 @@ class BrokerStats:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
-        self.topics.pop(topic, None)
+        stats = self.topics.pop(topic, None)
+        if stats is not None:
+            self._put_before.put_count += stats.put_count
+            self._put_before.put_bytes += stats.put_bytes
         for key in [key for key in self.groups if key[0] == topic]:
             del self.groups[key]
 

@@ -71,21 +71,19 @@ class StoreDriver:
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
         self.commit_count = 0
+        self.waiting_count = 0
+        """Sends that wait until their bytes are on the disk, as of the last commit or flush."""
 
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Store a message with those of this turn; `done` is called when its fate is known."""
-        self._store.put(message, done)
-        self._schedule()
+        staged_bytes = self._store.put(message, done)
+        if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
+            self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """Store messages of one queue side by side or not at all."""
         self._store.put_batch(messages, done)
         self._schedule()
-
-    @property
-    def waiting_count(self) -> int:
-        """Sends that wait until their bytes are on the disk."""
-        return self._store.waiting_put_count
 
     def commit(self) -> None:
         """Write what is staged, wake held pulls, let the answers leave."""
@@ -93,7 +91,8 @@ class StoreDriver:
         self.commit_count += 1
         self._store.commit()
         self.after_commit()
-        if self._store.waiting_put_count:
+        self.waiting_count = self._store.waiting_put_count
+        if self.waiting_count:
             self._flush()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
@@ -151,7 +150,8 @@ class StoreDriver:
         self._flushing = None
         self._store.flush_done(job, _error(future))
         self.after_commit()
-        if self._store.waiting_put_count:
+        self.waiting_count = self._store.waiting_put_count
+        if self.waiting_count:
             self._flush()
 
     def _job_ended(self, job: Job, future: asyncio.Future[None]) -> None:

@@ -8,6 +8,7 @@ translated key instead of a loop: 0.2 us for 32 hex digits against 3 us
 through the plain loop of `_hash_units`.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -160,6 +161,16 @@ def tag_code(tags: str | None) -> int:
 _topic_hashes: dict[str, int] = {}
 
 
+def _topic_hash(topic: str) -> int:
+    """Return the hash of `topic#`, unsigned."""
+    value = _topic_hashes.get(topic)
+    if value is None:
+        if len(_topic_hashes) >= _MEMO_SIZE_MAX:
+            _topic_hashes.clear()
+        value = _topic_hashes[topic] = _hash_units(topic + "#")
+    return value
+
+
 def index_hash(topic: str, key: str) -> int:
     """Return the hash of `topic#key` in the index file: never negative.
 
@@ -169,12 +180,30 @@ def index_hash(topic: str, key: str) -> int:
     if length > _POLYNOMIAL_LENGTH_MAX or not key.isascii():
         value = _hash_units(f"{topic}#{key}")
     else:
-        prefix = _topic_hashes.get(topic)
-        if prefix is None:
-            if len(_topic_hashes) >= _MEMO_SIZE_MAX:
-                _topic_hashes.clear()
-            prefix = _topic_hashes[topic] = _hash_units(topic + "#")
-        value = (prefix * _POWERS[length] + _hash_unsigned(key)) & 0xFFFFFFFF
+        value = (_topic_hash(topic) * _POWERS[length] + _hash_unsigned(key)) & 0xFFFFFFFF
     if value & 0x8000_0000:
         return (0x1_0000_0000 - value) & 0x7FFF_FFFF
     return value
+
+
+def index_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
+    """Return `index_hash` of each topic with the key at its place.
+
+    Keys of decimal and upper-case hex digits, as unique keys are, are converted together:
+    1.8x faster than one by one (bench_record.py).
+    """
+    digits = "".join(keys).encode("utf-8", "surrogatepass").translate(_ONE_DIGIT)
+    if _NO_DIGIT in digits or max(map(len, keys), default=0) > _POLYNOMIAL_LENGTH_MAX:
+        return list(map(index_hash, topics, keys))
+    hashes: list[int] = []
+    end = 0
+    for topic, key in zip(topics, keys, strict=True):
+        length = len(key)
+        start, end = end, end + length
+        value = _topic_hashes.get(topic) or _topic_hash(topic)
+        number = int(digits[start:end] or b"0", _BASE)
+        value = (value * _POWERS[length] + number + _FIRST_SUMS[length]) & 0xFFFFFFFF
+        if value & 0x8000_0000:
+            value = (0x1_0000_0000 - value) & 0x7FFF_FFFF
+        hashes.append(value)
+    return hashes

@@ -45,14 +45,20 @@ def host_text(host: bytes) -> str:
     return f"[{':'.join(groups)}]:{port}"
 
 
-def offset_message_id(host: bytes, physical_offset: int) -> str:
-    """Return the id that names the stored record: upper-case hex of host and offset."""
+def host_hex(host: bytes) -> str:
+    """Return a packed host as an offset message id begins with it."""
     text = _host_texts.get(host)
     if text is None:
         if len(_host_texts) >= _MEMO_SIZE_MAX:
             _host_texts.clear()
         text = _host_texts[host] = host.hex().upper()
-    return "%s%016X" % (text, physical_offset)  # noqa: UP031  # 1.3x faster than an f-string
+    return text
+
+
+def offset_message_id(host: bytes, physical_offset: int) -> str:
+    """Return the id that names the stored record: upper-case hex of host and offset."""
+    # 1.3x faster than an f-string
+    return "%s%016X" % (host_hex(host), physical_offset)  # noqa: UP031
 
 
 def parse_offset_message_id(text: str) -> MessageLocation:

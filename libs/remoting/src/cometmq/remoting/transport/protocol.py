@@ -192,7 +192,8 @@ class PeerProtocol(asyncio.Protocol):
         if call.flag & FLAG_ONEWAY or not self._is_open:
             return
         self._dispatcher.deliver_late(self, call, reply)
-        self._mark_dirty()
+        if not self._is_dirty:
+            self._mark_dirty()
 
     def close(self) -> None:
         """End the connection, after what is already written has left."""

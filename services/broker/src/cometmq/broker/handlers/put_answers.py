@@ -12,6 +12,7 @@ from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.store.results import PutResult, PutStatus
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
+_PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns
 
 
 STORED_CODES: Final = {
@@ -35,12 +36,12 @@ def answer_put(
     call: Call[Any],
     topic: str,
     queue_id: int,
-    result: PutResult,
     count: int,
+    result: PutResult,
 ) -> None:
     """Answer a send when the store knows its fate."""
     status = result.status
-    if status is PutStatus.PUT_OK:
+    if status is _PUT_OK:
         code = _SUCCESS
     elif status in STORED_CODES:
         code = STORED_CODES[status]
@@ -50,13 +51,8 @@ def answer_put(
         call.answer(Reply(code=code, remark=remark, ext=broker.send_ext))
         return
     broker.stats.count_put(topic, count, result.size)
-    call.answer(
-        Reply(
-            code,
-            SendMessageReply(result.message_id, queue_id, result.queue_offset),
-            ext=broker.send_ext,
-        )
-    )
+    header = SendMessageReply(result.message_id, queue_id, result.queue_offset)
+    call.answer(Reply(code, header, b"", None, broker.send_ext))
 
 
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:

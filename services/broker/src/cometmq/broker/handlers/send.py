@@ -8,12 +8,13 @@ Compatibility: as in RocketMQ, the write permission of a topic is not checked on
 hide such queues), and every answer carries MSG_REGION and TRACE_ON.
 """
 
+from functools import partial
 from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.put_answers import answer_put
-from cometmq.broker.messages import batch_text, delay, read_sent, sent_keys, without_delay
+from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -36,7 +37,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 from cometmq.remoting.message.batch import BatchItem, split_batch
-from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag, tag_code
+from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
 from cometmq.remoting.message.properties import join_properties
 from cometmq.remoting.message.record import NewMessage
 
@@ -95,17 +96,15 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
         sent.text,
         header.reconsume_times,
         0,
-        tag_code(sent.tags),
-        sent_keys(sent),
+        sent.tag_code,
+        sent.keys,
         sent.waits_for_disk,
     )
     if config.topic_filter_type == MULTI_TAG:
         message.sys_flag |= SysFlag.MULTI_TAGS
     if sent.delay_level > 0:
         delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
-    broker.driver.put(
-        message, lambda result: answer_put(broker, call, topic, answered_id, result, 1)
-    )
+    broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
 
 
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
@@ -133,10 +132,8 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
     messages = [
         _batch_message(broker, call, queue_id, sys_flag, item, common_text) for item in items
     ]
-    count = len(messages)
-    broker.driver.put_batch(
-        messages, lambda result: answer_put(broker, call, topic, queue_id, result, count)
-    )
+    done = partial(answer_put, broker, call, topic, queue_id, len(messages))
+    broker.driver.put_batch(messages, done)
 
 
 def _batch_message(
@@ -163,17 +160,31 @@ def _batch_message(
         text,
         header.reconsume_times,
         0,
-        tag_code(sent.tags),
-        sent_keys(sent),
+        sent.tag_code,
+        sent.keys,
         sent.waits_for_disk,
     )
 
 
 def _admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     """Return the topic's configuration, or raise why the broker takes no message for it."""
+    topic = call.header.topic
+    config = broker.topics.table.get(topic)
+    if (
+        config is None
+        or not config.perm & _WRITE
+        or topic in SEND_FORBIDDEN_TOPICS
+        or broker.checks_sends
+        or broker.driver.waiting_count >= broker.settings.send_thread_pool_queue_capacity
+    ):
+        return _admit_odd(broker, call, config)
+    return config
+
+
+def _admit_odd(broker: Broker, call: Call[SendHeader], config: TopicConfig | None) -> TopicConfig:
+    """Admit a message that something is unusual about, by all the checks in their order."""
     settings = broker.settings
     topic = call.header.topic
-    config = broker.topics.get(topic)
     if settings.start_accept_send_request_time_stamp:
         _check_start(broker)
     if not settings.broker_permission & _WRITE and config is not None and config.order:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time what the broker's loop does for a send, from received bytes to written answers.
+
+Everything but the sockets is real: broker, store, files. Received chunks are handed to the
+connections, and what they write is dropped, so that the figure is the program's own processor
+time: the best of many short rounds, which other work on the machine disturbs little.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import pstats
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import uvloop
+
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.settings import BrokerSettings
+from cometmq.peers.ports import free_broker_port
+from cometmq.remoting import Request, RequestCode, Serialization
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.typed_encode import FrameEncoder
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.settings import load
+
+TOPIC: Final = "BENCH"
+BODY: Final = b"x" * 128
+QUEUE_COUNT: Final = 4
+SHAPES: Final = ((8, 32), (2, 32), (1, 32), (64, 1), (1, 1))
+TURNS: Final = 2
+ROUNDS: Final = 400
+ENCODER: Final = FrameEncoder()
+
+
+class Sink:
+    """A transport whose other end takes everything at once."""
+
+    def __init__(self, number: int) -> None:
+        """Be the socket of one of many clients."""
+        self._number = number
+        self.count = 0
+
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        """Return the other end's address."""
+        return ("127.0.0.1", 40_000 + self._number)
+
+    def set_write_buffer_limits(self, **_: int) -> None:
+        """Have no buffer to limit."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much has not left."""
+        return 0
+
+    def write(self, data: bytes) -> None:
+        """Drop the data."""
+        self.count += 1
+
+
+def frame(serialization: int, number: int) -> bytes:
+    """Return a send as official clients write it."""
+    properties = f"UNIQ_KEY\x017F0000010000{number:020X}\x02WAIT\x01true"
+    header = SendMessageV2(
+        "bench_group", TOPIC, "TBW102", 4, number % QUEUE_COUNT, 0, 1_700_000_000_000 + number, 0,
+        properties,
+    )  # fmt: skip
+    out: list[Any] = []
+    request = Request(RequestCode.SEND_MESSAGE_V2, header, BODY)
+    ENCODER.encode_request(out, serialization, number, request)
+    return b"".join(map(bytes, out))
+
+
+def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[list[bytes]]:
+    """Yield what the connections receive in each turn."""
+    number = 0
+    while True:
+        turn = []
+        for _ in range(connections):
+            turn.append(b"".join(frame(serialization, number + n) for n in range(in_flight)))
+            number += in_flight
+        yield turn
+
+
+def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
+    """Return connections of the broker's server that no socket has made."""
+    server = app._server  # noqa: SLF001
+    assert server is not None
+    hub = server._hub  # noqa: SLF001
+    dispatcher = Dispatcher(
+        HANDLERS, app.broker, Hooks(), in_flight_max=(4096, 1 << 20),
+        tasks=server._tasks, stats=hub.stats, log=NO_LOG,  # noqa: SLF001
+    )  # fmt: skip
+    peers = []
+    for number in range(count):
+        peer = PeerProtocol(hub, dispatcher)
+        peer.connection_made(cast("asyncio.Transport", Sink(number)))
+        peers.append(peer)
+    return peers
+
+
+async def measure(app: BrokerApp, serialization: Serialization, connections: int, in_flight: int,
+                  profile: cProfile.Profile | None) -> None:  # fmt: skip
+    """Print one line for one shape of load."""
+    peers = make_peers(app, connections)
+    source = chunks(int(serialization), connections, in_flight)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        turns = [next(source) for _ in range(TURNS)]
+        if profile is not None:
+            profile.enable()
+        start = time.process_time_ns()
+        for turn in turns:
+            for peer, data in zip(peers, turn, strict=True):
+                peer.data_received(data)
+            await asyncio.sleep(0)
+        best = min(best, time.process_time_ns() - start)
+        if profile is not None:
+            profile.disable()
+    each = best / (TURNS * connections * in_flight)
+    print(f"{serialization.name:9s}{connections:3d} x {in_flight:2d} {each:7.0f} ns a message")
+    for peer in peers:
+        peer.connection_lost(None)
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Start a broker and measure."""
+    with tempfile.TemporaryDirectory() as folder:
+        cli = {"storePathRootDir": folder, "listenPort": str(free_broker_port())}
+        settings = load(BrokerSettings, prefix="BENCH", env={}, cli=cli)
+        app = BrokerApp(settings, log=NO_LOG, clock=SystemClock())
+        await app.start()
+        gc.collect()
+        gc.freeze()
+        profile = cProfile.Profile() if options.profile else None
+        for serialization in (Serialization.JSON, Serialization.ROCKETMQ):
+            for connections, in_flight in SHAPES:
+                await measure(app, serialization, connections, in_flight, profile)
+            if profile is not None:
+                break
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+        await app.stop()
+
+
+def main() -> None:
+    """Print one line for each serialization and shape."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true", help="trace with cProfile instead")
+    uvloop.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
