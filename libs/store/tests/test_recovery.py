@@ -300,6 +300,23 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
         StoreRig(disk)
 
 
+def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be_served(disk):
+    rig = StoreRig(disk)
+    fill(rig, 20)
+    rig.work(3)
+    damage(disk, rig.store.queue("T", 0).entry(3).physical_offset)  # body-6
+    disk.crash()
+    before = all_files(disk, "/store/")
+    with pytest.raises(CorruptStore):
+        StoreRig(disk)
+    assert all_files(disk, "/store/") == before
+    disk.remove("/store/abort")
+    rig = StoreRig(disk)
+    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # behind the damage
+    assert rig.store.max_offset("T", 1) == 10
+
+
 def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):
     rig = StoreRig(disk)
     fill(rig, 10)

@@ -110,6 +110,8 @@ class Recovery:
             "recovery.started", physical_offset=start.offset, reason=start.reason.value,
             was_clean=self._was_clean,
         )  # fmt: skip
+        if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
+            self._refuse_damage(start.offset)
         self._cut_derived(start)
         end = self._scan(start.offset)
         self._end_log(end)
@@ -175,6 +177,13 @@ class Recovery:
             if scan is not None and 0 < scan.store_timestamp <= self._checkpoint.min_timestamp:
                 return start
         return files.first
+
+    def _refuse_damage(self, start: int) -> None:
+        """Refuse before anything is cut: what the queues know is needed to go on without repair."""
+        scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
+        for _ in scanner:
+            pass
+        self._judge(scanner.offset)
 
     def _cut_derived(self, start: Start) -> None:
         """Forget all entries of records from the start on: they are made again."""
