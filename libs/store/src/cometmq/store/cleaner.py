@@ -116,8 +116,10 @@ class Cleaner:
 
     def _note_levels(self, *, is_full: bool, is_above: bool) -> None:
         if self._parts.write_state.set(Refusal.DISK_FULL, holds=is_full):
-            event = "disk.full" if is_full else "disk.freed"
-            self._parts.log.error(event, used_percent=self.used_percent)
+            if is_full:
+                self._parts.log.error("disk.full", used_percent=self.used_percent)
+            else:
+                self._parts.log.info("disk.freed", used_percent=self.used_percent)
         if is_above and not self._was_above_ratio:
             self._parts.log.warning("disk.filling", used_percent=self.used_percent)
         self._was_above_ratio = is_above
