@@ -266,7 +266,8 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
     """Show the broker on the HTTP port: metrics, settings, and whether it can take messages."""
 
     def store_fault() -> str | None:
-        return None if broker.store.is_writable else "the store takes no messages"
+        refusals = ", ".join(broker.store.stats().refusals)
+        return f"the store takes no messages: {refusals}" if refusals else None
 
     def table_fault() -> str | None:
         return None if broker.saver.is_healthy else "a config table cannot be saved"
