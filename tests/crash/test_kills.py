@@ -182,3 +182,26 @@ async def test_everything_acknowledged_survives(
         acknowledged += run.promised.count
         say(f"{flavour}: {done} kills, {acknowledged} messages acknowledged")
     assert acknowledged > 100 * done
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_stop_under_load_ends_well_and_keeps_everything(
+    tmp_path: Path, random: Random, flavour: str
+) -> None:
+    run = Run(tmp_path, random, flavour)
+
+    async def stop() -> None:
+        await asyncio.sleep(random.uniform(0.3, LOAD_S_MAX))
+        assert await run.broker.stop() == 0
+
+    try:
+        await run.broker.start()
+        await Workload(run.broker.address, run.promised, random, 0).until_death(stop)
+        run.load_ended_at = time.monotonic() + OFFSET_WINDOW_S  # a stop loses no offset at all
+        run.look_at_files()
+        await run.broker.start()
+        assert run.broker.events("recovery.started")[0]["was_clean"] is True
+        await run.look()
+        await run.look_for_delayed()
+    finally:
+        run.broker.kill()

@@ -22,6 +22,7 @@ from cometmq.remoting.message.record import decode_records
 TOPIC: Final = "good-topic"
 GROUP: Final = "good-group"
 PAUSE_S: Final = 0.01
+REGISTER_EVERY: Final = 100  # rounds
 
 
 class _GoodClient:
@@ -125,17 +126,23 @@ class GoodBrokerClient(_GoodClient):
 
 
 class GoodNamesrvClient(_GoodClient):
-    """Registers a broker and looks up its topic."""
+    """Keeps a broker registered and looks up its topic."""
 
     async def prepare(self, client: Client) -> None:
         """Register."""
+        await self._register(client)
+
+    async def step(self, client: Client) -> None:
+        """Look the topic up, and register again as a broker does."""
+        answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteinfoByTopic(TOPIC))
+        assert b"good-broker" in answer.body, answer
+        if self.count % REGISTER_EVERY == REGISTER_EVERY - 1:
+            await self._register(client)
+
+    @staticmethod
+    async def _register(client: Client) -> None:
         table = TopicConfigTable(topic_config_table={TOPIC: TopicConfig(topic_name=TOPIC)})
         body = RegisterBrokerBody(topic_config_serialize_wrapper=table)
         header = RegisterBroker("good-broker", "10.0.0.1:1", "good-cluster", "10.0.0.1:2", 0)
         data = encode_register_body(body, compressed=False)
         await client.ask(RequestCode.REGISTER_BROKER, header, data)
-
-    async def step(self, client: Client) -> None:
-        """Look the topic up."""
-        answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteinfoByTopic(TOPIC))
-        assert b"good-broker" in answer.body, answer

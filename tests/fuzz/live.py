@@ -29,7 +29,7 @@ from cometmq.peers.processes import Child
 
 WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
 NAMESRV_SHARE: Final = 4
-GROWTH_KIB_MAX: Final = 64 * 1024
+GROWTH_KIB_MAX: Final = 128 * 1024  # what slow readers cost stays with the allocator
 PEAK_KIB_MAX: Final = 512 * 1024
 P99_MS_MAX: Final = 5_000
 LATENCY_MS_MAX: Final = 25_000
