@@ -8,10 +8,10 @@ from cometmq.client.identity import client_id_of, local_ip, unique_ids
 from cometmq.client.listener import ConsumeResult
 from cometmq.client.message import received
 from cometmq.client.namesrv import parse_addresses
+from cometmq.client.outgoing import split_messages
 from cometmq.client.rates import ConsumeRates
 from cometmq.client.routes import as_default_route, route_of
 from cometmq.client.send_back import retry_message
-from cometmq.client.sender import split_messages
 from cometmq.client.settings import LitePullOptions, PushOptions, checked
 from cometmq.client.subscriptions import ExpressionType, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -198,3 +198,13 @@ def test_rates_are_those_of_the_last_minute() -> None:
     assert status.consume_failed_tps == pytest.approx(3 / 50)
     assert status.consume_rt == 40
     assert rates.counts() == (130, 3)
+
+
+def test_pulls_have_rates_too() -> None:
+    now_ms = 0
+    rates = ConsumeRates(lambda: now_ms)
+    rates.note_pull("T", count=32, ms=4)
+    rates.note_pull("T", count=8, ms=2)
+    now_ms = 2_000
+    status = rates.statuses()["T"]
+    assert (status.pull_tps, status.pull_rt) == (20, 3)

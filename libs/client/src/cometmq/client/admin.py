@@ -261,8 +261,7 @@ class AdminClient(Client):
 
     async def _master_of(self, queue: MessageQueue) -> BrokerAdmin:
         instance = self._running()
-        if queue.topic not in instance.routes:
-            await instance.route(queue.topic)
+        await instance.routes.find(queue.topic)
         return self.broker(instance.master(queue.broker_name), name=queue.broker_name)
 
     # -- messages -----------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Assigner:
     async def _members(self, broker_name: str) -> list[str]:
         """Ask a broker who is in the group; one that has not met us yet gets a heartbeat first."""
         instance = self._instance
-        _, address = instance.any_of(broker_name)
+        _, address = instance.routes.any_of(broker_name)
         try:
             return await self._ask_members(address)
         except ServerError:

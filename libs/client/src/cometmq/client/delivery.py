@@ -57,6 +57,7 @@ class Delivery:
         *,
         batch_count_max: int,
         consumed: Consumed,
+        rates: ConsumeRates,
         log: Log,
     ) -> None:
         """Wait for messages; `run` starts the tasks."""
@@ -71,7 +72,7 @@ class Delivery:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_stopping = False
-        self.rates = ConsumeRates()
+        self._rates = rates
 
     def start(self, background: Background, *, concurrency: int) -> None:
         """Start the tasks that call the listener."""
@@ -135,7 +136,7 @@ class Delivery:
         count = len(messages)
         consumed = count if result.consumed_count is None else min(result.consumed_count, count)
         topic = messages[0].topic
-        self.rates.note(topic, ok=consumed, failed=count - consumed, ms=monotonic_ms() - begin_ms)
+        self._rates.note(topic, ok=consumed, failed=count - consumed, ms=monotonic_ms() - begin_ms)
         done = messages
         if consumed < count:
             done = messages[:consumed]

@@ -92,7 +92,7 @@ class LitePullConsumer(Client):
         instance = self._running()
         self._polled().wake()
         instance.heartbeat_soon()
-        instance.find_routes_soon()
+        instance.routes.find_missing_soon()
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class LitePullConsumer(Client):
         )
         instance.register_consumer(self.group, member)
         stack.push_async_callback(instance.unregister, consumer_group=self.group)
-        await instance.meet_brokers(self._subscriptions.keys())
+        await instance.routes.meet_brokers(self._subscriptions.keys())
         await instance.heartbeat()
         stack.push_async_callback(self._stop, member)
         await member.start()
@@ -169,7 +169,7 @@ class LitePullConsumer(Client):
     async def queues_of(self, topic: str) -> list[MessageQueue]:
         """Return all queues of a topic that can be read."""
         instance = self._running()
-        return sorted((await instance.route(topic)).subscribe_queues)
+        return sorted((await instance.routes.find(topic)).subscribe_queues)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull no more from these queues for now; what is pulled is still returned."""

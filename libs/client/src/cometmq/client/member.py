@@ -18,6 +18,7 @@ from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import Puller, PullStyle
+from cometmq.client.rates import ConsumeRates
 from cometmq.client.readers import Limits, ReadContext, Readers
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import ConsumerOptions, MessageModel
@@ -26,7 +27,6 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
-    ConsumeStatus,
 )
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.versions import CURRENT_VERSION
@@ -60,6 +60,7 @@ class GroupMember(ABC):
         self._base_options = options
         self._begin_ms = wall_ms()
         self._background = Background(self._log)
+        self._rates = ConsumeRates()
         self._queue_offsets = QueueOffsets(instance)
         self._readers = Readers(
             ReadContext(
@@ -69,6 +70,7 @@ class GroupMember(ABC):
                 limits=self._limits,
                 sink=self._sink,
                 may_read=self._may_read,
+                pulled=self._pulled,
                 not_ready=instance.heartbeat_soon,
                 log=self._log,
                 pull_interval_ms=self._pull_interval_ms(),
@@ -153,7 +155,7 @@ class GroupMember(ABC):
                 held.queue: held.info(self._offsets.position(held.queue) or 0)
                 for held in self._readers.process_queues
             },
-            status_table=self._statuses(),
+            status_table=self._rates.statuses(),
         )
 
     @abstractmethod
@@ -182,14 +184,14 @@ class GroupMember(ABC):
     def _pull_interval_ms(self) -> int:
         return 0
 
-    def _statuses(self) -> dict[str, ConsumeStatus]:
-        return {}
-
     def _limits(self, topic: str) -> Limits:
         """Return the bounds of one queue of a topic."""
         del topic
         options = self._base_options
         return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
+
+    def _pulled(self, topic: str, count: int, ms: int) -> None:
+        self._rates.note_pull(topic, count=count, ms=ms)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         return await first_offset(queue, self._offsets, self._queue_offsets, self._base_options)

@@ -81,7 +81,7 @@ class RemoteOffsets:
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset that the broker knows."""
-        _, address = self._instance.any_of(queue.broker_name)
+        _, address = self._instance.routes.any_of(queue.broker_name)
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
             response = await self._instance.remoting.invoke(
@@ -122,7 +122,7 @@ class RemoteOffsets:
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
         offset = self._positions.offsets[queue]
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
-        _, address = self._instance.any_of(queue.broker_name)
+        _, address = self._instance.routes.any_of(queue.broker_name)
         remoting = self._instance.remoting
         send = remoting.invoke if is_awaited else remoting.invoke_oneway
         await send(

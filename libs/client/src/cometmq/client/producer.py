@@ -12,8 +12,9 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import Message, SendResult, check_group
+from cometmq.client.outgoing import split_messages
 from cometmq.client.queue_selection import QueueSelector, by_hash
-from cometmq.client.sender import MessageSender, split_messages
+from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ProducerOptions, checked
 from cometmq.client.state import Client
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -77,7 +78,7 @@ class Producer(Client):
     async def _announce(self, instance: ClientInstance) -> None:
         """Meet the brokers early, so that the first send is quick; they may come later."""
         try:
-            await instance.refresh_route(self.options.default_topic)
+            await instance.routes.refresh(self.options.default_topic)
             await instance.heartbeat()
         except CometError as error:
             self._log.warning("namesrv.unreachable", error=str(error))
@@ -108,7 +109,7 @@ class Producer(Client):
         sender = self._sending()
         timeout_ms = timeout_ms or self.options.send_timeout_ms
         async with self._room:
-            prepared = await sender.prepare(message)
+            prepared = await sender.outgoing.prepare(message)
             if queue is not None:
                 await sender.route(message.topic)
                 return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
@@ -128,7 +129,7 @@ class Producer(Client):
         """
         sender = self._sending()
         async with self._room:
-            prepared = await sender.prepare(message)
+            prepared = await sender.outgoing.prepare(message)
             route = await sender.route(message.topic)
             queue = sender.choose_by(selector, route, message, argument)
             return await sender.send_to(
@@ -139,7 +140,7 @@ class Producer(Client):
         """Send a message without learning whether it was stored."""
         sender = self._sending()
         async with self._room:
-            prepared = await sender.prepare(message)
+            prepared = await sender.outgoing.prepare(message)
             route = await sender.route(message.topic)
             await sender.send_oneway(
                 queue or sender.choose(route), prepared, timeout_ms=self.options.send_timeout_ms
@@ -160,7 +161,7 @@ class Producer(Client):
         sender = self._sending()
         timeout_ms = timeout_ms or self.options.send_timeout_ms
         async with self._room:
-            prepared = sender.prepare_batch(messages)
+            prepared = sender.outgoing.prepare_batch(messages)
             if queue is not None:
                 await sender.route(prepared.topic)
                 return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)

@@ -202,7 +202,7 @@ class PullGroup(GroupMember):
         left = []
         for topic in sorted(topics):
             mine = [queue for queue in self._assigned or () if queue.topic == topic]
-            await self._instance.find_routes([topic])
+            await self._instance.routes.refresh_all([topic])
             if not await self._readers.take(topic, mine):
                 left.append(topic)
         return left

@@ -83,7 +83,7 @@ class Puller:
     ) -> Pulled:
         """Read a queue from an offset on; the broker holds the request while nothing is there."""
         instance, style = self._instance, self._style
-        broker_id, address = instance.any_of(
+        broker_id, address = instance.routes.any_of(
             queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
         )
         may_commit = commit_offset is not None and broker_id == MASTER_ID

@@ -102,7 +102,7 @@ class PushConsumer(Client):
         assert self._member is not None
         self._member.wake()
         instance.heartbeat_soon()
-        instance.find_routes_soon()
+        instance.routes.find_missing_soon()
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class PushConsumer(Client):
         )
         instance.register_consumer(self.group, member)
         stack.push_async_callback(instance.unregister, consumer_group=self.group)
-        await instance.meet_brokers(member.topics)
+        await instance.routes.meet_brokers(member.topics)
         await self._check_subscriptions(instance)
         await instance.heartbeat()
         stack.push_async_callback(member.stop)
@@ -141,7 +141,7 @@ class PushConsumer(Client):
     async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
         route = instance.routes.get(wanted.topic)
         for broker_name in sorted(route.brokers) if route is not None else ():
-            _, address = instance.any_of(broker_name)
+            _, address = instance.routes.any_of(broker_name)
             body = encode_json(
                 ClientConfigCheck(
                     client_id=instance.client_id, group=self.group, subscription_data=wanted

@@ -21,7 +21,7 @@ from cometmq.client.send_back import SendBack
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ClientOptions, ProducerOptions, PushOptions
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumeStatus
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.message.record import MessageRecord
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
@@ -67,6 +67,7 @@ class PushGroup(GroupMember):
             send_back,
             batch_count_max=options.batch_count_max,
             consumed=self._left,
+            rates=self._rates,
             log=self._log,
         )
 
@@ -92,7 +93,7 @@ class PushGroup(GroupMember):
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages were consumed, and how many failed."""
-        return self._delivery.rates.counts()
+        return self._rates.counts()
 
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
@@ -134,9 +135,6 @@ class PushGroup(GroupMember):
     def _pull_interval_ms(self) -> int:
         return self._options.pull_interval_ms
 
-    def _statuses(self) -> dict[str, ConsumeStatus]:
-        return self._delivery.rates.statuses()
-
     def _limits(self, topic: str) -> Limits:
         """Return the bounds of one queue; those of a topic are divided among its own queues."""
         options = self._options
@@ -153,7 +151,7 @@ class PushGroup(GroupMember):
         while True:
             await self._background.sleep(self._options.persist_offset_interval_ms)
             await self._readers.persist()
-            self._delivery.rates.sample()
+            self._rates.sample()
 
     async def _return_late(self) -> None:
         timeout_ms = self._options.consume_timeout_ms

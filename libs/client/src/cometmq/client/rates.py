@@ -19,6 +19,9 @@ class _Totals(msgspec.Struct, gc=False):
     failed_count: int = 0
     elapsed_ms: int = 0
     call_count: int = 0
+    pulled_count: int = 0
+    pull_ms: int = 0
+    pull_call_count: int = 0
 
 
 class TopicRate:
@@ -39,7 +42,10 @@ class TopicRate:
         first, last = self._samples[0], self.totals
         seconds = max(1, now_ms - first.at_ms) / 1000
         calls = last.call_count - first.call_count
+        pulls = last.pull_call_count - first.pull_call_count
         return ConsumeStatus(
+            pull_tps=(last.pulled_count - first.pulled_count) / seconds,
+            pull_rt=(last.pull_ms - first.pull_ms) / pulls if pulls else 0.0,
             consume_ok_tps=(last.ok_count - first.ok_count) / seconds,
             consume_failed_tps=(last.failed_count - first.failed_count) / seconds,
             consume_failed_msgs=last.failed_count,
@@ -57,14 +63,24 @@ class ConsumeRates:
 
     def note(self, topic: str, *, ok: int, failed: int, ms: int) -> None:
         """Count one call of the listener."""
-        rate = self._topics.get(topic)
-        if rate is None:
-            rate = self._topics[topic] = TopicRate(self._clock_ms())
-        totals = rate.totals
+        totals = self._totals(topic)
         totals.ok_count += ok
         totals.failed_count += failed
         totals.elapsed_ms += ms
         totals.call_count += 1
+
+    def note_pull(self, topic: str, *, count: int, ms: int) -> None:
+        """Count one pull that found messages."""
+        totals = self._totals(topic)
+        totals.pulled_count += count
+        totals.pull_ms += ms
+        totals.pull_call_count += 1
+
+    def _totals(self, topic: str) -> _Totals:
+        rate = self._topics.get(topic)
+        if rate is None:
+            rate = self._topics[topic] = TopicRate(self._clock_ms())
+        return rate.totals
 
     def sample(self) -> None:
         """Keep samples; called every few seconds."""

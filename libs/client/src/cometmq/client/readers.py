@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.background import Background, described
-from cometmq.client.clock import wall_ms
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
@@ -64,6 +64,8 @@ class ReadContext(msgspec.Struct):
     sink: Sink
     may_read: Callable[[], bool]
     """False while the consumer as a whole has enough, or is suspended."""
+    pulled: Callable[[str, int, int], None]
+    """Called with topic, count and duration in ms of each pull that found messages."""
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
     log: Log
@@ -94,6 +96,7 @@ class Reader:
             subscription = context.subscriptions.get(held.queue.topic)
             if subscription is None:
                 return
+            begin_ms = monotonic_ms()
             try:
                 pulled = await context.puller.pull(
                     held.queue,
@@ -104,6 +107,9 @@ class Reader:
             except CometError as error:
                 await asyncio.sleep(self._failure_delay_ms(error) / 1000)
                 continue
+            if pulled.messages:
+                took_ms = monotonic_ms() - begin_ms
+                context.pulled(held.queue.topic, len(pulled.messages), took_ms)
             self._refused_count = 0
             held.last_pull_ms = wall_ms()
             if not held.is_dropped:

@@ -8,7 +8,8 @@ import msgspec
 from cometmq.client.background import described
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import RETRY_PREFIX, MessageExt
-from cometmq.client.sender import MessageSender, Prepared, properties_text
+from cometmq.client.outgoing import Prepared, properties_text
+from cometmq.client.sender import MessageSender
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError

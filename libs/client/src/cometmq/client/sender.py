@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a message leaves: encode it, choose a queue, send it, try again elsewhere.
+"""How a message leaves: choose a queue, send it, try again elsewhere.
 
 Hot path
     `MessageSender.send` runs once per sent message; budget 25 us including the transport.
@@ -8,23 +8,14 @@ Hot path
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
-
-import msgspec
 
 from cometmq.client.background import described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
 from cometmq.client.instance import ClientInstance
-from cometmq.client.message import (
-    RETRY_PREFIX,
-    Message,
-    SendResult,
-    SendStatus,
-    check_message,
-    wire_properties,
-)
+from cometmq.client.message import Message, SendResult, SendStatus
+from cometmq.client.outgoing import Outgoing, Prepared
 from cometmq.client.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.client.routes import Route
 from cometmq.client.settings import ProducerOptions
@@ -41,16 +32,7 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     TransportError,
 )
-from cometmq.remoting.message.batch import BatchItem, join_batch
-from cometmq.remoting.message.compression import compress, compression_bits
 from cometmq.remoting.message.ids import UniqueIds
-from cometmq.remoting.message.properties import (
-    PAIR_SEPARATOR,
-    PROPERTIES_BYTES_MAX,
-    VALUE_SEPARATOR,
-    PropertyKey,
-    render_properties,
-)
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 RETRIED_CODES: Final = frozenset(
@@ -65,26 +47,7 @@ RETRIED_CODES: Final = frozenset(
 )
 """Refusals after which another broker may accept the message; SYSTEM_BUSY is not one."""
 
-_COMPRESS_AWAY_BYTES: Final = 32 * 1024
-"""Bodies from this size on are compressed on a thread: zlib takes 1 ms for 50 KiB."""
 _FULL_PAUSE_S: Final = 0.002
-
-ChooseQueue = Callable[[Route, str | None], MessageQueue]
-"""Choose a queue of a route for a first attempt (None) or after a broker failed."""
-
-
-class Prepared(msgspec.Struct, gc=False):
-    """A message or batch in the form that travels."""
-
-    topic: str
-    body: bytes
-    properties: str
-    message_id: str
-    sys_flag: int = 0
-    flag: int = 0
-    is_batch: bool = False
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
 
 
 class MessageSender:
@@ -97,69 +60,18 @@ class MessageSender:
         self._instance = instance
         self._group = group
         self._options = options
-        self._ids = ids
+        self.outgoing = Outgoing(options, ids)
         self._robins: dict[str, RoundRobin] = {}
         self._faults = LatencyFaults()
         self.sent_count = 0
         self.failed_count = 0
-
-    # -- preparing ----------------------------------------------------------------------------
-
-    async def prepare(self, message: Message) -> Prepared:
-        """Check a message, give it its id and compress it; InvalidArgument if it cannot be sent."""
-        options = self._options
-        check_message(message, options.body_bytes_max)
-        message_id = self._ids.next_id()
-        properties = wire_properties(message)
-        properties[PropertyKey.UNIQUE_KEY] = message_id
-        body, sys_flag = message.body, 0
-        if len(body) >= options.compress_over_bytes:
-            body, sys_flag = await self._compressed(body)
-        return Prepared(
-            message.topic,
-            body,
-            properties_text(properties),
-            message_id,
-            sys_flag,
-            message.flag,
-        )
-
-    def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
-        """Join messages of one topic into one request; InvalidArgument if they do not fit."""
-        check_batch(messages)
-        ids: list[str] = []
-        items: list[BatchItem] = []
-        for message in messages:
-            check_message(message, self._options.body_bytes_max)
-            message_id = self._ids.next_id()
-            properties = wire_properties(message)
-            properties[PropertyKey.UNIQUE_KEY] = message_id
-            ids.append(message_id)
-            items.append(BatchItem(message.flag, message.body, properties_text(properties)))
-        body = join_batch(items)
-        if len(body) > self._options.body_bytes_max:
-            raise InvalidArgument(
-                f"the message body size over max value, MAX: {self._options.body_bytes_max}, "
-                f"is {len(body)}: split the batch"
-            )
-        first = messages[0]
-        wait = render_properties({PropertyKey.WAIT: "true" if first.wait_store_ok else "false"})
-        return Prepared(first.topic, body, wait, ",".join(ids), is_batch=True)
-
-    async def _compressed(self, body: bytes) -> tuple[bytes, int]:
-        kind, level = self._options.compress_type, self._options.compress_level
-        if len(body) >= _COMPRESS_AWAY_BYTES:
-            packed = await asyncio.to_thread(compress, body, kind, level=level)
-        else:
-            packed = compress(body, kind, level=level)
-        return packed, compression_bits(kind)
 
     # -- sending ------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> Route:
         """Return where messages of a topic may go."""
         options = self._options
-        return await self._instance.publish_route(
+        return await self._instance.routes.find_for_sending(
             topic,
             default_topic=options.default_topic,
             queue_nums=options.default_topic_queue_nums,
@@ -195,7 +107,7 @@ class MessageSender:
                 if is_safe or not self._options.retry_another_broker_when_not_stored:
                     return result
                 failure = SendFailed(f"stored as {result.status.name}", brokers=tuple(asked))
-            route = self._instance.routes.get(prepared.topic, route)
+            route = self._instance.routes.get(prepared.topic) or route
         self.failed_count += 1
         raise _gave_up(prepared, asked, monotonic_ms() - begin_ms, failure) from failure
 
@@ -314,56 +226,6 @@ class MessageSender:
         if self._options.avoid_slow_brokers:
             now_ms = monotonic_ms()
             self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
-
-
-def properties_text(properties: dict[str, str]) -> str:
-    """Return properties as they travel; InvalidArgument if a name or value cannot."""
-    text = render_properties(properties)
-    count = len(properties)
-    if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
-        raise InvalidArgument("a property holds one of the separators \\x01 and \\x02")
-    if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
-        raise InvalidArgument(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
-    return text
-
-
-def check_batch(messages: Sequence[Message]) -> None:
-    """Refuse batches that RocketMQ refuses; the texts are those of the Java client."""
-    if not messages:
-        raise InvalidArgument("the batch is empty")
-    first = messages[0]
-    for message in messages:
-        if message.delay_level > 0:
-            raise InvalidArgument("TimeDelayLevel is not supported for batching")
-        if message.topic.startswith(RETRY_PREFIX):
-            raise InvalidArgument("Retry Group is not supported for batching")
-        if message.topic != first.topic:
-            raise InvalidArgument("The topic of the messages in one batch should be the same")
-        if message.wait_store_ok != first.wait_store_ok:
-            raise InvalidArgument("The waitStoreMsgOK of the messages in one batch should the same")
-
-
-def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:
-    """Yield lists of messages whose batches stay below `bytes_max`, in order.
-
-    A message that is larger on its own makes a list of one, and sending it fails.
-    """
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        text = properties_text(wire_properties(message))
-        message_bytes = len(message.body) + len(text.encode()) + _BATCH_ITEM_BYTES
-        if batch and size + message_bytes > bytes_max:
-            yield batch
-            batch, size = [], 0
-        batch.append(message)
-        size += message_bytes
-    if batch:
-        yield batch
-
-
-_BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
-"""Fixed fields of one item, and the unique key that every item gets."""
 
 
 def _gave_up(

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages on their way out: checked, with their ids, compressed, joined to batches.
+
+Hot path
+    `Outgoing.prepare` runs once per sent message; budget 5 us: bench/micro/bench_client.py.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import RETRY_PREFIX, Message, check_message, wire_properties
+from cometmq.client.settings import ProducerOptions
+from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.remoting.message.compression import compress, compression_bits
+from cometmq.remoting.message.ids import UniqueIds
+from cometmq.remoting.message.properties import (
+    PAIR_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    VALUE_SEPARATOR,
+    PropertyKey,
+    render_properties,
+)
+
+_COMPRESS_AWAY_BYTES: Final = 32 * 1024
+"""Bodies from this size on are compressed on a thread: zlib takes 1 ms for 50 KiB."""
+
+_UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
+"""Fixed fields of one item of a batch, and the unique key that every item gets."""
+
+
+class Prepared(msgspec.Struct, gc=False):
+    """A message or batch in the form that travels."""
+
+    topic: str
+    body: bytes
+    properties: str
+    message_id: str
+    sys_flag: int = 0
+    flag: int = 0
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+class Outgoing:
+    """Brings messages into the form that travels."""
+
+    def __init__(self, options: ProducerOptions, ids: UniqueIds) -> None:
+        """Check and compress as the options say."""
+        self._options = options
+        self._ids = ids
+
+    async def prepare(self, message: Message) -> Prepared:
+        """Check a message, give it its id and compress it; InvalidArgument if it cannot be sent."""
+        options = self._options
+        check_message(message, options.body_bytes_max)
+        message_id = self._ids.next_id()
+        properties = wire_properties(message)
+        properties[_UNIQUE_KEY] = message_id
+        body, sys_flag = message.body, 0
+        if len(body) >= options.compress_over_bytes:
+            body, sys_flag = await self._compressed(body)
+        return Prepared(
+            message.topic,
+            body,
+            properties_text(properties),
+            message_id,
+            sys_flag,
+            message.flag,
+        )
+
+    def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
+        """Join messages of one topic into one request; InvalidArgument if they do not fit."""
+        check_batch(messages)
+        ids: list[str] = []
+        items: list[BatchItem] = []
+        for message in messages:
+            check_message(message, self._options.body_bytes_max)
+            message_id = self._ids.next_id()
+            properties = wire_properties(message)
+            properties[_UNIQUE_KEY] = message_id
+            ids.append(message_id)
+            items.append(BatchItem(message.flag, message.body, properties_text(properties)))
+        body = join_batch(items)
+        if len(body) > self._options.body_bytes_max:
+            raise InvalidArgument(
+                f"the message body size over max value, MAX: {self._options.body_bytes_max}, "
+                f"is {len(body)}: split the batch"
+            )
+        first = messages[0]
+        wait = render_properties({PropertyKey.WAIT: "true" if first.wait_store_ok else "false"})
+        return Prepared(first.topic, body, wait, ",".join(ids), is_batch=True)
+
+    async def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        kind, level = self._options.compress_type, self._options.compress_level
+        if len(body) >= _COMPRESS_AWAY_BYTES:
+            packed = await asyncio.to_thread(compress, body, kind, level=level)
+        else:
+            packed = compress(body, kind, level=level)
+        return packed, compression_bits(kind)
+
+
+def properties_text(properties: dict[str, str]) -> str:
+    """Return properties as they travel; InvalidArgument if a name or value cannot."""
+    text = render_properties(properties)
+    count = len(properties)
+    if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
+        raise InvalidArgument("a property holds one of the separators \\x01 and \\x02")
+    if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidArgument(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return text
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse batches that RocketMQ refuses; the texts are those of the Java client."""
+    if not messages:
+        raise InvalidArgument("the batch is empty")
+    first = messages[0]
+    for message in messages:
+        if message.delay_level > 0:
+            raise InvalidArgument("TimeDelayLevel is not supported for batching")
+        if message.topic.startswith(RETRY_PREFIX):
+            raise InvalidArgument("Retry Group is not supported for batching")
+        if message.topic != first.topic:
+            raise InvalidArgument("The topic of the messages in one batch should be the same")
+        if message.wait_store_ok != first.wait_store_ok:
+            raise InvalidArgument("The waitStoreMsgOK of the messages in one batch should the same")
+
+
+def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:
+    """Yield lists of messages whose batches stay below `bytes_max`, in order.
+
+    A message that is larger on its own makes a list of one, and sending it fails.
+    """
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        text = properties_text(wire_properties(message))
+        message_bytes = len(message.body) + len(text.encode()) + _BATCH_ITEM_BYTES
+        if batch and size + message_bytes > bytes_max:
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += message_bytes
+    if batch:
+        yield batch
