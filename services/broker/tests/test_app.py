@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a broker refuses at its start, which ports it takes, and that it runs in a test's loop."""
 
+import asyncio
 import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,19 @@ import pytest
 from cometmq.broker.addresses import choose_ports, host_port, packed_host
 from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import LockHeld, SettingsError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.transport.settings import TlsMode
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.clock import FakeClock, SystemClock
 from cometmq.runtime.settings import Loaded, load
+from cometmq.store.flush import FlushJob
+from cometmq.store.testing.builders import StoreRig, make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
 
 
 def settings(**given: str) -> Loaded[BrokerSettings]:
@@ -104,3 +114,82 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
         await admin.stop()
     assert (tmp_path / "config" / "topics.json").exists()
     assert not (tmp_path / "abort").exists()
+
+
+async def test_a_stop_answers_the_sends_that_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_disk_ready = threading.Event()
+    run = FlushJob.run
+
+    def run_late(job: FlushJob) -> None:
+        is_disk_ready.wait(5)
+        run(job)
+
+    monkeypatch.setattr(FlushJob, "run", run_late)
+    loaded = settings(
+        listenPort="0",
+        bindAddress="127.0.0.1",
+        brokerIP1="127.0.0.1",
+        storePathRootDir=str(tmp_path),
+        flushDiskType="SYNC_FLUSH",
+    )
+    app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
+    await app.start()
+    client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+    header = SendMessageV2("p", "T", "TBW102", 4, 0, 0, 0, 0)
+    async with asyncio.TaskGroup() as group:
+        sends = [
+            group.create_task(
+                client.invoke(
+                    app.addresses[0],
+                    RequestCode.SEND_MESSAGE_V2,
+                    header,
+                    b"%d" % number,
+                    timeout_ms=5_000,
+                )
+            )
+            for number in range(20)
+        ]
+        async with asyncio.timeout(5):
+            while app.broker.driver.waiting_count < len(sends):  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.1, is_disk_ready.set)
+        await app.stop()
+    await client.close()
+    offsets = sorted(send.result().header.queue_offset for send in sends)
+    assert offsets == list(range(20))
+
+
+class StalledWorker:
+    """Ends a job only when the test says so, as a thread that the system does not schedule."""
+
+    def __init__(self) -> None:
+        self.started: list[asyncio.Future[None]] = []
+
+    def submit(self, job: Callable[[], None]) -> asyncio.Future[None]:
+        job()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.started.append(future)
+        return future
+
+
+async def test_the_end_waits_for_the_checkpoint_that_is_under_way() -> None:
+    """The store closes on a thread: nothing of the loop may touch it meanwhile."""
+    clock = FakeClock()
+    rig = StoreRig(MemoryDisk())
+    stalled = StalledWorker()
+    workers = Workers(stalled, stalled, stalled, stalled)  # type: ignore[arg-type]
+    driver = StoreDriver(rig.store, workers=workers, clock=clock, log=NO_LOG)
+    driver.put(make_message(), lambda _: None)
+    driver.commit()
+    driver.tick()
+    assert stalled.started
+    async with asyncio.TaskGroup() as group:
+        draining = group.create_task(driver.drain())
+        for future in stalled.started:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not draining.done()
+            future.set_result(None)
+    assert rig.store.commit_log.end == rig.store.stats().checkpoint_offset

@@ -121,6 +121,7 @@ class BrokerApp:
         )
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
+        stack.push_async_callback(broker.driver.drain)  # of what timers began at last
         server = await self._listen(broker)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)
@@ -199,12 +200,16 @@ class BrokerApp:
             timer.cancel()
 
     async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
-        """Answer what waits, then let open requests end; timers still run."""
+        """Answer what waits, then let open requests end; timers still run.
+
+        Connections close after the sends that wait for the disk have their answers.
+        """
         broker.is_stopping = True
+        server.stop_reading()
         broker.hold.wake_all()
         broker.driver.after_commit()
-        await server.close(broker.settings.stop_timeout_mills)
         await broker.driver.drain()
+        await server.close(broker.settings.stop_timeout_mills)
 
     async def _save_tables(self, broker: Broker) -> None:
         """Write every table as it is at the end."""

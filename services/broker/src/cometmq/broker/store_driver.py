@@ -70,6 +70,7 @@ class StoreDriver:
         self._is_scheduled = False
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
+        self._jobs: set[asyncio.Future[None]] = set()
         self.commit_count = 0
         self.waiting_count = 0
         """Sends that wait until their bytes are on the disk, as of the last commit or flush."""
@@ -121,14 +122,19 @@ class StoreDriver:
         self._flush()
         for job in self._store.jobs(self._clock.now_ms()):
             future = self._workers.store.submit(job.run)
+            self._jobs.add(future)
+            future.add_done_callback(self._jobs.discard)
             future.add_done_callback(partial(self._job_ended, job))
 
     async def drain(self) -> None:
-        """Write everything that was put; wait until reads and those who wait are answered."""
+        """Write everything that was put; wait until reads and those who wait are answered.
+
+        No job is under way afterwards, so that the store may be closed on a thread.
+        """
         self.commit()
-        while self._flushing is not None or self._reads:
+        while self._flushing is not None or self._reads or self._jobs:
             flushing = [] if self._flushing is None else [self._flushing]
-            await asyncio.wait([*flushing, *self._reads])
+            await asyncio.wait([*flushing, *self._reads, *self._jobs])
 
     def _schedule(self) -> None:
         if not self._is_scheduled:

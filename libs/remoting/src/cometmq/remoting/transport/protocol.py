@@ -48,6 +48,7 @@ class PeerProtocol(asyncio.Protocol):
         self._is_open = False
         self._is_dirty = False
         self._is_paused = False
+        self._is_deaf = False
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -130,7 +131,7 @@ class PeerProtocol(asyncio.Protocol):
         if self._backlog and self._is_open:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
-        if not self._is_paused and not self._transport.is_closing():
+        if not (self._is_paused or self._is_deaf or self._transport.is_closing()):
             self._transport.resume_reading()
 
     # -- the handlers' side: Peer -----------------------------------------------------------
@@ -204,6 +205,12 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.close()
 
     # -- the hub's side ---------------------------------------------------------------------
+
+    def stop_reading(self) -> None:
+        """Take nothing more from the peer; what it has asked already is still answered."""
+        self._is_deaf = True
+        if self._is_open and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def reply_now(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer while serving; False if the peer must be waited for."""

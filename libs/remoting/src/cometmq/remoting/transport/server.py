@@ -117,6 +117,12 @@ class Server(Generic[ContextT]):
             listener.close()
         self._listeners.clear()
 
+    def stop_reading(self) -> None:
+        """Accept no more connections and requests; those that came are still answered."""
+        self.stop_listening()
+        for peer in self._hub.peers:
+            peer.stop_reading()
+
     async def close(self, drain_ms: int = 3_000) -> None:
         """Stop accepting, let handlers end and answers leave, then close every connection."""
         self.stop_listening()
