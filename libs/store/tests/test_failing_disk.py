@@ -194,3 +194,28 @@ def test_a_checkpoint_from_before_the_failure_does_not_end_it(disk, rig):
     disk.fault = None
     rig.work(4)
     assert rig.store.is_writable
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index/", "store/"])
+def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
+    for number in range(10):
+        rig.put(make_message(body=b"%d" % number, keys=f"k{number}"))
+    disk.crash()
+
+    def full(operation, path):
+        return errno.ENOSPC if operation in {"write", "create"} and folder in path else 0
+
+    disk.contents.setdefault("/store/abort", bytearray())
+    disk.fault = lambda operation, path: 0 if path.endswith("abort") else full(operation, path)
+    rig = StoreRig(disk)
+    assert bodies(rig) == [b"%d" % number for number in range(10)]
+    assert len(rig.store.query("T", "k7", 9, 0, 1 << 62).records) == 1
+    rig.work(3)
+    assert not rig.store.is_writable
+    disk.fault = None
+    rig.work(5)
+    assert rig.put(make_message(body=b"10")).status is PutStatus.PUT_OK
+    rig.store.close()
+    rig = StoreRig(disk)
+    assert len(bodies(rig)) == 11
+    assert len(rig.store.query("T", "k7", 9, 0, 1 << 62).records) == 1

@@ -16,7 +16,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.checkpoint import Checkpoint, Progress
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatcher import Dispatcher
-from cometmq.store.errors import CorruptStore
+from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.log_scanner import LogScanner, find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 
@@ -228,10 +228,16 @@ class Recovery:
             self._publish()
 
     def _publish(self) -> None:
+        """Make what was dispatched visible; keys wait if the disk has no room for them."""
         self._dispatcher.publish()
-        self._index.remember(self._dispatcher.keyed)
-        self._index.catch_up()
-        self._dispatcher.keyed.clear()
+        keyed, self._dispatcher.keyed = self._dispatcher.keyed, []
+        try:
+            self._index.remember(keyed)
+            self._index.catch_up()
+        except DiskError as error:
+            if not error.is_space_missing:
+                raise
+            self._log.error("queues.write_failed", error=str(error))
 
     def _end_log(self, end: int) -> None:
         """Let the log end here, after a look at what is behind."""

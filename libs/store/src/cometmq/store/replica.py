@@ -72,9 +72,9 @@ class Replica:
             reached = scanner.offset  # behind the mark that closes a file
         touched = set(dispatcher.touched)
         dispatcher.publish()
-        self._index.remember(dispatcher.keyed)
-        dispatcher.keyed.clear()
+        keyed, dispatcher.keyed = dispatcher.keyed, []
         self._checkpointer.note_dispatched(touched, reached, timestamp)
+        self._index.remember(keyed)
         return [Arrival(queue, timestamp) for queue in touched]
 
     def truncate(self, offset: int, now_ms: int) -> None:
