@@ -14,6 +14,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.stats import WINDOWS_S
 from cometmq.remoting.versions import CURRENT_VERSION
+from cometmq.store.disk import DiskUsage
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
 UNMEASURED: Final = {
@@ -35,6 +36,7 @@ class DiskFigures(NamedTuple):
     commit_log: Path
     total_bytes: int
     free_bytes: int
+    used_percent: int  # of what the broker can ever use: blocks kept for root do not count
     earliest_ms: int  # when the oldest message was stored; -1 without one
 
 
@@ -47,7 +49,8 @@ def read_disk(broker: Broker) -> DiskFigures:
     usage = shutil.disk_usage(commit_log if commit_log.exists() else root)
     oldest = store.read_record(store.stats().min_offset)
     earliest_ms = -1 if oldest is None else oldest.store_timestamp
-    return DiskFigures(commit_log, usage.total, usage.free, earliest_ms)
+    percent = DiskUsage(usage.used, usage.free).percent
+    return DiskFigures(commit_log, usage.total, usage.free, percent, earliest_ms)
 
 
 def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
@@ -121,8 +124,7 @@ def _store(broker: Broker) -> dict[str, str]:
 
 
 def _disk(disk: DiskFigures) -> dict[str, str]:
-    used = disk.total_bytes - disk.free_bytes
-    ratio = f"{used / disk.total_bytes:.2f}" if disk.total_bytes else "-1"
+    ratio = f"{disk.used_percent / 100:.2f}" if disk.total_bytes else "-1"
     return {
         "commitLogDiskRatio": ratio,
         f"commitLogDiskRatio_{disk.commit_log}": ratio,
