@@ -31,9 +31,12 @@ def test_no_rows_are_an_empty_list(capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_pipe_is_not_cut_to_a_width(capsys):
-    print_rows(("Name",), [("x" * 500,)], as_json=False)
-    assert "x" * 500 in capsys.readouterr().out
+def test_a_pipe_is_neither_cut_to_a_width_nor_padded(capsys):
+    print_rows(("Name", "Rate"), [("x" * 500, 1234.56), ("y", None)], as_json=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "x" * 500 + "  1,234.6",
+        "y" + " " * 501 + "-",
+    ]
 
 
 def test_facts_are_names_and_values(capsys):

@@ -247,6 +247,10 @@ class GivenOffsets:
     async def persist(self, _queues: Iterable[MessageQueue]) -> None:
         """Store nothing: that is the point."""
 
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Store nothing either."""
+        await self.persist(queues)
+
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue."""
         self._offsets.pop(queue, None)

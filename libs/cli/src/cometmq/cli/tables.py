@@ -3,10 +3,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+UNBOUNDED_CHARS: Final = 10_000
 
 Cell = str | int | float | bool | None
 
@@ -19,7 +23,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
-    console().print(table)
+    _print(table)
 
 
 def print_facts(facts: Mapping[str, Cell], title: str) -> None:
@@ -29,12 +33,18 @@ def print_facts(facts: Mapping[str, Cell], title: str) -> None:
     )
     for name, value in facts.items():
         table.add_row(Text(name.replace("_", " "), style="bold"), Text(_shown(value)))
-    console().print(table)
+    _print(table)
 
 
-def console() -> Console:
-    """Return the console of standard output; a pipe is not cut to 80 columns."""
-    return Console() if sys.stdout.isatty() else Console(width=10_000, soft_wrap=True)
+def _print(table: Table) -> None:
+    """Print to the terminal's width; into a pipe or file without any, and without padding."""
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    text = StringIO()
+    Console(file=text, width=UNBOUNDED_CHARS).print(table)
+    for line in text.getvalue().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def _is_number(cell: Cell) -> bool:
@@ -46,4 +56,6 @@ def _shown(cell: Cell) -> str:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int | float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:,.1f}"
+    return f"{cell:,}" if isinstance(cell, int) else cell
