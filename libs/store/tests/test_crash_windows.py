@@ -205,3 +205,36 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
     disk.fault = None
     disk.lose_power()
     assert bodies(StoreRig(disk)) == [b"last"]
+
+
+def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
+    """The system reports a lost page once: the next sync succeeds, and says nothing."""
+    rig = StoreRig(disk)
+    rig.store.put(make_message(), lambda _: None)
+    rig.store.commit()
+    running = rig.store.flush_job(rig.clock.advance(20_000))
+    assert running is not None
+    disk.fault = lambda operation, path: (
+        errno.EIO if operation == "sync" and "commitlog" in path else 0
+    )
+    rig.work(5)  # a checkpoint fails beside it
+    assert rig.store.stats().refusals == ("sync-failed",)
+    disk.fault = None
+    running.run()
+    rig.store.flush_done(running)
+    rig.work(20)
+    assert rig.store.flushed_offset == 0
+    assert rig.store.flush_job(rig.clock.now_ms, is_forced=True) is None
+
+
+def test_a_sync_can_be_had_before_it_is_due(disk):
+    rig = StoreRig(disk)
+    rig.work(20)
+    rig.store.put(make_message(), lambda _: None)
+    rig.store.commit()
+    assert rig.store.flush_job(rig.clock.now_ms) is None
+    job = rig.store.flush_job(rig.clock.now_ms, is_forced=True)
+    assert job is not None
+    job.run()
+    rig.store.flush_done(job)
+    assert rig.store.flushed_offset == rig.store.commit_log.end

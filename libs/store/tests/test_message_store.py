@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
+import weakref
+
 import pytest
 
 from cometmq.remoting.message.record import decode_record
@@ -419,3 +422,14 @@ def test_timers_go_on_when_the_clock_is_set_back(disk, rig):
     rig.put(make_message())
     rig.work(3)
     assert rig.store.stats().checkpoint_offset == rig.store.commit_log.end
+
+
+def test_a_store_keeps_nothing_of_a_commit_alive(rig):
+    message = make_message(body=bytes(1000))
+    answer = type("Answer", (), {"__call__": lambda self, result: None})()
+    alive = weakref.ref(answer)
+    rig.store.put(message, answer)
+    rig.store.commit()
+    del answer
+    gc.collect()
+    assert alive() is None

@@ -152,9 +152,8 @@ class Appender:
             self._now_ms = now_ms
 
     def _finish(self) -> Batch | None:
-        if not self._results:
-            return None
-        return Batch(
+        """Hand the batch over; nothing here keeps its bytes and answers alive."""
+        batch = Batch(
             self._log.end,
             self._end,
             self._segments,
@@ -164,6 +163,9 @@ class Appender:
             self._now_ms,
             self._staged_count,
         )
+        self._records, self._segments, self._touched = [], [], []
+        self._keyed, self._results = [], []
+        return batch if batch.results else None
 
     def _stage(self, pending: list[tuple[NewMessage | tuple[NewMessage, ...], PutDone]]) -> None:
         """Stage one after the other what was put."""
