@@ -126,6 +126,13 @@ def test_binary_fields_that_occur_twice_count_once_and_empty_ones_not_at_all() -
     assert (command.remark, command.opaque, command.version) == ("r", 7, 401)
 
 
+def test_a_binary_field_without_name_and_value_is_read_wherever_it_stands() -> None:
+    nothing, field = bytes(6), encode_binary_ext({"a": "1"})
+
+    for ext in (nothing + field, field + nothing):
+        assert decode_header(Serialization.ROCKETMQ, binary_head(ext)).ext == {"a": "1"}
+
+
 def test_bytes_behind_the_binary_fields_are_ignored() -> None:
     ext = encode_binary_ext({"a": "1"})
 

@@ -35,6 +35,7 @@ _FIXED: Final = struct.Struct(">hBhiiii")
 _LENGTH: Final = struct.Struct(">i")
 _unpack_fixed: Final = _FIXED.unpack_from
 _unpack_length: Final = _LENGTH.unpack_from
+_NOTHING: Final = bytes(6)  # a field without name and value: shorter than any other
 _unpack_entry: Final = struct.Struct(">HcI").unpack_from  # of a field with a name of one byte
 
 
@@ -172,6 +173,8 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
                 ext[name] = str(head[position:stop], "utf-8", "replace")
             position = stop
     except struct.error as error:
+        if head[position:] == _NOTHING:
+            return ext
         raise RemoteProtocolError("ext fields end early") from error
     return ext
 
