@@ -10,10 +10,13 @@ from typing import Final
 
 import pytest
 from acknowledged import Acknowledged
-from child import BrokerChild
+from child import SMALL_FILES, BrokerChild
 from client import Client
 from store_files import judge_queues, log_begin, read_log
 from workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
+
+from cometmq.store.settings import StoreSettings
+from cometmq.store.verify import verify_store
 
 KILLS_PER_STORE: Final = 10
 LOAD_S_MAX: Final = 1.2
@@ -30,6 +33,10 @@ SETTINGS: Final = {
     "diskSpaceCleanForciblyRatio": "100",
     "diskSpaceWarningLevelRatio": "100",
 }
+INDEX_SHAPE: Final = StoreSettings(
+    max_hash_slot_num=int(SMALL_FILES["maxHashSlotNum"]),
+    max_index_num=int(SMALL_FILES["maxIndexNum"]),
+)
 FLAVOURS: Final = {
     "sync": {"flushDiskType": "SYNC_FLUSH"},
     "async": {"flushDiskType": "ASYNC_FLUSH"},
@@ -153,6 +160,9 @@ class Run:
     def look_at_files(self) -> None:
         records, _ = read_log(self.broker.store)
         self.fail_if(judge_queues(self.broker.store, records))
+        verification = verify_store(str(self.broker.store), settings=INDEX_SHAPE)
+        assert verification.record_count == len(records)
+        self.fail_if([f"{finding}" for finding in verification.findings])
 
     def fail_if(self, wrong: list[str]) -> None:
         lines = "\n".join(wrong[:20])

@@ -190,7 +190,7 @@ def _framed(serialization: int, head: bytes, body: bytes) -> bytes:
     )
 
 
-def _json(  # the fields of a header
+def _json(
     code: int, flag: int, opaque: int, version: int, ext: dict[str, str], body: bytes
 ) -> bytes:
     header: dict[str, Any] = {"code": code, "language": "JAVA", "version": version}
@@ -198,13 +198,11 @@ def _json(  # the fields of a header
     return _framed(0, json.dumps(header).encode(), body)
 
 
-def _binary(  # the fields of a header
+def _binary(
     code: int, flag: int, opaque: int, version: int, ext: dict[str, str], body: bytes
 ) -> bytes:
     fields = b""
     for name, value in ext.items():
-        if not name:
-            continue  # closes the connection if it has no value either
         key, text = name.encode()[:32_767], value.encode()
         fields += struct.pack(">h", len(key)) + key + struct.pack(">i", len(text)) + text
     version = (version + 2**15) % 2**16 - 2**15

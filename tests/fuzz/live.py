@@ -26,6 +26,8 @@ from cometmq.namesrv.handlers import HANDLERS as NAMESRV_CODES
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
+from cometmq.store.settings import StoreSettings
+from cometmq.store.verify import verify_store
 
 WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
 NAMESRV_SHARE: Final = 4
@@ -42,6 +44,9 @@ SETTINGS: Final = {
     "maxIndexNum": "200000",
     "writeBufferHighBytes": str(1 << 20),
 }
+INDEX_SHAPE: Final = StoreSettings(
+    max_hash_slot_num=int(SETTINGS["maxHashSlotNum"]), max_index_num=int(SETTINGS["maxIndexNum"])
+)
 
 
 def fuzz_servers(*, frames: int, seed: int) -> bool:
@@ -190,6 +195,12 @@ class Fuzz:
         records, _ = read_log(broker.store)
         records = [record for record in records if record.topic not in deleted]
         self._problems += judge_queues(broker.store, records)[:10]
+        verification = verify_store(str(broker.store), settings=INDEX_SHAPE)
+        self._problems += [
+            f"the store is damaged: {finding}"
+            for finding in verification.findings
+            if not any(topic in f"{finding.place} {finding.text}" for topic in deleted)
+        ][:10]
         outside = [path for path in self._folder.iterdir() if path.name in ("etc", "x", "g")]
         self._problems += [f"a name became the path {path}" for path in outside]
         await broker.start()
