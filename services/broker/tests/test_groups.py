@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.groups import BOOT_GROUPS, Groups, group_file
+from cometmq.broker.groups import Groups, group_file
+from cometmq.broker.names import BOOT_GROUPS
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 
 

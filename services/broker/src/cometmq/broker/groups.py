@@ -8,11 +8,11 @@ consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from cometmq.broker.names import TOOLS_GROUP, group_fault, is_system_group
+from cometmq.broker.names import BOOT_GROUPS, group_fault, is_system_group
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
@@ -21,11 +21,6 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.json_config import JsonTable
-
-BOOT_GROUPS: Final = (
-    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
 
 GroupTable: TypeAlias = SubscriptionGroupTable
 

@@ -43,6 +43,10 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+BOOT_GROUPS: Final = (
+    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
 
 TOPIC_CHARS_MAX: Final = 127  # the record holds the length in one signed byte
 GROUP_CHARS_MAX: Final = 255  # what the Java clients allow
