@@ -134,6 +134,9 @@ def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
 
     wait_until(lambda: waiting().get(retry_topic) == 1, 30, "a message to try again")
     assert waiting()[topic] == 0
+    deleted = ask("group", "delete", group, "--topics", "--json").json
+    assert deleted["topics_deleted"] == retry_topic
+    assert retry_topic not in ask("topic", "list", "--all").out
 
 
 async def _refuse_one(namesrv, topic, group):

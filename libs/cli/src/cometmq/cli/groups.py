@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from cometmq.broker.names import TOOLS_GROUP, is_system_group
+from cometmq.broker.names import BOOT_GROUPS, DLQ_PREFIX, is_system_group, retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
@@ -46,19 +46,7 @@ class Members(msgspec.Struct, frozen=True):
 
 def is_ours(group: str) -> bool:
     """Whether people made a group, rather than the servers for themselves."""
-    return group != TOOLS_GROUP and not is_system_group(group) and group not in _JAVA_GROUPS
-
-
-_JAVA_GROUPS = frozenset(
-    {
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PULL",
-    }
-)  # what every broker makes at its start
+    return group not in BOOT_GROUPS and not is_system_group(group)
 
 
 async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupConfig) -> Members:
@@ -200,16 +188,27 @@ def delete(
     offsets: Annotated[
         bool, typer.Option("--offsets/--keep-offsets", help="Whether its offsets go too.")
     ] = True,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="Its retry and dead-letter topics go too.")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a consumer group; asks first on a terminal."""
 
-    async def question(admin: AdminClient) -> None:
+    async def question(admin: AdminClient) -> list[str]:
         await known_group(admin, group)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
+        own = {retry_topic(group), DLQ_PREFIX + group} if topics else set()
+        found = sorted(own.intersection(await admin.topics()))
+        for name in found:
+            await admin.delete_topic(name, cluster=cluster)
+        return found
 
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete the consumer group {group}?", abort=True)
-    ask(namesrv, question)
-    print_facts({"deleted": group, "offsets_deleted": offsets}, as_json=as_json)
+    gone = ask(namesrv, question)
+    facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
+    if topics:
+        facts["topics_deleted"] = ",".join(gone)
+    print_facts(facts, as_json=as_json)
