@@ -57,6 +57,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.stuck": "A message could be given back to no broker; tried again here.",
     "message.unreadable": "A message cannot be unpacked; the consumer passed it over.",
     "message.unreturned": "The broker of a message did not take it back; another way is tried.",
+    "namesrv.list_kept": "The address server gave no list; the known name servers stay.",
     "namesrv.unreachable": "A producer found no name server or broker at its start.",
     "offset.moved": "The broker has no such offset; reading goes on where it says.",
     "offset.unknown": "The first offset of a queue is not known yet; tried again.",
