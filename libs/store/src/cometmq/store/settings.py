@@ -260,3 +260,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     open_queue_files_max: Annotated[
         int, Meta(ge=8, description="Consume queue and index files that are open at once.")
     ] = 512
+
+    def __post_init__(self) -> None:
+        """Refuse what RocketMQ would take but this store cannot do."""
+        if "," in self.store_path_commit_log:
+            raise ValueError("storePathCommitLog: a log in several folders is not supported")
