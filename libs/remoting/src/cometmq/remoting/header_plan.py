@@ -201,12 +201,16 @@ class SendReplyPlan(HeaderPlan):
         """Return the whole JSON header; the fields are those of ``SendMessageReply``."""
         if header.transaction_id is not None or reply.remark is not None:
             return super().json_reply(header, constant, opaque, reply)
-        more = "" if constant is None else constant.encoded.get(_JSON) or _json_constant(constant)
-        return (
-            f'{{"code":{reply.code},"extFields":{{"msgId":{quote(header.msg_id)},'
-            f'"queueId":"{header.queue_id}","queueOffset":"{header.queue_offset}"{more}}},'
-            f'"flag":1{MIDDLE}{opaque}{TAIL}'
-        ).encode()
+        constant = constant or _NO_EXT
+        template = constant.encoded.get(_JSON) or _sent_template(constant)
+        # Bytes are filled 1.8x faster than an f-string: bench_header.py.
+        return template % (
+            reply.code,
+            quote(header.msg_id).encode(),
+            header.queue_id,
+            header.queue_offset,
+            opaque,
+        )
 
     def binary_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
@@ -229,7 +233,12 @@ class SendReplyPlan(HeaderPlan):
         return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
 
 
-def _json_constant(constant: ConstantExt) -> str:
-    text = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
-    constant.encoded[_JSON] = text
-    return text
+def _sent_template(constant: ConstantExt) -> bytes:
+    """Return the JSON header of the answer of a send: code, id, queue, offset, opaque."""
+    more = "".join(_percent(f",{quote(name)}:{quote(value)}") for name, value in constant.items())
+    template = (
+        f'{{"code":%d,"extFields":{{"msgId":%b,"queueId":"%d","queueOffset":"%d"{more}}},'
+        f'"flag":{FLAG_REPLY}{MIDDLE}%d{TAIL}'
+    ).encode("utf-8", "replace")
+    constant.encoded[_JSON] = template
+    return template

@@ -133,7 +133,8 @@ def encode_record(
     The layout bits of sysFlag follow the lengths of the hosts, whatever a client sent.
     """
     body = message.body
-    properties = message.properties.encode("utf-8", "replace")
+    text = message.properties
+    properties = text.encode() if text.isascii() else text.encode("utf-8", "replace")
     length = len(properties)
     if length > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {length}")

@@ -77,34 +77,35 @@ class Dispatcher(Generic[ContextT]):
 
     def serve(self, peer: Served, calls: Sequence[Call[Any]]) -> int:
         """Serve calls in order; return how many, fewer if the peer must be waited for."""
-        handlers, context = self._handlers, self._context
+        find_handler, context = self._handlers.get, self._context
         may_overflow = self._may_overflow(peer, len(calls))
-        in_flight, served = 0, 0
-        for call in calls:
-            served += 1
+        in_flight, served = 0, len(calls)
+        for index, call in enumerate(calls):
             try:
                 if may_overflow and self._is_full(peer, in_flight):
                     result: Result = self._refusal(peer)
                 else:
-                    result = handlers.get(call.code, _not_supported)(context, call)
+                    result = find_handler(call.code, _not_supported)(context, call)
             except CommandError as error:
                 result = Reply(code=error.code, remark=error.remark)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 result = self._failure(call, error)
-            is_oneway = call.flag & FLAG_ONEWAY
-            if isinstance(result, Struct):
-                if is_oneway:
-                    continue
-                if call.is_answered:  # by the handler itself, which was counted out
+            if result is None:
+                if not call.flag & FLAG_ONEWAY:
                     in_flight += 1
-                else:
-                    call.is_answered = True
-                    if not self._deliver(peer, call, result):
-                        break
-                continue
-            in_flight += not is_oneway
-            if result is not None:
+            elif not isinstance(result, Struct):
+                if not call.flag & FLAG_ONEWAY:
+                    in_flight += 1
                 self._tasks.spawn(self._finish(call, result), f"remoting-{call.code}")
+            elif call.flag & FLAG_ONEWAY:
+                continue
+            elif call.is_answered:  # by the handler itself, which was counted out
+                in_flight += 1
+            else:
+                call.is_answered = True
+                if not self._deliver(peer, call, result):
+                    served = index + 1
+                    break
         peer.in_flight += in_flight
         self._stats.in_flight += in_flight
         self._stats.requests += served
