@@ -42,6 +42,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "config.save_failed": "A table (topics, groups, offsets) was not saved; tried again.",
     "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
     "delay.topic_missing": "A delayed message does not say where it belongs; it was passed over.",
+    "delay.unreadable": "The disk cannot read a level's messages; tried again, other levels go on.",
     "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
     "namesrv.lookup_failed": "A name in namesrvAddr has no address now; the known ones are used.",
     "namesrv.lost": "Registration with a name server failed; tried again until it succeeds.",

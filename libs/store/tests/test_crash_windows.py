@@ -229,9 +229,9 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
 
 def test_a_sync_can_be_had_before_it_is_due(disk):
     rig = StoreRig(disk)
-    rig.work(20)
-    rig.store.put(make_message(), lambda _: None)
-    rig.store.commit()
+    rig.put(make_message())
+    rig.work(1)
+    rig.put(make_message())
     assert rig.store.flush_job(rig.clock.now_ms) is None
     job = rig.store.flush_job(rig.clock.now_ms, is_forced=True)
     assert job is not None

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delayed messages arrive when due, in order, once; positions pass only what is stored."""
 
+import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.broker.delay import DelayService, delay_file
@@ -12,6 +14,7 @@ from cometmq.remoting.message.properties import PropertyKey, render_properties
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
 from cometmq.store.consume_queue import ENTRY, FILLER
 from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.errors import DiskError
 from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -41,6 +44,13 @@ class FakeQueue:
 
     def plan(self, offset: int, count: int) -> FakePlan:
         return FakePlan(self.entries[offset * CQ_ENTRY_BYTES : (offset + count) * CQ_ENTRY_BYTES])
+
+
+class BrokenQueue(FakeQueue):
+    max_offset = 1
+
+    def plan(self, offset: int, count: int) -> FakePlan:
+        raise DiskError("read", f"{offset}-{count}", errno.EIO)
 
 
 class FakeStore:
@@ -239,10 +249,52 @@ def test_a_clean_stop_saves_every_position(store: FakeStore, path: str) -> None:
     delays = service(store, path)
     step(delays, store, 10_000)
 
+    store.flushed_offset = store.end
     delays.save_at_end()
     step(service(store, path), store, 20_000)
 
     assert store.delivered == ["a"]
+
+
+def test_a_stop_on_a_disk_that_fails_saves_no_position_of_an_unsynced_copy(
+    store: FakeStore, path: str
+) -> None:
+    store.add("a", 0)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+    delays.save_at_end()
+    assert delay_file(path).load() is None or not delay_file(path).load().offset_table
+
+
+def test_a_record_that_cannot_be_read_holds_up_its_own_level_only(
+    store: FakeStore, path: str
+) -> None:
+    store.add("a", 0)
+    delays = service(store, path)
+    queue_of = store.queue
+    broken = BrokenQueue()
+
+    def queue(topic: str, queue_id: int) -> FakeQueue | None:
+        return broken if queue_id == 0 else queue_of(topic, queue_id)
+
+    store.queue = queue  # type: ignore[method-assign]
+    step(delays, store, 10_000)
+    assert store.delivered == ["a"]
+
+
+def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, path: str) -> None:
+    """Clients choose that key: only a message that is the same in all its parts is a copy."""
+    store.add("a", 0)
+    step(service(store, path), store, 5_500)
+    store.add("a", 100)
+    end = max(store.records)
+    store.records[end] = msgspec.structs.replace(store.records[end], body=b"another")
+
+    recovered = service(store, path)
+    recovered.expect_copies(6_000)
+    step(recovered, store, 10_000)
+
+    assert store.delivered == ["a", "another"]
 
 
 def test_levels_are_clamped(store: FakeStore, path: str) -> None:

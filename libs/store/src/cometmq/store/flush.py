@@ -70,6 +70,7 @@ class Flusher:
         "_waiters",
         "flush_count",
         "flushed_offset",
+        "has_failed",
         "on_failure",
     )
 
@@ -89,6 +90,7 @@ class Flusher:
         self._named_end = -1  # names of files before this offset are on the disk
         self.flushed_offset = flushed_offset
         self.flush_count = 0
+        self.has_failed = False
         self.on_failure = on_failure
 
     @property
@@ -111,10 +113,12 @@ class Flusher:
         """Answer once the log is on the disk up to here, or the time is over."""
         self._waiters.append(_Waiter(offset, now_ms, done, result))
 
-    def job(self, now_ms: int) -> FlushJob | None:
+    def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
         """Return what to sync now, if anything; one job runs at a time."""
         self._expire(now_ms)
-        if self._running is not None or not self._is_due(now_ms):
+        if self._running is not None or self.has_failed:
+            return None
+        if not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
             return None
         self._last_flush_ms = now_ms
         self._running = job = self.plan()
@@ -168,7 +172,12 @@ class Flusher:
         self.note_flushed(job)
 
     def note_flushed(self, job: FlushJob) -> None:
-        """Answer everyone whose bytes are on the disk."""
+        """Answer everyone whose bytes are on the disk.
+
+        After a failure nobody knows: the system reports a lost page to one sync only.
+        """
+        if self.has_failed:
+            return
         self.flushed_offset = max(self.flushed_offset, job.offset)
         self._named_end = max(self._named_end, job.file_end)
         waiters = self._waiters
@@ -177,6 +186,7 @@ class Flusher:
 
     def fail(self, error: Exception) -> None:
         """Answer everyone that their bytes are not safe."""
+        self.has_failed = True
         self.on_failure(error)
         while self._waiters:
             self._answer(self._waiters.popleft(), PutStatus.SERVICE_NOT_AVAILABLE)

@@ -226,9 +226,9 @@ class MessageStore:
 
     # Jobs
 
-    def flush_job(self, now_ms: int) -> FlushJob | None:
-        """Return a sync that is due; run it on a worker, then call `flush_done`."""
-        return self._flusher.job(now_ms)
+    def flush_job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
+        """Return a sync that is due, or wanted; run it on a worker, then call `flush_done`."""
+        return self._flusher.job(now_ms, is_forced=is_forced)
 
     def flush_done(self, job: FlushJob, error: Exception | None = None) -> None:
         """Answer the puts that waited for this sync."""

@@ -121,7 +121,7 @@ class BrokerApp:
         )
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
-        stack.push_async_callback(broker.driver.drain)  # of what timers began at last
+        stack.push_async_callback(broker.driver.settle)  # with what timers began at last
         server = await self._listen(broker)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)

@@ -23,9 +23,11 @@ from cometmq.broker.messages import delivered
 from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.persistence import ConfigSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.runtime.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
@@ -75,13 +77,14 @@ class Due(NamedTuple):
 class _Level:
     """Progress of one level."""
 
-    __slots__ = ("has_failed", "marks", "offset", "pending_count", "saved_offset")
+    __slots__ = ("has_failed", "is_unreadable", "marks", "offset", "pending_count", "saved_offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset  # next to deliver
         self.saved_offset = offset  # what the file may say
         self.pending_count = 0  # puts whose result is not known
         self.has_failed = False
+        self.is_unreadable = False
         self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
 
 
@@ -148,9 +151,8 @@ class DelayService:
         self._saver.save(self._file, self._snapshot())
 
     def save_at_end(self) -> None:
-        """Save every position: the store is flushed and about to close."""
-        for level in self._levels.values():
-            level.saved_offset = level.offset
+        """Save the positions: the store is flushed, if the disk takes anything, and will close."""
+        self._mark_flushed()
         self.save()
 
     def _snapshot(self) -> DelayFile:
@@ -163,7 +165,7 @@ class DelayService:
             return
         level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
         level.has_failed = False
-        due = self._due(queue, number, level.offset, now_ms)
+        due = self._readable_due(queue, number, level, now_ms)
         for entry in due:
             if entry.message is not None:
                 level.pending_count += 1
@@ -172,6 +174,20 @@ class DelayService:
                 self._put(entry.message, partial(self._stored, level, entry.queue_offset + 1))
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
+
+    def _readable_due(
+        self, queue: ConsumeQueue, number: int, level: _Level, now_ms: int
+    ) -> list[Due]:
+        """Return what is due; nothing while the disk cannot read it, which the others survive."""
+        try:
+            due = self._due(queue, number, level.offset, now_ms)
+        except StoreError as error:
+            if not level.is_unreadable:
+                self._log.error("delay.unreadable", level=number, error=describe(error))
+            level.is_unreadable = True
+            return []
+        level.is_unreadable = False
+        return due
 
     def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> list[Due]:
         """Return the head of a level as far as it is due."""
@@ -204,7 +220,10 @@ class DelayService:
         return message
 
     def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> bool:
-        """Tell whether the log holds the delivered copy already."""
+        """Tell whether the log holds the delivered copy already.
+
+        Clients choose the unique key, so a copy must be the same in all that it carries.
+        """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
@@ -212,7 +231,10 @@ class DelayService:
             message.topic, key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
         )
         return any(
-            copy.queue_id == message.queue_id and copy.reconsume_times == record.reconsume_times
+            copy.queue_id == message.queue_id
+            and copy.reconsume_times == record.reconsume_times
+            and copy.body == record.body
+            and copy.properties_text == message.properties
             for copy in found.records
         )
 

@@ -136,6 +136,12 @@ class StoreDriver:
             flushing = [] if self._flushing is None else [self._flushing]
             await asyncio.wait([*flushing, *self._reads, *self._jobs])
 
+    async def settle(self) -> None:
+        """Have everything on the disk, unless the disk refuses."""
+        await self.drain()
+        self._flush(is_forced=True)
+        await self.drain()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -143,11 +149,11 @@ class StoreDriver:
         elif self._store.staged_bytes > STAGED_BYTES_MAX:
             self.commit()
 
-    def _flush(self) -> None:
+    def _flush(self, *, is_forced: bool = False) -> None:
         """Start a flush if one is due and none runs: those who come meanwhile share the next."""
         if self._flushing is not None:
             return
-        job = self._store.flush_job(self._clock.now_ms())
+        job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
         if job is not None:
             self._flushing = self._workers.flush.submit(job.run)
             self._flushing.add_done_callback(partial(self._flushed, job))
