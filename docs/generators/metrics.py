@@ -16,7 +16,8 @@ Programs serve these under `/metrics` of their HTTP port (`adminHttpPort`; `--ht
 `standalone`). Beside them stand the usual `process_*` and `python_gc_*` families of the process.
 
 A counter begins at 0 with each start. The same port answers `/healthz` (the process works),
-`/readyz` (200, or 503 with one line per reason) and `/settings` (each value and its source).
+`/readyz` (200, or 503; JSON with the reason of each check that fails, which the
+[runbooks](../runbooks/README.md) explain) and `/settings` (each value and its source).
 """
 
 
