@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
+from typing import Any
 
-from cometmq.client.offsets import LocalOffsets, Positions
+import pytest
+
+from cometmq.client.offsets import LocalOffsets, Positions, RemoteOffsets
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import CommandError, QueryNotFound, SystemBusy
+from cometmq.remoting.log import NO_LOG
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 
@@ -61,3 +66,79 @@ async def test_nothing_is_written_when_nothing_moved(tmp_path: Path) -> None:
     store.update(A, 7)
     await store.persist([B])
     assert not path.exists()
+
+
+async def test_a_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_bytes(b"no folder")
+    path = tmp_path / "deep" / "offsets.json"
+    store = LocalOffsets(path)
+    store.update(A, 7)
+    await store.persist([A])
+    (tmp_path / "deep").unlink()
+    await store.persist([A])
+    assert await LocalOffsets(path).read(A) == 7
+
+
+async def test_what_moves_while_the_file_is_written_is_written_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    store = LocalOffsets(path)
+    replace = Path.replace
+
+    def replace_late(source: Path, target: Path) -> Path:
+        store.update(A, 8)
+        return replace(source, target)
+
+    store.update(A, 7)
+    monkeypatch.setattr(Path, "replace", replace_late)
+    await store.persist([A])
+    monkeypatch.undo()
+    await store.persist([A])
+    assert await LocalOffsets(path).read(A) == 8
+
+
+class FakeInstance:
+    """A broker that refuses what a test wants, while something else happens."""
+
+    def __init__(self) -> None:
+        self.log = NO_LOG
+        self.remoting = self
+        self.commits: list[tuple[int, int]] = []
+        self.refusal: CommandError | None = None
+        self.meanwhile = lambda: None
+
+    def any_of(self, broker_name: str) -> tuple[int, str]:
+        return 0, broker_name
+
+    def channel(self, address: str) -> str:
+        return address
+
+    async def invoke_oneway(self, _address: str, _code: int, header: Any, **_: Any) -> None:
+        self.commits.append((header.queue_id, header.commit_offset))
+        self.meanwhile()
+
+    async def invoke(self, *_: Any, **__: Any) -> Any:
+        assert self.refusal is not None
+        raise self.refusal
+
+
+async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> None:
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, 7)
+    store.update(B, 9)
+    instance.meanwhile = lambda: (store.forget(A), store.forget(B))  # type: ignore[assignment]
+    await store.persist([A, B])
+    assert len(instance.commits) == 1
+
+
+async def test_only_the_answer_that_there_is_no_offset_means_that_there_is_none() -> None:
+    """A busy broker must not send the group to the end of the queue."""
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    instance.refusal = QueryNotFound("not found")
+    assert await store.read(A) is None
+    instance.refusal = SystemBusy("busy")
+    with pytest.raises(SystemBusy):
+        await store.read(A)

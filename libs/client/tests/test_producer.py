@@ -150,6 +150,14 @@ async def test_a_busy_broker_is_not_asked_again(cluster: MemoryCluster) -> None:
     assert cluster.broker.requests[SEND] == 1
 
 
+async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"), times=2)
+    options = ProducerOptions(retry_when_busy=True)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 3
+
+
 async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:
     cluster.broker.fail(SEND, ServerError("disk"), times=3)
     async with Producer("pg", cluster.namesrv) as producer:

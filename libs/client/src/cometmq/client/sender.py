@@ -48,6 +48,7 @@ RETRIED_CODES: Final = frozenset(
 """Refusals after which another broker may accept the message; SYSTEM_BUSY is not one."""
 
 _FULL_PAUSE_S: Final = 0.002
+_BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
 
 class MessageSender:
@@ -98,7 +99,7 @@ class MessageSender:
             except (TransportError, ClientError, RemoteProtocolError) as error:
                 failure = error
             except CommandError as error:
-                if error.code not in RETRIED_CODES:
+                if not await self._may_retry(error, len(asked), left_ms):
                     self.failed_count += 1
                     raise
                 failure = error
@@ -110,6 +111,14 @@ class MessageSender:
             route = self._instance.routes.get(prepared.topic) or route
         self.failed_count += 1
         raise _gave_up(prepared, asked, monotonic_ms() - begin_ms, failure) from failure
+
+    async def _may_retry(self, error: CommandError, attempt: int, left_ms: int) -> bool:
+        """Whether another attempt may succeed; a busy broker gets a pause before it."""
+        if error.code == ResponseCode.SYSTEM_BUSY and self._options.retry_when_busy:
+            pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
+            await asyncio.sleep(pause_ms / 1000)
+            return True
+        return error.code in RETRIED_CODES
 
     async def send_to(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int

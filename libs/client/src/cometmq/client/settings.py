@@ -91,6 +91,10 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         bool,
         Meta(description="Try again when a message is stored less safely than the broker should."),
     ] = False
+    retry_when_busy: Annotated[
+        bool,
+        Meta(description="Try again, after a pause, when a broker is overloaded (SYSTEM_BUSY)."),
+    ] = False
     compress_over_bytes: Annotated[
         int, Meta(ge=0, description="Bodies of this size and more travel compressed.")
     ] = 4096
