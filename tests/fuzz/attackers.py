@@ -17,7 +17,7 @@ from cometmq.remoting.header import decode_header
 FAILURES: Final = Path(__file__).parents[2] / ".cache" / "fuzz-failures"
 GOLDEN: Final = Path(__file__).parents[1] / "golden"
 FRAMES_PER_CONNECTION: Final = 120
-CONNECTIONS_AT_ONCE: Final = 12
+CONNECTIONS_AT_ONCE: Final = 6
 ANSWER_TIMEOUT_S: Final = 60.0
 
 
@@ -180,7 +180,7 @@ class Nuisance:
                 for shot in self._hostile.shots(50)[:-1]:
                     writer.write(shot.data)
                 await writer.drain()
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
 
     async def _half_frame(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Announce a long frame and send a byte of it now and then."""
