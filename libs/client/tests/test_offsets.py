@@ -79,6 +79,16 @@ async def test_a_file_that_cannot_be_written_is_written_later(tmp_path: Path) ->
     assert await LocalOffsets(path).read(A) == 7
 
 
+async def test_a_commit_that_is_awaited_says_that_the_file_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "deep").write_bytes(b"no folder")
+    store = LocalOffsets(tmp_path / "deep" / "offsets.json")
+    store.update(A, 7)
+    with pytest.raises(OSError, match="deep"):
+        await store.commit([A])
+
+
 async def test_what_moves_while_the_file_is_written_is_written_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +113,7 @@ class FakeInstance:
 
     def __init__(self) -> None:
         self.log = NO_LOG
-        self.remoting = self
+        self.remoting = self.routes = self
         self.commits: list[tuple[int, int]] = []
         self.refusal: CommandError | None = None
         self.meanwhile = lambda: None

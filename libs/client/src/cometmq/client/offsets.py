@@ -21,7 +21,8 @@ from cometmq.remoting.commands.offsets import (
     QueryConsumerOffsetReply,
     UpdateConsumerOffset,
 )
-from cometmq.remoting.errors import CometError, CommandError, RemoteProtocolError
+from cometmq.remoting.errors import CometError, QueryNotFound, RemoteProtocolError
+from cometmq.remoting.log import NO_LOG, Log
 
 COMMIT_TIMEOUT_MS: Final = 5_000
 
@@ -64,6 +65,10 @@ class Positions:
         self.offsets[queue] = offset
         self.unsaved.add(queue)
 
+    def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note that these are stored; what has moved since is not."""
+        self.unsaved -= {queue for queue, at in offsets.items() if self.offsets.get(queue) == at}
+
     def forget(self, queue: MessageQueue) -> None:
         """Drop an offset."""
         self.offsets.pop(queue, None)
@@ -80,7 +85,11 @@ class RemoteOffsets:
         self._positions = Positions()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset that the broker knows."""
+        """Return the offset that the broker knows.
+
+        Compatibility: Java takes any refusal for "no offset", and a busy broker sends the group
+        to the end of the queue; here the caller asks again.
+        """
         _, address = self._instance.routes.any_of(queue.broker_name)
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
@@ -90,7 +99,7 @@ class RemoteOffsets:
                 header,
                 timeout_ms=COMMIT_TIMEOUT_MS,
             )
-        except CommandError:
+        except QueryNotFound:
             return None
         if not isinstance(response.header, QueryConsumerOffsetReply):
             raise RemoteProtocolError("an answer about an offset lacks it")
@@ -120,7 +129,9 @@ class RemoteOffsets:
             await self._save(queue, is_awaited=True)
 
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
-        offset = self._positions.offsets[queue]
+        offset = self._positions.offsets.get(queue)
+        if offset is None:
+            return  # lost while the queues before it were stored
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         _, address = self._instance.routes.any_of(queue.broker_name)
         remoting = self._instance.remoting
@@ -142,9 +153,11 @@ class RemoteOffsets:
 class LocalOffsets:
     """Offsets in one file of this machine, in the Java client's format."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, log: Log = NO_LOG) -> None:
         """Use this file; its folder is made when needed."""
         self._path = path
+        self._log = log
+        self._writing = asyncio.Lock()
         self._backup = path.with_name(path.name + ".bak")
         self._positions = Positions()
         self._stored: Mapping[MessageQueue, int] | None = None
@@ -165,20 +178,23 @@ class LocalOffsets:
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if one of these queues has moved."""
-        moved = self._positions.unsaved.intersection(queues)
-        if not moved:
-            return
-        if self._stored is None:
-            self._stored = await asyncio.to_thread(self._load)
-        table = {**self._stored, **self._positions.offsets}
-        data = encode_json(QueueOffsetTable(table))
-        await asyncio.to_thread(self._save, data)
-        self._stored = table
-        self._positions.unsaved -= moved
+        try:
+            await self.commit(queues)
+        except OSError as error:
+            self._log.warning("offset.unsaved", file=str(self._path), error=described(error))
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the file if one of these queues has moved."""
-        await self.persist(queues)
+        """Write the file if one of these queues has moved; raise OSError if that fails."""
+        async with self._writing:
+            if not self._positions.unsaved.intersection(queues):
+                return
+            if self._stored is None:
+                self._stored = await asyncio.to_thread(self._load)
+            noted = dict(self._positions.offsets)
+            table = {**self._stored, **noted}
+            await asyncio.to_thread(self._save, encode_json(QueueOffsetTable(table)))
+            self._stored = table
+            self._positions.note_saved(noted)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory; the file keeps it."""
