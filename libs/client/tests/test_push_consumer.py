@@ -17,6 +17,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.rebalance import AllocateAveragely
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
@@ -30,7 +31,7 @@ from cometmq.remoting.commands.callbacks import (
     GetConsumerStatusFromClient,
     ResetConsumerClientOffset,
 )
-from cometmq.remoting.errors import ServerError, SubscriptionNotLatest
+from cometmq.remoting.errors import ServerError, SubscriptionNotLatest, SystemBusy
 
 PULL = RequestCode.PULL_MESSAGE
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -338,6 +339,17 @@ async def test_an_offset_outside_the_queue_is_corrected(cluster: MemoryCluster) 
     assert cluster.committed("cg", "T")[QUEUE_0] == 10
 
 
+async def test_an_offset_that_nobody_can_tell_is_asked_for_again(cluster: MemoryCluster) -> None:
+    """Beginning at the end instead would skip what is there."""
+    cluster.broker.offsets["cg", "T", 0] = 1
+    await send(cluster, *texts(3))
+    cluster.broker.fail(RequestCode.QUERY_CONSUMER_OFFSET, SystemBusy("overloaded"), times=5)
+    seen = Recorder()
+    async with consumer_of(cluster, seen, PushOptions()):
+        await eventually(lambda: len(seen.bodies) == 2)
+    assert seen.bodies == [b"1", b"2"]
+
+
 # -- sharing ----------------------------------------------------------------------------------
 
 
@@ -349,6 +361,23 @@ async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) ->
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
             assert not set(first.queues) & set(second.queues)
         await eventually(lambda: len(first.queues) == 4)
+
+
+async def test_a_strategy_that_fails_changes_nothing(cluster: MemoryCluster) -> None:
+    class Moody(AllocateAveragely):
+        def allocate(self, *arguments: Any) -> list[MessageQueue]:
+            self.count = getattr(self, "count", 0) + 1
+            if self.count > 2:
+                raise ValueError("moody")
+            return super().allocate(*arguments)
+
+    strategy = Moody()
+    consumer = consumer_of(cluster, Recorder(), strategy=strategy)
+    async with consumer:
+        assert len(consumer.queues) == 4
+        cluster.broker.notify("cg")
+        await eventually(lambda: strategy.count > 2)
+        assert len(consumer.queues) == 4
 
 
 async def test_every_message_comes_once_though_members_change(cluster: MemoryCluster) -> None:

@@ -80,7 +80,13 @@ class Assigner:
         if not members:
             return None
         queues = sorted(route.subscribe_queues)
-        return self._strategy.allocate(self._instance.client_id, queues, members)
+        try:
+            return self._strategy.allocate(self._instance.client_id, queues, members)
+        except Exception as error:  # noqa: BLE001  # a strategy may be foreign code
+            self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "strategy.failed", group=self._group, topic=topic, error=described(error)
+            )
+            return None
 
     async def _members(self, broker_name: str) -> list[str]:
         """Ask a broker who is in the group; one that has not met us yet gets a heartbeat first."""

@@ -2,10 +2,12 @@
 """The tasks of one client: they end before it does, and none fails unseen."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from cometmq.remoting.log import Log
+
+RESTART_MS: Final = 1_000
 
 
 class Background:
@@ -23,6 +25,25 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str
+    ) -> asyncio.Task[None]:
+        """Run work, and again after a pause whenever it fails, until it ends or is cancelled.
+
+        What one consumer does must not stop for good because one round met a bug.
+        """
+        return self.spawn(self._kept(work, name), name=name)
+
+    async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        while True:
+            try:
+                return await work()
+            except Exception as error:  # noqa: BLE001  # the supervisor of all loops of a client
+                self._log.error(  # a Log has these four methods
+                    "task.failed", task=name, error=described(error)
+                )
+            await asyncio.sleep(RESTART_MS / 1000)
 
     async def sleep(self, delay_ms: int) -> None:
         """Let time pass."""

@@ -95,8 +95,8 @@ class ClientInstance:
                 shared[base, suffix] = instance
             instance.routes.start(instance.background, interval_ms=base.poll_namesrv_interval_ms)
             if base.namesrv_url:
-                instance.background.spawn(instance._keep_namesrv_list(), name="client-namesrvs")
-            instance.background.spawn(instance._keep_heartbeats(), name="client-heartbeats")
+                instance.background.keep(instance._keep_namesrv_list, name="client-namesrvs")
+            instance.background.keep(instance._keep_heartbeats, name="client-heartbeats")
         instance._user_count += 1
         return instance
 

@@ -92,7 +92,7 @@ class GroupMember(ABC):
         """Take our share of the queues now, and whenever something changes."""
         if not await self._assigner.share():
             self._assigner.wake()
-        self._background.spawn(self._assigner.run(), name="rebalance")
+        self._background.keep(self._assigner.run, name="rebalance")
 
     async def unsubscribed(self, topic: str) -> None:
         """Give the queues of a topic up."""

@@ -75,8 +75,8 @@ class PushGroup(GroupMember):
         """Share the queues, and begin to pull and to deliver."""
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
-        self._background.spawn(self._keep_offsets(), name="persist-offsets")
-        self._background.spawn(self._return_late(), name="return-late")
+        self._background.keep(self._keep_offsets, name="persist-offsets")
+        self._background.keep(self._return_late, name="return-late")
 
     async def stop(self) -> None:
         """Pull no more, wait for the listener, and store the offsets."""

@@ -51,8 +51,8 @@ class RouteBook:
 
     def start(self, background: Background, *, interval_ms: int) -> None:
         """Begin to look for changes."""
-        background.spawn(self._keep_fresh(interval_ms), name="client-routes")
-        background.spawn(self._find_missing(), name="client-missing-routes")
+        background.keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
+        background.keep(self._find_missing, name="client-missing-routes")
 
     # -- routes -------------------------------------------------------------------------------
 
