@@ -65,6 +65,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.unsaved": "Committed offsets did not reach the broker; they go with the next round.",
     "producer.undrained": "`close` gave up waiting for sends.",
     "pull.failed": "A pull failed; tried again after a pause.",
+    "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
     "rebalance.failed": "A topic's queues could not be shared now; tried again.",
     "route.unknown": "A topic has no route at the start; looked up again.",
 }
