@@ -6,6 +6,7 @@ import random
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode, Serialization
@@ -59,6 +60,21 @@ async def test_requests_without_reading_stop_being_served(
     await eventually(lambda: server.stats().stalled_closed == 1)
     assert len(served) < 500
     await eventually(lambda: not server.peers)
+
+
+async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    """Closing waits for output to leave, and this peer takes none: it is aborted."""
+    roomy = msgspec.structs.replace(
+        SMALL, write_high_water_bytes=64 * 1024 * 1024, idle_timeout_ms=200
+    )
+    server, port = await start_server({QUERY: lambda *_: ANSWER}, roomy)
+    _, writer = await connect_raw(port, reads=False)
+    writer.write(REQUEST * 200)
+    await eventually(lambda: server.stats().idle_closed == 1)
+    await eventually(lambda: not server.peers)
+    assert server.stats().idle_closed == 1
 
 
 async def test_a_slow_reader_gets_everything(start_server: Any, connect_raw: Any) -> None:

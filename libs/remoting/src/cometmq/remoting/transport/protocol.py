@@ -256,7 +256,11 @@ class PeerProtocol(asyncio.Protocol):
                 stats.stalled_closed += 1
                 self._hub.log.warning("connection.stalled", peer=self.address)
                 self.abort()
-        elif now_ms - self._active_ms >= settings.idle_timeout_ms:
+        elif now_ms - self._active_ms < settings.idle_timeout_ms:
+            return
+        elif self._transport.is_closing():
+            self.abort()  # its peer does not even take what was left for it
+        else:
             stats.idle_closed += 1
             self._hub.log.info("connection.idle", peer=self.address)
             self.close()
