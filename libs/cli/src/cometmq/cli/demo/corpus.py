@@ -37,7 +37,7 @@ def _module_paths(root: Path) -> Iterator[Path]:
     """Yield what belongs to the library, not what was installed beside it."""
     for path in root.rglob("*.py"):
         first = path.relative_to(root).parts[0]
-        if first.removesuffix(".py") in sys.stdlib_module_names:
+        if first.removesuffix(".py") in sys.stdlib_module_names and path.is_file():
             yield path
 
 

@@ -28,7 +28,7 @@ PRODUCER_GROUP: Final = "demo-producer"
 CONSUMER_GROUP: Final = "demo-consumers"
 CONSUMER_COUNT: Final = 2
 QUEUE_COUNT: Final = 8
-FILES_AT_ONCE: Final = 64
+FILES_AT_ONCE: Final = 32
 """A file's lines wait for each other, so that they stay in order; files do not."""
 
 LIMIT_S: Final = 300
