@@ -12,7 +12,7 @@ bench/micro/bench_append.py.
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
 from cometmq.remoting.message.record import (
@@ -25,6 +25,7 @@ from cometmq.remoting.message.record import (
 )
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.index_file import KeyedRecord
 from cometmq.store.layout import is_topic
 from cometmq.store.queue_table import QueueTable
 from cometmq.store.results import PutDone, PutResult, PutStatus
@@ -39,9 +40,6 @@ CLOCK_STEP_MS: Final = 10_000
 retries count from the store time."""
 
 _PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns: bench_append.py
-
-KeyedRecord: TypeAlias = tuple[str, tuple[str, ...], int, int]
-"""What the index needs: topic, keys, physical offset, store timestamp."""
 
 
 class Batch(NamedTuple):
@@ -201,8 +199,9 @@ class Appender:
             self._end = offset + size
             if not sys_flag & UNQUEUED and queue.stage(offset, size, message.tag_code, now_ms):
                 touched.append(queue)
-            if message.keys and sys_flag & ROLLBACK != ROLLBACK:
-                keyed.append((message.topic, message.keys, offset, now_ms))
+            if sys_flag & ROLLBACK != ROLLBACK:
+                for key in message.keys:
+                    keyed.append((message.topic, key, offset, now_ms))
             if message.store_host is not store_host:
                 store_host = message.store_host
                 host_text = host_hex(store_host)
@@ -246,8 +245,8 @@ class Appender:
             message_ids.append(offset_message_id(message.store_host, offset))
             if queue.stage(offset, len(record), message.tag_code, now_ms):
                 self._touched.append(queue)
-            if message.keys and self._is_indexing:
-                self._keyed.append((message.topic, message.keys, offset, now_ms))
+            if self._is_indexing:
+                self._keyed += [(message.topic, key, offset, now_ms) for key in message.keys]
             self._end = offset + len(record)
         self._records += records
         self._staged_count += len(records)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
-from cometmq.store.append import ROLLBACK, UNQUEUED, KeyedRecord
+from cometmq.store.append import ROLLBACK, UNQUEUED
 from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.index_file import KeyedRecord
 from cometmq.store.queue_table import QueueTable
 
 
@@ -76,8 +77,9 @@ class Dispatcher:
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
             self._enqueue(scan, code, is_from_head=is_from_head)
-        if keys and self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
-            self.keyed.append((scan.topic, keys, scan.physical_offset, scan.store_timestamp))
+        if self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+            for key in keys:
+                self.keyed.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
 
     def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
         queue = self._table.queues.get((scan.topic, scan.queue_id))

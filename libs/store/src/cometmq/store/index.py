@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cometmq.remoting.message.flags import index_hash, index_hashes
-from cometmq.store.append import KeyedRecord
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
-from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexShape
+from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexShape, KeyedRecord
 from cometmq.store.layout import Layout
 from cometmq.store.settings import StoreSettings
 
@@ -82,20 +81,13 @@ class Index:
 
     def catch_up(self) -> None:
         """Add to the files what is remembered; DiskError leaves it for the next time."""
-        topics, all_keys, offsets, timestamps = [], [], [], []
-        for topic, keys, offset, timestamp in self._backlog:
-            for key in keys:
-                topics.append(topic)
-                all_keys.append(key)
-                offsets.append(offset)
-                timestamps.append(timestamp)
-        hashes = index_hashes(topics, all_keys)
-        hashed = list(zip(hashes, offsets, timestamps, strict=True))
-        while hashed:
+        rows = self._backlog
+        hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
+        while hashes:
             if not self.files or self.files[-1].is_full:
                 self._begin_file()
-            done = self.files[-1].add(hashed)
-            hashed = hashed[done:]
+            done = self.files[-1].add(hashes, rows)
+            hashes, rows = hashes[done:], rows[done:]
         self._backlog.clear()
 
     def _begin_file(self) -> None:
@@ -163,8 +155,8 @@ class Index:
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets that may hold the key, newest first."""
-        for stored_topic, keys, offset, _ in reversed(self._backlog):
-            if stored_topic == topic and key in keys:
+        for stored_topic, stored_key, offset, _ in reversed(self._backlog):
+            if stored_topic == topic and stored_key == key:
                 yield offset
         hash_ = index_hash(topic, key)
         for file in reversed(self.files):

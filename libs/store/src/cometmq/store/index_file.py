@@ -13,7 +13,7 @@ that points at an entry which does not count leads, through the entries, to one 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
@@ -24,8 +24,8 @@ HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
 SECONDS_MAX: Final = 0x7FFFFFFF
 
-HashedKey: TypeAlias = tuple[int, int, int]
-"""Hash of topic and key, physical offset, store timestamp."""
+KeyedRecord: TypeAlias = tuple[str, str, int, int]
+"""What the index needs: topic, key, physical offset, store timestamp; one for each key."""
 
 _pack_entry = ENTRY.pack
 
@@ -158,42 +158,42 @@ class IndexFile:
         """Start to grow as a new, empty file."""
         self._slots = SlotTable(self.shape.slot_count)
 
-    def add(self, keys: list[HashedKey]) -> int:
+    def add(self, hashes: list[int], rows: Sequence[KeyedRecord]) -> int:
         """Add entries in the order of the log as far as they fit; return how many did."""
         table, header = self._slots, self.header
         assert table is not None
         slots = table.values
-        count, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
-        room = self.shape.entry_count - count
-        fitting = keys if len(keys) <= room else keys[:room]
-        if not fitting:
+        number, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
+        count = min(len(hashes), self.shape.entry_count - number)
+        if count <= 0:
             return 0
+        if number == 1:
+            _, _, offset, begin = rows[0]
+            header = header._replace(begin_timestamp=begin, begin_offset=offset)
         slot_count = self.shape.slot_count
         mark_dirty = table.dirty_pages.add
         entries: list[bytes] = []
         seconds, seconds_of = 0, -1
-        for hash_, offset, timestamp in fitting:
+        for hash_, (_, _, offset, timestamp) in zip(hashes, rows[:count], strict=False):
             if timestamp != seconds_of:
                 seconds, seconds_of = _seconds(timestamp, begin), timestamp
             slot = hash_ % slot_count
             previous = slots[slot]
             entries.append(_pack_entry(hash_, offset, seconds, previous))
-            slots[slot] = count
+            slots[slot] = number
             mark_dirty(slot // PAGE_SLOTS)
             if not previous:
                 used += 1
-            if count == 1:
-                begin, seconds_of = timestamp, -1
-                header = header._replace(begin_timestamp=timestamp, begin_offset=offset)
-            count += 1
+            number += 1
         self._unwritten += b"".join(entries)
+        _, _, end_offset, end_timestamp = rows[count - 1]
         self.header = header._replace(
-            end_timestamp=fitting[-1][2],
-            end_offset=fitting[-1][1],
+            end_timestamp=end_timestamp,
+            end_offset=end_offset,
             used_slot_count=used,
-            next_number=count,
+            next_number=number,
         )
-        return len(fitting)
+        return count
 
     def plan_flush(self, *, is_complete: bool, sweep_count: int) -> IndexFlush:
         """Say what to write so that the disk has all entries.
