@@ -62,6 +62,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
         limits=lambda _: Limits(10, 10, 10),
         sink=lambda *_: None,
         may_read=lambda: True,
+        pulled=lambda *_: None,
         not_ready=lambda: None,
         log=NO_LOG,
     )

@@ -77,7 +77,7 @@ class Delivery:
     def start(self, background: Background, *, concurrency: int) -> None:
         """Start the tasks that call the listener."""
         for number in range(concurrency):
-            background.spawn(self._work(), name=f"deliver-{number}")
+            background.keep(self._work, name=f"deliver-{number}")
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Have messages of one queue consumed, as soon as a task is free."""
@@ -146,8 +146,7 @@ class Delivery:
                 (done if is_taken else kept).append(message)
             if kept:
                 self._retry_here(process_queue, kept)
-        if not process_queue.is_dropped:
-            self._leave(process_queue, done)
+        self._leave(process_queue, done)
 
     async def _call(self, messages: list[MessageExt]) -> ConsumeResult:
         try:
@@ -168,6 +167,8 @@ class Delivery:
         return ConsumeResult.RECONSUME_LATER
 
     def _leave(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        if process_queue.is_dropped:
+            return
         offset = process_queue.remove(messages)
         self._consumed(process_queue, offset)
 

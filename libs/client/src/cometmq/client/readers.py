@@ -270,15 +270,18 @@ class Readers:
                 error=described(error),
             )
             return False
+        if queue in self._readers:  # a seek was faster
+            return True
         # Committed even if nothing comes: the next start must not skip what came meanwhile.
         self._context.offsets.update(queue, offset)
         self._start(queue, offset)
         return True
 
     def _start(self, queue: MessageQueue, offset: int) -> Reader:
+        self._stop(queue)
         reader = self._readers[queue] = Reader(self._context, queue, offset)
         name = f"read-{queue.topic}-{queue.queue_id}"
-        self._tasks[queue] = self._background.spawn(reader.run(), name=name)
+        self._tasks[queue] = self._background.keep(reader.run, name=name)
         return reader
 
     def _stop(self, queue: MessageQueue) -> None:
