@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orderly locks: one client per queue, renewed or lost after 60 s."""
 
+import pytest
+
+from cometmq.broker import locks as locks_module
 from cometmq.broker.locks import LOCK_LIFE_MS, QueueLocks
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -58,3 +61,13 @@ def test_expired_locks_take_no_memory() -> None:
 
     assert locks.expire(now_ms=LOCK_LIFE_MS + 1) == 2
     assert locks.count == 1
+
+
+def test_the_table_has_a_bound_and_holders_renew_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may lock queues that do not exist, megabytes of them in one request."""
+    monkeypatch.setattr(locks_module, "COUNT_MAX", 1)
+    locks = QueueLocks()
+    assert locks.lock("G", "one", [Q0, Q1], now_ms=0) == [Q0]
+    assert locks.lock("H", "one", [Q1], now_ms=0) == []
+    assert locks.count == 1
+    assert locks.lock("G", "one", [Q0], now_ms=1) == [Q0]

@@ -3,7 +3,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from cometmq.broker import offsets as offsets_module
 from cometmq.broker.offsets import Offsets, offset_file
+from cometmq.remoting.errors import SystemBusy
 
 
 def test_the_last_commit_wins_also_backwards() -> None:
@@ -45,3 +49,23 @@ def test_the_file_is_strict_json_and_java_files_are_read(tmp_path: Path) -> None
 
     assert not offsets.is_dirty
     assert path.read_bytes() == b'{"offsetTable":{"t@g":{"0":12,"1":3,"2":9},"odd":{"0":1}}}'
+
+
+def test_the_table_has_a_bound_and_known_queues_go_on_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may commit for any group, topic and queue."""
+    monkeypatch.setattr(offsets_module, "COUNT_MAX", 3)
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(b'{"offsetTable":{"t@g":{"0":1,"1":1}}}')
+    offsets = Offsets(offset_file(str(path)))
+    offsets.commit("g", "t", 2, 1)
+    for queue_id, topic in ((3, "t"), (0, "u")):
+        with pytest.raises(SystemBusy, match="3"):
+            offsets.commit("g", topic, queue_id, 1)
+    offsets.commit("g", "t", 2, 5)
+    assert offsets.committed("g", "t", 2) == 5
+    assert offsets.topics_of("g") == {"t"}
+    offsets.drop_group("g")
+    offsets.commit("g", "u", 0, 1)
+    assert offsets.committed("g", "u", 0) == 1

@@ -13,6 +13,7 @@ import msgspec
 from cometmq.remoting.bodies.queues import MessageQueue
 
 LOCK_LIFE_MS: Final = 60_000
+COUNT_MAX: Final = 200_000  # of all groups together: some 100 MB
 
 
 class QueueLock(msgspec.Struct):
@@ -38,7 +39,14 @@ class QueueLocks:
     ) -> list[MessageQueue]:
         """Grant what is free, expired or the client's own; return what it holds now."""
         table = self._groups.setdefault(group, {})
-        granted = [queue for queue in queues if _grant(table, queue, client_id, now_ms)]
+        room = COUNT_MAX - self.count
+        granted = []
+        for queue in queues:
+            is_new = queue not in table
+            if (is_new and not room) or not _grant(table, queue, client_id, now_ms):
+                continue
+            room -= is_new
+            granted.append(queue)
         if not table:
             del self._groups[group]
         return granted

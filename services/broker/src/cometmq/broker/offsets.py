@@ -2,7 +2,7 @@
 """Committed offsets: where each consumer group goes on in each queue.
 
 Compatibility: RocketMQ stores what it is told, without a check of group, topic or queue, and
-the last value wins, also backwards.
+the last value wins, also backwards. Here the table has a bound, so that nobody can fill the memory.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,13 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.errors import SystemBusy
 from cometmq.store.json_config import JsonTable
 
 KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it
+
+COUNT_MAX: Final = 2_000_000
+"""Offsets of all groups and queues together: some 300 MB, more than a broker can serve."""
 
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -35,6 +39,7 @@ class Offsets:
         self.file = file
         self.table: OffsetTable = loaded.offset_table if loaded is not None else {}
         self.is_dirty = False
+        self._count = sum(map(len, self.table.values()))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next queue offset of the group, None if it never committed."""
@@ -42,11 +47,14 @@ class Offsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember the group's next queue offset."""
+        """Remember the group's next queue offset; SystemBusy for a new one at the bound."""
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
-        if queues is None:
-            queues = self.table[key] = {}
+        if queues is None or queue_id not in queues:
+            if self._count >= COUNT_MAX:
+                raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+            self._count += 1
+            queues = self.table.setdefault(key, {})
         queues[queue_id] = offset
         self.is_dirty = True
 
@@ -65,7 +73,7 @@ class Offsets:
     def drop_group(self, group: str) -> None:
         """Forget the group everywhere."""
         for topic in self.topics_of(group):
-            del self.table[f"{topic}{KEY_SEPARATOR}{group}"]
+            self._count -= len(self.table.pop(f"{topic}{KEY_SEPARATOR}{group}"))
             self.is_dirty = True
 
     def snapshot(self) -> OffsetFile:
