@@ -2,6 +2,7 @@
 """docs/reference/events.md: every event that the code logs, found in its syntax trees."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -48,15 +49,16 @@ def page() -> str:
     return "\n".join([*lines, *table(head, rows)]) + "\n"
 
 
-def all_events() -> list[Event]:
+@functools.cache
+def all_events() -> tuple[Event, ...]:
     """Return every place that logs."""
-    return [
+    return tuple(
         event
         for pattern in SOURCES
         for folder in sorted(ROOT.glob(pattern))
         for path in sorted(folder.rglob("*.py"))
         for event in _events_of(path, folder)
-    ]
+    )
 
 
 def without_meaning() -> list[str]:

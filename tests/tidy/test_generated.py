@@ -123,3 +123,37 @@ def test_anchors_in_links_between_documents_exist() -> None:
             if page.suffix == ".md" and (not page.exists() or anchor not in anchors(page)):
                 missing.append(f"{name}: {target}#{anchor}")
     assert missing == []
+
+
+def quoted(path: Path) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")))
+
+
+def test_metrics_that_documents_name_exist() -> None:
+    known = quoted(ROOT / "docs/reference/metrics.md")
+    named = {
+        (path.name, metric)
+        for path in ROOT.glob("docs/**/*.md")
+        for metric in re.findall(r"\bcometmq_[a-z_]+", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert [use for use in sorted(named) if use[1] not in known] == []
+
+
+def test_events_and_settings_that_runbooks_name_exist(generators: ModuleType) -> None:
+    files = {"json", "jsonl", "md", "conf", "py", "bak"}
+    events = {event.name for event in generators.events.all_events()}
+    settings = {field.name for field in generators.settings.all_fields()}
+    missing = []
+    count = 0
+    for path in ROOT.glob("docs/runbooks/*.md"):
+        for text in quoted(path):
+            name = text.partition("=")[0]
+            is_event = re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", text)
+            is_event = is_event and text.rpartition(".")[2] not in files
+            is_setting = re.fullmatch(r"[a-z]+([A-Z][a-z]+)+", name)
+            count += bool(is_event or is_setting)
+            if (is_event and text not in events) or (is_setting and name not in settings):
+                missing.append(f"{path.name}: {text}")
+    assert count > 40
+    assert missing == []
