@@ -67,6 +67,5 @@ MEANINGS: Final[Mapping[str, str]] = {
     "pull.failed": "A pull failed; tried again after a pause.",
     "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
     "rebalance.failed": "A topic's queues could not be shared now; tried again.",
-    "strategy.failed": "The allocation strategy raised; the consumer keeps the queues it has.",
     "route.unknown": "A topic has no route at the start; looked up again.",
 }
