@@ -43,6 +43,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
     "delay.topic_missing": "A delayed message does not say where it belongs; it was passed over.",
     "delay.unreadable": "The disk cannot read a level's messages; tried again, other levels go on.",
+    "group.creation_refused": "As many groups came by themselves as may; somebody invents names.",
     "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
     "namesrv.lookup_failed": "A name in namesrvAddr has no address now; the known ones are used.",
     "namesrv.lost": "Registration with a name server failed; tried again until it succeeds.",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker import groups as groups_module
 from cometmq.broker.groups import Groups, group_file
 from cometmq.broker.names import BOOT_GROUPS
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -106,3 +107,15 @@ def test_a_file_of_an_old_broker_gets_the_defaults(tmp_path: Path) -> None:
     assert group is not None
     assert group.retry_queue_nums == 2
     assert group.notify_consumer_ids_changed_enable
+
+
+def test_groups_that_come_by_themselves_have_a_bound(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may pull or send heartbeats for any group."""
+    monkeypatch.setattr(groups_module, "COUNT_MAX", len(groups.table) + 1)
+    assert groups.find("G", auto_create=True) is not None
+    assert groups.find("H", auto_create=True) is None
+    assert groups.find("G", auto_create=True) is not None
+    groups.put(SubscriptionGroupConfig(group_name="H"))
+    assert groups.find("H", auto_create=True) is not None

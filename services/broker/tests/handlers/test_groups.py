@@ -129,3 +129,15 @@ async def test_one_group_can_be_asked_for() -> None:
 
     assert json.loads(bytes(found.body))["groupName"] == "TOOLS_CONSUMER"  # type: ignore[arg-type]
     assert missing.code == 26
+
+
+@pytest.mark.parametrize("queues", [-1, 16_385, 2**31 - 1])
+async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: int) -> None:
+    """Its retry topic gets them, and every look at that topic goes through all of them."""
+    broker = memory_broker()
+    body = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()
+    call = Call(200, NoHeader(), body=body)
+    answer = await serve(broker, call, groups.update_and_create_subscriptiongroup)
+    assert answer.code == 1
+    assert f"retryQueueNums={queues}" in (answer.remark or "")
+    assert broker.groups.get("G") is None

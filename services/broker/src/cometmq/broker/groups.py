@@ -8,7 +8,7 @@ consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,9 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.json_config import JsonTable
+
+COUNT_MAX: Final = 100_000
+"""Groups that come by themselves: administrators may make more."""
 
 GroupTable: TypeAlias = SubscriptionGroupTable
 
@@ -62,6 +65,9 @@ class Groups:
         if config is not None or not (auto_create or is_system_group(name)):
             return config
         if group_fault(name) is not None:
+            return None
+        if len(self.table) >= COUNT_MAX:
+            self._log.warning("group.creation_refused", group=name, count_max=COUNT_MAX)
             return None
         config = SubscriptionGroupConfig(group_name=name)
         self.put(config)

@@ -24,6 +24,7 @@ from cometmq.store.json_config import JsonTable
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
+COUNT_MAX: Final = 100_000  # topics that sends create: administrators may make more
 
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
@@ -104,7 +105,8 @@ class Topics:
             return known
         template = self.table.get(default_topic)
         is_allowed = auto_create or default_topic != names.AUTO_CREATE_TOPIC
-        if template is None or not is_allowed or not template.perm & Perm.INHERIT:
+        is_full = len(self.table) >= COUNT_MAX
+        if template is None or not is_allowed or is_full or not template.perm & Perm.INHERIT:
             self._log.warning("topic.creation_refused", topic=topic, template=default_topic)
             return None
         queue_count = max(1, min(queue_nums, template.write_queue_nums))

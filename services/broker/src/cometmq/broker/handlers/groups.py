@@ -5,12 +5,13 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.names import check_group
+from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import SubscriptionGroupNotExist
+from cometmq.remoting.errors import ServerError, SubscriptionGroupNotExist
 
 
 async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
@@ -18,6 +19,10 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
     refuse_on_slave(broker)
     config = json_body(call, SubscriptionGroupConfig)
     check_group(config.group_name)
+    if not 0 <= config.retry_queue_nums <= QUEUE_NUMS_MAX:
+        raise ServerError(
+            f"retryQueueNums={config.retry_queue_nums}: must be between 0 and {QUEUE_NUMS_MAX}"
+        )
     broker.groups.put(config)
     await save_table(broker, broker.groups)
     return OK
