@@ -17,6 +17,7 @@ T = TypeVar("T")
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+COMPLAINTS_MAX: Final = 100
 
 Namesrv = Annotated[
     str,
@@ -61,6 +62,35 @@ def run(
         raise _first(errors) from errors
     except InvalidArgument as error:
         raise wrong_usage(str(error)) from error
+
+
+class Complaints:
+    """The log of a client that runs for long: each trouble once, as a line for the person.
+
+    A consumer whose broker is gone tries again and again; without this it would seem idle.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._said: set[str] = set()
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Keep details to ourselves."""
+
+    def info(self, event: str, /, **facts: object) -> None:
+        """Keep what goes well to ourselves."""
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Say it, once."""
+        trouble = str(facts.get("error", event))  # one cause shows at many queues and requests
+        if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
+            self._said.add(trouble)
+            details = " ".join(f"{name}={fact}" for name, fact in facts.items())
+            typer.echo(f"cometmq: {event} {details}", err=True)
+
+    def error(self, event: str, /, **facts: object) -> None:
+        """Say it, once."""
+        self.warning(event, **facts)
 
 
 def wrong_usage(line: str) -> typer.Exit:

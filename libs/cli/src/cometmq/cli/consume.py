@@ -16,7 +16,7 @@ import typer
 
 from cometmq.broker.names import TOOLS_GROUP
 from cometmq.cli import message_json, times
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, Namesrv, run, wrong_usage
 from cometmq.client import (
     ConsumeFrom,
     InvalidArgument,
@@ -157,7 +157,7 @@ async def _as_member(
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
     )
-    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options, log=Complaints())
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv) as admin:
         await admin.route(topic)  # says that there is no such topic
@@ -186,6 +186,7 @@ async def _as_onlooker(
         namesrv,
         options=LitePullOptions(auto_commit=False, pull_count_max=32),
         offsets=GivenOffsets(begins),
+        log=Complaints(),
     )
     consumer.assign(begins, tag)
     source = Source(WAITING_MAX)
