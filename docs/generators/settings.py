@@ -126,7 +126,10 @@ def _default(field: SettingsField, default: msgspec.Struct) -> str:
         return "(empty)"
     if value == (socket.gethostname() or "DEFAULT_BROKER"):
         return "(the host's name)"
-    return code(str(value).replace(str(Path.home()), "~"))
+    text = str(value)
+    if text.startswith("/") and Path(text).is_relative_to(Path.home()):
+        text = f"~/{Path(text).relative_to(Path.home())}"
+    return code(text)
 
 
 def _summary(group: type[msgspec.Struct]) -> str:
