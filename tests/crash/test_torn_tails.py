@@ -38,11 +38,10 @@ def tear(store: Path, queue_offset: int, cut: int) -> int:
         file.seek(end - int(path.name))
         file.write(record[:cut])
     folder = store / "consumequeue" / TOPIC / "0"
-    if folder.exists():  # the queue may have been ahead of the log
-        last = max(folder.iterdir())
-        position = queue_offset * ENTRY.size - int(last.name)
-        if 0 <= position < last.stat().st_size:
-            with last.open("r+b") as file:
+    for path in folder.glob("*"):  # the queue may have been ahead of the log
+        position = queue_offset * ENTRY.size - int(path.name)
+        if 0 <= position < path.stat().st_size:
+            with path.open("r+b") as file:
                 file.seek(position)
                 file.write(ENTRY.pack(end, len(record), 0))
     return len(record)
