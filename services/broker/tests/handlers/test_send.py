@@ -362,3 +362,20 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
         assert reply.header.queue_id == int(expected.ext["queueId"])
         assert reply.header.msg_id.count(",") == expected.ext["msgId"].count(",")
     assert expected.ext.keys() - {"msgId", "queueId", "queueOffset"} <= reply.ext.keys()
+
+
+@pytest.mark.parametrize(
+    ("item", "request_text", "waiting"),
+    [("WAIT\x01false", "", 1), ("WAIT\x01true", "WAIT\x01false", 0), ("", "WAIT\x01true", 1)],
+)
+async def test_the_request_says_whether_a_batch_waits_for_the_disk(
+    tmp_path: Path, item: str, request_text: str, waiting: int
+) -> None:
+    """An item's own wish must not answer for the others."""
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        items = [BatchItem(0, b"a", item), BatchItem(0, b"b")]
+        header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)
+        call = call_with(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items))
+        assert broker_handles(broker, call) is None
+        broker.store.commit()
+        assert broker.store.waiting_put_count == waiting
