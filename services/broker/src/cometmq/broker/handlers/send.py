@@ -132,6 +132,7 @@ def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
     messages = [
         _batch_message(broker, call, queue_id, sys_flag, item, common_text) for item in items
     ]
+    messages[0].wait = common.waits_for_disk  # the first message answers for all
     done = partial(answer_put, broker, call, topic, queue_id, len(messages))
     broker.driver.put_batch(messages, done)
 
