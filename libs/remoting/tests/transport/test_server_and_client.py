@@ -9,6 +9,7 @@ import pytest
 from cometmq.remoting import OK, Call, Reply, RequestCode, ResponseCode, Serialization
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -316,3 +317,25 @@ async def test_a_close_lets_handlers_end(
     assert (await waiting).header.offset == 1
     await closing
     assert not server.peers
+
+
+async def test_a_client_with_much_to_send_still_reads(start_server: Any, new_client: Any) -> None:
+    much = bytes(12_000_000)
+    _, port = await start_server(
+        {
+            RequestCode.PULL_MESSAGE: lambda _, call: Reply(body=much),
+            RequestCode.HEART_BEAT: lambda _, call: OK,
+        }
+    )
+    client, address = new_client(), f"127.0.0.1:{port}"
+    pull = PullMessage("g", "t", 0, 0, 32, 0, 0, 0, 0)
+
+    async with asyncio.TaskGroup() as group:
+        pulled = group.create_task(
+            client.invoke(address, RequestCode.PULL_MESSAGE, pull, timeout_ms=10_000)
+        )
+        group.create_task(
+            client.invoke(address, RequestCode.HEART_BEAT, None, much, timeout_ms=10_000)
+        )
+
+    assert pulled.result().body == much

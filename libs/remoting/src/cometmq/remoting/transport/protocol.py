@@ -119,10 +119,10 @@ class PeerProtocol(asyncio.Protocol):
             self.state.clear()
 
     def pause_writing(self) -> None:
-        """Stop reading from a peer that does not read."""
+        """Stop serving, and a server stops reading from, a peer that does not read."""
         self._is_paused = True
         self._progress = (self._sent_bytes - self._unsent_bytes(), self._hub.now_ms())
-        if not self._transport.is_closing():
+        if not (self._hub.settings.reads_while_unsent or self._transport.is_closing()):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:

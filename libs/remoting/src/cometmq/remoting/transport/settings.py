@@ -49,13 +49,16 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     write_high_water_bytes: int = 1 * _MIB
-    """Unsent output above which nothing more is read from the connection."""
+    """Unsent output above which the peer is not served, and a server reads nothing more."""
     write_low_water_bytes: int = 256 * _KIB
     """Unsent output below which reading goes on."""
     unsent_bytes_max: int = 64 * _MIB
     """Unsent output above which the connection is closed: its reader has stopped."""
     stall_timeout_ms: int = 30_000
     """How long a reader may take nothing while output above high water waits for it."""
+    reads_while_unsent: bool = False
+    """Read on while output above high water waits. Clients do: were both ends to wait until
+    the other reads, neither would."""
     idle_timeout_ms: int = 120_000
     """How long a connection may carry nothing at all; RocketMQ's value."""
     check_interval_ms: int = 1_000
@@ -80,6 +83,7 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
 class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
     """Bounds of a client."""
 
+    reads_while_unsent: bool = True
     connect_timeout_ms: int = 3_000
     in_flight_max: int = 65_535
     """Requests of ours without an answer on one connection; RocketMQ's semaphore."""
