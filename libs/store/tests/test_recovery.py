@@ -113,6 +113,26 @@ def test_deleted_queues_are_built_again(disk, stop):
 
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
+def test_a_deleted_index_is_built_again(disk, stop):
+    rig = StoreRig(disk)
+    fill(rig, 50)
+    rig.work(3)
+    if stop == "clean":
+        rig.store.close()
+    else:
+        disk.crash()
+    disk.remove_tree("/store/index")
+    rig = StoreRig(disk)
+    assert rig.store.recovered.start.reason is StartReason.INDEX_LOST
+    assert bodies(rig) == sent(50)
+    assert found_by_key(rig, "k5") == [b"body-5"]
+    rig.store.close()
+    rig = StoreRig(disk)
+    assert rig.store.recovered.start.reason is StartReason.PROGRESS
+    assert found_by_key(rig, "k5") == [b"body-5"]
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_log_alone_is_enough(disk, stop):
     """Everything else can be derived: a copy of the commit log opens completely."""
     rig = StoreRig(disk)

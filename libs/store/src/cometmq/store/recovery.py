@@ -29,6 +29,7 @@ class StartReason(StrEnum):
     EMPTY_LOG = "empty-log"
     PROGRESS = "progress"
     QUEUES_LOST = "queues-lost"
+    INDEX_LOST = "index-lost"
     QUEUE_END = "queue-end"
     CHECKPOINT = "checkpoint"
     DAMAGED_BEFORE_PROGRESS = "damaged-before-progress"
@@ -121,11 +122,11 @@ class Recovery:
     def choose_start(self) -> Start:
         """Decide from which record on something may be missing.
 
-        | log | progress | headers before it | queues | last stop | start at |
+        | log | progress | headers before it | queues, index | last stop | start at |
         |---|---|---|---|---|---|
         | empty | - | - | - | - | 0: everything derived goes |
         | yes | yes | whole | complete | - | the progress |
-        | yes | yes | whole | entries missing | - | the log's first record |
+        | yes | yes | whole | entries or files missing | - | the log's first record |
         | yes | yes | damaged | - | - | the verified offset: the scan finds the damage |
         | yes | none | - | - | clean | the end of what the queues know |
         | yes | none | - | - | crash | the last file that the checkpoint vouches for |
@@ -141,9 +142,11 @@ class Recovery:
                 and follow_headers(files, verify, progress.offset) != progress.offset
             ):
                 return Start(verify, StartReason.DAMAGED_BEFORE_PROGRESS)
-            if self._has_all_entries(progress):
-                return Start(progress.offset, StartReason.PROGRESS)
-            return Start(files.first, StartReason.QUEUES_LOST)
+            if not self._has_all_entries(progress):
+                return Start(files.first, StartReason.QUEUES_LOST)
+            if not self._has_index(progress):
+                return Start(files.first, StartReason.INDEX_LOST)
+            return Start(progress.offset, StartReason.PROGRESS)
         if self._was_clean:
             return Start(self._queue_end(), StartReason.QUEUE_END)
         return Start(self._checkpointed_file(), StartReason.CHECKPOINT)
@@ -156,6 +159,12 @@ class Recovery:
                 queue.recover(self._files.first, progress.offset)
         count = sum(queue.max_offset for queue in self._queues.queues.values())
         return count == progress.entry_count
+
+    def _has_index(self, progress: Progress) -> bool:
+        """Whether the index file that grew is there; older ones may have expired."""
+        if not progress.index_name or not self._settings.message_index_enable:
+            return True
+        return any(file.name == progress.index_name for file in self._index.files)
 
     def _queue_end(self) -> int:
         """Return the end of the newest record that a queue knows, if it is one."""
