@@ -9,7 +9,7 @@ import pytest
 from cometmq.remoting import OK, Call, Reply, RequestCode, ResponseCode, Serialization
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
-from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -323,7 +323,9 @@ async def test_a_client_with_much_to_send_still_reads(start_server: Any, new_cli
     much = bytes(12_000_000)
     _, port = await start_server(
         {
-            RequestCode.PULL_MESSAGE: lambda _, call: Reply(body=much),
+            RequestCode.PULL_MESSAGE: lambda _, call: Reply(
+                header=PullMessageReply(0, 0, 0, 0), body=much
+            ),
             RequestCode.HEART_BEAT: lambda _, call: OK,
         }
     )
