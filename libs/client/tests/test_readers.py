@@ -5,15 +5,38 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client.background import Background
-from cometmq.client.readers import Limits, ReadContext, Readers
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import Positions
+from cometmq.client.puller import Pulled, PullStatus
+from cometmq.client.readers import Limits, ReadContext, Reader, Readers
 from cometmq.client.subscriptions import subscription
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
 
 QUEUE = MessageQueue("T", "a", 0)
+EMPTY = MessageExt(
+    topic="T",
+    body=b"",
+    tag=None,
+    keys=(),
+    properties={},
+    message_id="",
+    offset_message_id="",
+    queue=QUEUE,
+    queue_offset=0,
+    physical_offset=0,
+    flag=0,
+    sys_flag=0,
+    reconsume_times=0,
+    born_timestamp=0,
+    born_host="",
+    store_timestamp=0,
+    store_host="",
+)
 
 
 class NoMessages:
@@ -26,17 +49,32 @@ class NoMessages:
         assert queue == QUEUE
 
 
+class Script:
+    """Pulls that answer what a test has prepared, then wait for ever."""
+
+    def __init__(self, answers: Iterable[Pulled]) -> None:
+        self.answers = iter(answers)
+        self.is_over = asyncio.Event()
+
+    async def pull(self, *_: Any, **__: Any) -> Pulled:
+        for answer in self.answers:
+            return answer
+        self.is_over.set()
+        return await NoMessages().pull()
+
+
 class SlowOffsets:
     """Offsets that are stored when the test says so."""
 
     def __init__(self) -> None:
         self.may_store = asyncio.Event()
+        self.positions = Positions()
 
     def position(self, queue: MessageQueue) -> int | None:
-        assert queue == QUEUE
+        return self.positions.offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        assert (queue, offset >= 0) == (QUEUE, True) or is_reset
+        self.positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, _queues: Iterable[MessageQueue]) -> None:
         await self.may_store.wait()
@@ -52,11 +90,9 @@ async def background() -> AsyncIterator[Background]:
     await tasks.close()
 
 
-async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Background) -> None:
-    """A second one would go on after the queue is given up, and commit for its new owner."""
-    offsets = SlowOffsets()
-    context = ReadContext(
-        puller=NoMessages(),
+def context_of(puller: Any, offsets: SlowOffsets) -> ReadContext:
+    return ReadContext(
+        puller=puller,
         offsets=offsets,
         subscriptions={"T": subscription("T", version_ms=1)},
         limits=lambda _: Limits(10, 10, 10),
@@ -66,6 +102,12 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
         not_ready=lambda: None,
         log=NO_LOG,
     )
+
+
+async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Background) -> None:
+    """A second one would go on after the queue is given up, and commit for its new owner."""
+    offsets = SlowOffsets()
+    context = context_of(NoMessages(), offsets)
 
     async def first_offset(_: MessageQueue) -> int:
         return 0
@@ -83,3 +125,24 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
     assert current is not None
     assert current.process_queue.next_offset == 5
     assert taken.process_queue.is_dropped
+
+
+async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
+    background: Background,
+) -> None:
+    """Offsets of a topic that was made again are lower: the old ones would skip its messages."""
+    message = msgspec.structs.replace(EMPTY, queue_offset=100)
+    script = Script(
+        [
+            Pulled(PullStatus.FOUND, [message], 101, 0, 101),
+            Pulled(PullStatus.OFFSET_ILLEGAL, [], 3, 0, 3),
+        ]
+    )
+    offsets = SlowOffsets()
+    reader = Reader(context_of(script, offsets), QUEUE, 100)
+    before = reader.process_queue
+    background.spawn(reader.run(), name="read")
+    await asyncio.wait_for(script.is_over.wait(), 5)
+    assert before.is_dropped
+    assert reader.process_queue.committable == 3
+    assert offsets.position(QUEUE) == 3

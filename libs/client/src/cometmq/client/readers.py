@@ -91,8 +91,9 @@ class Reader:
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
-        context, held = self._context, self.process_queue
+        context = self._context
         while await self._has_room():
+            held = self.process_queue
             subscription = context.subscriptions.get(held.queue.topic)
             if subscription is None:
                 return
@@ -127,6 +128,11 @@ class Reader:
                 queue_offset=held.next_offset,
                 next_offset=pulled.next_offset,
             )
+            if len(held) and pulled.next_offset < held.next_offset:
+                # The topic was made again. What is held is gone from the queue, and its offsets
+                # must not be committed: the group would miss all messages up to them.
+                held.is_dropped = True
+                held = self.process_queue = ProcessQueue(held.queue, pulled.next_offset)
             held.next_offset = pulled.next_offset
             if not len(held):
                 context.offsets.update(held.queue, pulled.next_offset, is_reset=True)
