@@ -71,6 +71,18 @@ def test_the_copy_waits_in_the_third_level(broker: Broker) -> None:
     assert broker.stats.send_back_count == 1
 
 
+async def test_the_answer_waits_for_the_disk_as_that_of_a_send_does(tmp_path: Path) -> None:
+    """The consumer commits its offset past the message once the copy is safe, not before."""
+    async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        store(broker)
+        await broker.driver.drain()
+        call = call_with(Code.CONSUMER_SEND_MSG_BACK, BACK, version=401)
+        assert ask(broker, call) is None
+        assert broker.store.waiting_put_count == 1
+        await broker.driver.drain()
+        assert last_answer(call) == Reply()
+
+
 def test_it_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
     send_back(broker)
     broker.clock.advance(10_000)

@@ -180,6 +180,9 @@ def sent_back(
 
     The topic and the id of the first failed delivery stay in its properties; level 0 removes
     the delay, as for the dead-letter topic.
+
+    Compatibility: the text says WAIT=false as RocketMQ's does, but the answer waits for the disk
+    like that of a send: the consumer takes it for a promise and commits past the message.
     """
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
@@ -193,7 +196,6 @@ def sent_back(
     message.reconsume_times = record.reconsume_times + 1
     message.prepared_offset = 0
     message.properties = render_properties(properties)
-    message.wait = False
     return message
 
 
