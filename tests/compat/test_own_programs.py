@@ -61,7 +61,7 @@ def test_the_command_line_sends_receives_and_looks_after_topics(
     assert cometmq("topic", "create", topic, "--queues", "4")["queues"] == 4
     assert topic in {row["topic"] for row in cometmq("topic", "list")}
 
-    produced = cometmq("produce", "-t", topic, "eins", "zw\u00f6i", "--tag", "TagA", "-k", "kk")
+    produced = cometmq("produce", topic, "eins", "zw\u00f6i", "--tag", "TagA", "-k", "kk")
     assert produced["sent"] == 2
     assert {result["status"] for result in produced["first_results"]} == {"SEND_OK"}
     consume = ("consume", topic, "-g", group, "--from", "first", "--max", "2", "--timeout", "30")

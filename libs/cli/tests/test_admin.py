@@ -42,7 +42,7 @@ def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
 
 
 def test_a_topic_is_described_by_queue(ask, topic):
-    ask("produce", "-t", topic, *range(5))
+    ask("produce", topic, *range(5))
     rows = ask("topic", "describe", topic, "--json").json
     assert [row["queue"] for row in rows] == [0, 1]
     assert sum(row["messages"] for row in rows) == 5
@@ -106,7 +106,7 @@ def test_a_group_is_described_with_its_members(ask, topic, member):
 
 
 def test_lag_by_queue_and_by_group(ask, topic):
-    ask("produce", "-t", topic, *range(10), "--in-flight", 1)
+    ask("produce", topic, *range(10), "--in-flight", 1)
     group = f"{topic}-late"
     args = ("-g", group, "--from", "first", "--timeout", 20)
     assert ask("consume", topic, "--max", 4, *args).status == 0
@@ -123,7 +123,7 @@ def test_lag_by_queue_and_by_group(ask, topic):
 
 
 def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
-    ask("produce", "-t", topic, "unlucky")
+    ask("produce", topic, "unlucky")
     group = f"{topic}-retry"
     asyncio.run(_refuse_one(suite.namesrv, topic, group))
     retry_topic = f"%RETRY%{group}"

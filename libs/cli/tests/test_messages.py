@@ -27,7 +27,7 @@ def read_all(ask, topic, count, *args):
 
 def test_what_is_produced_is_consumed_with_all_that_belongs_to_it(ask, topic):
     sent = ask(
-        *("produce", "-t", topic, "hello", "wörld", "--tag", "Greeting", "--json"),
+        *("produce", topic, "hello", "wörld", "--tag", "Greeting", "--json"),
         *("-k", "k1", "-k", "k2", "-p", "colour=blue", "-p", "empty="),
     ).json
     assert sent["sent"] == 2
@@ -44,21 +44,21 @@ def test_what_is_produced_is_consumed_with_all_that_belongs_to_it(ask, topic):
 
 
 def test_bodies_are_printed_as_they_are(ask, topic):
-    ask("produce", "-t", topic, "one")
+    ask("produce", topic, "one")
     result = ask("consume", topic, "--from", "first", "--max", 1, "--timeout", 20)
     assert (result.status, result.out) == (0, "one\n")
 
 
 def test_few_messages_are_listed_and_many_are_counted(ask, topic):
-    few = ask("produce", "-t", topic, "a", "b").out.splitlines()
+    few = ask("produce", topic, "a", "b").out.splitlines()
     assert few[0].split() == ["Message", "id", "Status", "Broker", "Queue", "Offset"]
     assert len(few) == 3
-    many = ask("produce", "-t", topic, "a", "--count", 100).out.splitlines()
+    many = ask("produce", topic, "a", "--count", 100).out.splitlines()
     assert many[0].split() == ["sent", "100"]
 
 
 def test_every_line_of_standard_input_is_a_message(pipe, ask, topic):
-    result = pipe("produce", "-t", topic, "--json", stdin=b"one\n\ntwo\r\nthree")
+    result = pipe("produce", topic, "--json", stdin=b"one\n\ntwo\r\nthree")
     assert (result.json["sent"], result.json["empty_lines_skipped"]) == (3, 1)
     assert bodies(read_all(ask, topic, 3)) == ["one", "three", "two"]
 
@@ -66,7 +66,7 @@ def test_every_line_of_standard_input_is_a_message(pipe, ask, topic):
 def test_lines_of_a_file_in_order_up_to_a_count(ask, topic, tmp_path):
     (tmp_path / "lines").write_text("".join(f"{number:03}\n" for number in range(50)))
     sent = ask(
-        *("produce", "-t", topic, "-f", tmp_path / "lines", "--count", 40),
+        *("produce", topic, "-f", tmp_path / "lines", "--count", 40),
         *("--in-flight", 1, "--json"),
     )
     assert sent.json["sent"] == 40
@@ -78,12 +78,12 @@ def test_lines_of_a_file_in_order_up_to_a_count(ask, topic, tmp_path):
 
 
 def test_what_consume_prints_produce_sends_again(ask, pipe, topic):
-    ask("produce", "-t", topic, "text", "--tag", "T", "-k", "key", "-p", "a=b")
-    ask("produce", "-t", topic, b"\xff\xfe".decode("utf-8", "surrogateescape"), "--delay-level", 0)
+    ask("produce", topic, "text", "--tag", "T", "-k", "key", "-p", "a=b")
+    ask("produce", topic, b"\xff\xfe".decode("utf-8", "surrogateescape"), "--delay-level", 0)
     first = read_all(ask, topic, 2)
     copy = f"{topic}Copy"
     assert ask("topic", "create", copy).status == 0
-    assert pipe("produce", "-t", copy, "--json-lines", stdin=first.out.encode()).status == 0
+    assert pipe("produce", copy, "--json-lines", stdin=first.out.encode()).status == 0
     names = ("body", "body_base64", "tag", "keys", "properties")
 
     def chosen(result):
@@ -102,18 +102,18 @@ def test_a_line_that_is_no_message_is_refused():
 
 
 def test_a_rate_is_kept(ask, topic):
-    sent = ask("produce", "-t", topic, "x", "--count", 11, "--rate", 50, "--json").json
+    sent = ask("produce", topic, "x", "--count", 11, "--rate", 50, "--json").json
     assert sent["seconds"] >= 0.2
 
 
 def test_a_delayed_message_comes_later(ask, topic):
-    ask("produce", "-t", topic, "later", "--delay-level", 1)
+    ask("produce", topic, "later", "--delay-level", 1)
     (message,) = read_all(ask, topic, 1).lines
     assert message["store_timestamp"] - message["born_timestamp"] >= 900
 
 
 def test_a_group_remembers_exactly_what_was_printed(ask, topic):
-    ask("produce", "-t", topic, *range(30))
+    ask("produce", topic, *range(30))
     group = f"{topic}-group"
     args = ("consume", topic, "-g", group, "--from", "first", "--timeout", 20, "--json", "--max")
     first, second = ask(*args, 7), ask(*args, 23)
@@ -121,19 +121,19 @@ def test_a_group_remembers_exactly_what_was_printed(ask, topic):
 
 
 def test_an_onlooker_changes_nothing(ask, topic):
-    ask("produce", "-t", topic, *range(10))
+    ask("produce", topic, *range(10))
     assert bodies(read_all(ask, topic, 10)) == bodies(read_all(ask, topic, 10))
     assert topic not in ask("lag", "--json").out
 
 
 def test_tags_choose(ask, topic):
     for tag in "ABC":
-        ask("produce", "-t", topic, f"of {tag}", "--tag", tag)
+        ask("produce", topic, f"of {tag}", "--tag", tag)
     assert bodies(read_all(ask, topic, 2, "--tag", "A || C")) == ["of A", "of C"]
 
 
 def test_one_queue_from_an_offset_on(ask, topic):
-    ask("produce", "-t", topic, *range(20), "--in-flight", 1)
+    ask("produce", topic, *range(20), "--in-flight", 1)
     rows = ask("topic", "describe", topic, "--json").json
     queue = f"{rows[1]['broker']}:1"
     args = ("consume", topic, "--queue", queue, "--timeout", 20, "--json", "--max", 3)
@@ -144,14 +144,14 @@ def test_one_queue_from_an_offset_on(ask, topic):
 
 
 def test_from_a_moment_and_from_the_end(ask, topic):
-    ask("produce", "-t", topic, "old")
+    ask("produce", topic, "old")
     assert bodies(ask("consume", topic, "--from", "1h", "--max", 1, "--json")) == ["old"]
     late = ask("consume", topic, "--timeout", 0.5)
     assert (late.status, late.out) == (0, "")
 
 
 def test_too_few_messages_in_time_is_a_failure(ask, topic):
-    ask("produce", "-t", topic, "x")
+    ask("produce", topic, "x")
     result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 1)
     assert (result.status, result.out) == (1, "x\n")
     assert result.err == "cometmq: only 1 of 2 messages came in time\n"
@@ -166,9 +166,9 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
         (("consume", "TBW102", "--offset", "1"), 2, "--offset: needs --queue"),
         (("consume", "TBW102", "--from", "then"), 2, "then is no moment"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
-        (("produce", "-t", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
-        (("produce", "-t", "T/T", "x"), 2, "The specified topic[T/T] contains illegal characters"),
-        (("produce", "-t", "T", "x", "-p", "KEYS=1"), 2, "The Property<KEYS> is used by system"),
+        (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
+        (("produce", "T/T", "x"), 2, "The specified topic[T/T] contains illegal characters"),
+        (("produce", "T", "x", "-p", "KEYS=1"), 2, "The Property<KEYS> is used by system"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(ask, args, status, line):
@@ -181,13 +181,13 @@ def test_what_cannot_be_done_is_one_line(ask, args, status, line):
 
 def test_a_failure_in_the_middle_says_how_far_it_came(ask, topic, tmp_path):
     (tmp_path / "lines").write_text('{"body":"good"}\n{"body":\n')
-    result = ask("produce", "-t", topic, "-f", tmp_path / "lines", "--json-lines")
+    result = ask("produce", topic, "-f", tmp_path / "lines", "--json-lines")
     first, second = result.err.splitlines()
     assert (result.status, first) == (2, "cometmq: 1 messages were stored before")
     assert second.startswith("cometmq: a line is no message: ")
 
 
-@pytest.mark.parametrize("command", [("produce", "-t", "T", "x"), ("consume", "T")])
+@pytest.mark.parametrize("command", [("produce", "T", "x"), ("consume", "T")])
 def test_a_dead_name_server_is_one_line(call, command):
     port = free_port()
     result = call(*command, "-n", f"127.0.0.1:{port}")
@@ -209,7 +209,7 @@ def test_a_consumer_whose_broker_is_gone_says_so_once(capsys):
 
 
 def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
-    ask("produce", "-t", topic, "x" * 1000, "--count", 300)
+    ask("produce", topic, "x" * 1000, "--count", 300)
     command = [str(PROGRAM), "consume", topic, "--from", "first", "-n", suite.namesrv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"x" * 1000 + b"\n"
@@ -220,7 +220,7 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
-    ask("produce", "-t", topic, "first")
+    ask("produce", topic, "first")
     args = ["consume", topic, "-g", f"{topic}-{number.name}", "--from", "first"]
     child = Child("consume", [str(PROGRAM), *args, "-n", suite.namesrv], log_path=tmp_path / "log")
     try:

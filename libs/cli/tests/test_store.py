@@ -105,7 +105,7 @@ def test_the_log_is_dumped_in_order(call, golden):
 
 
 def test_the_store_of_a_running_broker_can_be_looked_at(call, ask, suite, topic):
-    ask("produce", "-t", topic, "seen", "-k", "k")
+    ask("produce", topic, "seen", "-k", "k")
     assert call("store", "inspect", suite.data, "--json").json["records"] >= 1
     assert "seen" in call("store", "dump", suite.data, "-t", topic).out
 

@@ -29,7 +29,7 @@ Bodies = Annotated[
     list[str] | None,
     typer.Argument(help="Message bodies; without one, every line of standard input is a message."),
 ]
-Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic; created if brokers allow it.")]
+Topic = Annotated[str, typer.Argument(help="Topic; created if brokers allow it.")]
 File = Annotated[
     Path | None,
     typer.Option("-f", "--file", help="Send every line of this file.", exists=True, dir_okay=False),
@@ -70,9 +70,9 @@ class Sent(msgspec.Struct):
 
 @app.command()
 def produce(  # noqa: PLR0913  # one parameter per option
+    topic: Topic,
     body: Bodies = None,
     *,
-    topic: Topic,
     file: File = None,
     tag: Tag = None,
     key: Keys = None,

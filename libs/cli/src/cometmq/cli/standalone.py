@@ -160,7 +160,7 @@ def banner(suite: Suite, namesrv: str, broker: Sequence[str], admin: AdminHttp) 
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     lines += [
         f"Give RocketMQ clients the name server address {namesrv}, or type in another terminal:",
-        f"  {program()} produce{option} -t hello 'Hello, world'",
+        f"  {program()} produce{option} hello 'Hello, world'",
         f"  {program()} consume{option} hello --from first",
         f"  {program()} cluster{option}",
     ]
