@@ -20,8 +20,7 @@ def disk():
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """Sweeps begin early and take several checkpoints."""
-    monkeypatch.setattr("cometmq.store.index.SWEEP_COUNT", 20)
+    """Sweeps take several checkpoints."""
     monkeypatch.setattr(SlotTable.step, "__defaults__", (1,))
 
 
@@ -112,6 +111,15 @@ def test_the_header_follows_when_a_sweep_has_ended(disk):
         rig.put(make_message())  # without keys: only so that there are checkpoints
         rig.work(1)
     assert counted() == 1 + 30 + 30 + 15
+
+
+def test_a_few_keys_are_counted_by_the_header_at_once(disk, monkeypatch):
+    monkeypatch.undo()
+    rig = StoreRig(disk, SETTINGS)
+    (fill(rig, [1]), rig.work(3))
+    (fill(rig, range(2, 30)), rig.work(3))
+    (name,) = disk.names("/store/index")
+    assert disk.contents[f"/store/index/{name}"][36:40] == (1 + 29 + 29 + 14).to_bytes(4, "big")
 
 
 def test_files_roll_over_and_the_newest_comes_first(disk):

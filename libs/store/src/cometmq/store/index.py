@@ -16,9 +16,6 @@ from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexSh
 from cometmq.store.layout import Layout
 from cometmq.store.settings import StoreSettings
 
-SWEEP_COUNT: Final = 1_000_000
-"""Entries after which slots and header are written, page by page."""
-
 BACKLOG_COUNT_MAX: Final = 256
 """Records whose keys are added together."""
 
@@ -32,7 +29,6 @@ class Index:
         "_disk",
         "_layout",
         "_shape",
-        "_sweep_count",
         "files",
     )
 
@@ -44,7 +40,6 @@ class Index:
         self._layout = layout
         self._clock_ms = clock_ms
         self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
-        self._sweep_count = SWEEP_COUNT
         self._backlog: list[KeyedRecord] = []
         self.files: list[IndexFile] = []
 
@@ -110,10 +105,7 @@ class Index:
     def plan_flush(self, *, is_closing: bool = False) -> list[IndexFlush]:
         """Say what to write so that all entries are on the disk."""
         return [
-            file.plan_flush(
-                is_complete=is_closing or file is not self.files[-1] or file.is_full,
-                sweep_count=self._sweep_count,
-            )
+            file.plan_flush(is_complete=is_closing or file is not self.files[-1] or file.is_full)
             for file in self.files
             if file.is_growing and file.unflushed_count > 0
         ]

@@ -195,11 +195,10 @@ class IndexFile:
         )
         return count
 
-    def plan_flush(self, *, is_complete: bool, sweep_count: int) -> IndexFlush:
+    def plan_flush(self, *, is_complete: bool) -> IndexFlush:
         """Say what to write so that the disk has all entries.
 
-        `is_complete` adds all slots and the header; otherwise they follow in small steps once
-        the header does not count `sweep_count` entries.
+        `is_complete` adds all slots and the header; otherwise they follow in small steps.
         """
         table = self._slots
         assert table is not None
@@ -210,10 +209,9 @@ class IndexFile:
         elif not self._has_begin:
             header = self.header._replace(used_slot_count=0, next_number=1)
         else:
-            if not table.is_sweeping and self.unflushed_count >= sweep_count:
+            if not table.is_sweeping:
                 table.begin_sweep(self.header)
-            if table.is_sweeping:
-                slots, header = table.step()
+            slots, header = table.step()
         entries = bytes(self._unwritten)
         return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
 

@@ -15,7 +15,7 @@ from cometmq.store.disk import DiskFile
 
 SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
-STEP_PAGES: Final = 256  # 1 MiB: copied in 0.2 ms
+STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms, and a sweep of 20 MB takes ten checkpoints
 
 Mark = TypeVar("Mark")
 
