@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time what the broker's loop does for a send, from received bytes to written answers.
+"""Time what the broker's loop does for sends and pulls, from received bytes to written answers.
 
 Everything but the sockets is real: broker, store, files. Received chunks are handed to the
 connections, and what they write is dropped, so that the figure is the program's own processor
@@ -23,6 +23,7 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.settings import BrokerSettings
 from cometmq.peers.ports import free_broker_port
 from cometmq.remoting import Request, RequestCode, Serialization
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
@@ -37,6 +38,7 @@ QUEUE_COUNT: Final = 4
 SHAPES: Final = ((8, 32), (64, 1), (1, 1))
 TURNS: Final = 8
 ROUNDS: Final = 150
+PULLS: Final = 100
 ENCODER: Final = FrameEncoder()
 
 
@@ -129,6 +131,42 @@ async def measure(app: BrokerApp, serialization: Serialization, connections: int
         peer.connection_lost(None)
 
 
+def pulls(serialization: int, queue_length: int) -> Iterator[bytes]:
+    """Yield pulls of one queue from its begin to its end, again and again."""
+    number = 0
+    while True:
+        header = PullMessage(
+            "bench_group", TOPIC, 0, number * 32 % queue_length, 32, 4, 0, 15_000,
+            1_700_000_000_000, "*", "TAG",
+        )  # fmt: skip
+        out: list[Any] = []
+        ENCODER.encode_request(out, serialization, number, Request(11, header))
+        yield b"".join(map(bytes, out))
+        number += 1
+
+
+def measure_pulls(
+    app: BrokerApp, serialization: Serialization, profile: cProfile.Profile | None
+) -> None:
+    """Print one line for pulls of 32 messages."""
+    (peer,) = make_peers(app, 1)
+    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    source = pulls(int(serialization), length)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        requests = [next(source) for _ in range(PULLS)]
+        if profile is not None:
+            profile.enable()
+        start = time.thread_time_ns()
+        for data in requests:
+            peer.data_received(data)
+        best = min(best, time.thread_time_ns() - start)
+        if profile is not None:
+            profile.disable()
+    print(f"{serialization.name:9s} pull   {best / PULLS:7.0f} ns a request of 32")
+    peer.connection_lost(None)
+
+
 async def run(options: argparse.Namespace) -> None:
     """Start a broker and measure."""
     with tempfile.TemporaryDirectory() as folder:
@@ -139,9 +177,12 @@ async def run(options: argparse.Namespace) -> None:
         gc.collect()
         gc.freeze()
         profile = cProfile.Profile() if options.profile else None
+        send_profile = profile if options.profile == "send" else None
+        pull_profile = profile if options.profile == "pull" else None
         for serialization in (Serialization.JSON, Serialization.ROCKETMQ):
             for connections, in_flight in SHAPES:
-                await measure(app, serialization, connections, in_flight, profile)
+                await measure(app, serialization, connections, in_flight, send_profile)
+            measure_pulls(app, serialization, pull_profile)
             if profile is not None:
                 break
         if profile is not None:
@@ -152,7 +193,7 @@ async def run(options: argparse.Namespace) -> None:
 def main() -> None:
     """Print one line for each serialization and shape."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", action="store_true", help="trace with cProfile instead")
+    parser.add_argument("--profile", choices=["send", "pull"], help="trace with cProfile instead")
     uvloop.run(run(parser.parse_args()))
 
 
