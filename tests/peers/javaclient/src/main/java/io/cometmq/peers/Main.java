@@ -6,21 +6,30 @@ import java.util.Arrays;
 /** The official client as a command line: one subcommand a run, one JSON line an event. */
 public final class Main {
     static final int STATUS_DONE = 0;
+    static final int STATUS_FAILED = 1;
     static final int STATUS_USAGE = 2;
     static final int STATUS_DEADLINE = 3;
 
     private Main() {
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
         if (args.length == 0) {
             System.err.println("usage: send|consume|lite-pull|pull|view|query|queues|mqadmin");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
-        int status = run(args[0], options);
-        System.out.flush();
-        System.exit(status);
+        System.exit(statusOf(args[0], options));
+    }
+
+    /** The client's threads would keep a JVM alive whose main thread has failed. */
+    private static int statusOf(String command, Options options) {
+        try {
+            return run(command, options);
+        } catch (Exception e) {
+            e.printStackTrace();
+            return STATUS_FAILED;
+        }
     }
 
     private static int run(String command, Options options) throws Exception {
