@@ -17,8 +17,9 @@ $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
 		{ apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
+	@$(BIN)/python -m compileall -q $(MEMBERS:%=./%/src)
 	@touch $@
 
 .PHONY: setup
