@@ -52,7 +52,8 @@ class PeerProtocol(asyncio.Protocol):
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._active_ms = 0
+        self._active_ms = 0  # as of the last check
+        self._has_received = False  # since the last check
         self._sent_bytes = 0
         self._progress = (0, 0)
         self.in_flight = 0
@@ -82,7 +83,7 @@ class PeerProtocol(asyncio.Protocol):
         """Serve what the bytes complete."""
         hub = self._hub
         hub.stats.bytes_received += len(data)
-        self._active_ms = hub.now_ms()
+        self._has_received = True
         try:
             if self._gate is not None:
                 self._open_gate(self._gate, data)
@@ -248,6 +249,9 @@ class PeerProtocol(asyncio.Protocol):
     def check(self, now_ms: int) -> None:
         """Close the connection if it is idle, or if its reader has stopped."""
         settings, stats = self._hub.settings, self._hub.stats
+        if self._has_received:
+            self._has_received = False
+            self._active_ms = now_ms
         if self._is_paused:
             gone = self._sent_bytes - self._unsent_bytes()
             if gone != self._progress[0]:
