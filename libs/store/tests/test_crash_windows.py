@@ -238,3 +238,33 @@ def test_a_sync_can_be_had_before_it_is_due(disk):
     job.run()
     rig.store.flush_done(job)
     assert rig.store.flushed_offset == rig.store.commit_log.end
+
+
+@pytest.mark.parametrize("write_count", range(1, 5))
+def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_index_file(
+    disk, write_count
+):
+    rig = StoreRig(disk)
+    rig.put(make_message(keys="k0"))
+    rig.store.close()
+    rig = StoreRig(disk)
+    for number in range(1, 20):  # more than there are slots
+        rig.put(make_message(keys=f"k{number}"))
+    written = []
+
+    def fault(operation, path):
+        if operation != "write" or "index/" not in path:
+            return 0
+        written.append(path)
+        return errno.EIO if len(written) >= write_count else 0
+
+    disk.fault = fault
+    rig.store.close()
+    disk.fault = None
+    disk.crash()
+    rig = StoreRig(disk)
+    rig.put(make_message(keys="k20"))
+    rig.store.close()
+    rig = StoreRig(disk)
+    for number in range(21):
+        assert len(rig.store.query("T", f"k{number}", 9, 0, 1 << 62).records) == 1

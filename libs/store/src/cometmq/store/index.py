@@ -128,7 +128,9 @@ class Index:
             if file.file in by_file:
                 file.mark_failed(by_file[file.file])
 
-    def recover(self, *, name: str, written_count: int, offset_end: int) -> None:
+    def recover(
+        self, *, name: str, written_count: int, offset_end: int, was_clean: bool = False
+    ) -> None:
         """Keep the entries of records before `offset_end`; the caller adds the rest again.
 
         `name` and `written_count` say what the last checkpoint knew of the file that grew.
@@ -143,7 +145,7 @@ class Index:
         if last.is_full and last.header.end_offset < offset_end:
             return
         count = written_count if last.name == name else 0
-        last.recover(written_count=count, offset_end=offset_end)
+        last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets that may hold the key, newest first."""

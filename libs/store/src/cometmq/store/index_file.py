@@ -233,11 +233,12 @@ class IndexFile:
         assert not self._unwritten
         self._slots = None
 
-    def recover(self, *, written_count: int, offset_end: int) -> None:
+    def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
         """Grow again, with the entries of records before `offset_end` only.
 
         `written_count` is how many entries the file is known to have, which may be more than
-        its header says: they are linked again without a look at the log.
+        its header says: they are linked again without a look at the log. After a crash slots
+        may lead to entries that neither of the two counts.
         """
         old = self.header
         known = max(old.next_number, min(written_count, self.shape.entry_count))
@@ -246,7 +247,7 @@ class IndexFile:
         table: SlotTable[IndexHeader] = SlotTable(self.shape.slot_count, data)
         self._slots = table
         used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
-        if not count == old.next_number == written_count:
+        if not was_clean or not count == old.next_number == written_count:
             self._unlink(table, count)
         if count < old.next_number:
             self._flushed_count = 0  # the file's header counts too many

@@ -204,7 +204,12 @@ class Recovery:
             name, count = progress.index_name, progress.index_count
         else:
             name, count = "", 0
-        self._index.recover(name=name, written_count=count, offset_end=start.offset)
+        self._index.recover(
+            name=name,
+            written_count=count,
+            offset_end=start.offset,
+            was_clean=self._was_clean,
+        )
 
     def _scan(self, start: int) -> int:
         """Dispatch every record from the start on; return where the log ends.
