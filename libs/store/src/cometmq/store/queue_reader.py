@@ -10,8 +10,9 @@ bench/micro/bench_consume_queue.py.
 """
 
 import struct
+from collections.abc import Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.commit_log import LogView
@@ -24,6 +25,9 @@ GAP_BYTES_MAX: Final = 4096  # copying so many unwanted bytes costs as much as a
 SPAN_BYTES_MAX: Final = 1 << 20
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 _EXTENDED_TAG_MAX: Final = -2147483649  # smaller tag codes are addresses of extended entries
+
+QueueRow: TypeAlias = tuple[int, int, int]
+"""Physical offset, size, tag code."""
 
 
 class ReadLimits(NamedTuple):
@@ -160,15 +164,15 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
 def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
     """Choose entries until the answer is full; the first match ignores the byte limit."""
     whole = memoryview(entries)[: len(entries) - len(entries) % ENTRY.size]
-    rows = list(ENTRY.iter_unpack(whole))
-    if rows and plan.accept is None:
-        selection = _select_all(rows, plan)
-        if selection is not None:
-            return selection
-    return _select_some(rows, plan)
+    if plan.accept is not None:
+        # a filter mostly needs a few of its 800 entries: 3x faster than unpacking all of them
+        return _select_some(ENTRY.iter_unpack(whole), plan)
+    rows: list[QueueRow] = list(ENTRY.iter_unpack(whole))
+    selection = _select_all(rows, plan) if rows else None
+    return _select_some(rows, plan) if selection is None else selection
 
 
-def _select_all(rows: list[tuple[int, int, int]], plan: ReadPlan) -> _Selection | None:
+def _select_all(rows: list[QueueRow], plan: ReadPlan) -> _Selection | None:
     """Choose all entries if nothing speaks against one of them, as in most hot reads."""
     log, limits = plan.log, plan.limits
     wanted = [(size, offset) for offset, size, _ in rows]
@@ -189,7 +193,7 @@ def _select_all(rows: list[tuple[int, int, int]], plan: ReadPlan) -> _Selection 
     return _Selection(wanted, len(rows), total, last, GetStatus.FOUND, end)
 
 
-def _select_some(rows: list[tuple[int, int, int]], plan: ReadPlan) -> _Selection:
+def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     """Choose entries one by one."""
     log_first, log_end, accept, limits = plan.log.first, plan.log.end, plan.accept, plan.limits
     memory_start = log_end - limits.memory_bytes
