@@ -6,6 +6,7 @@ import errno
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.recovery import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -268,3 +269,25 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
     rig = StoreRig(disk)
     for number in range(21):
         assert len(rig.store.query("T", f"k{number}", 9, 0, 1 << 62).records) == 1
+
+
+@pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
+def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, step_ms):
+    """A start at the checkpoint trusts store times, which a clock that was set back spoils."""
+    rig = StoreRig(disk)
+    for number in range(3):
+        rig.put(make_message(body=bytes(900), keys=f"k{number}"))
+    rig.work(3)
+    rig.clock.advance(step_ms)
+    for number in range(3, 6):  # in the second file
+        rig.put(make_message(body=bytes(900), keys=f"k{number}"))
+    before = bytes(disk.contents["/store/checkpoint"])
+    rig.work(5)
+    disk.crash()
+    disk.contents["/store/checkpoint"][:] = before
+    again = StoreRig(disk)
+    assert again.store.recovered.start.reason is StartReason.PROGRESS
+    assert again.store.recovered.record_count == 0
+    assert len(bodies(again)) == 6
+    for number in range(6):
+        assert len(again.store.query("T", f"k{number}", 9, 0, 1 << 62).records) == 1

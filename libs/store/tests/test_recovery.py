@@ -184,7 +184,7 @@ def test_progress_of_another_programs_checkpoint_is_not_believed(disk):
     rig = StoreRig(disk)
     fill(rig, 50)
     rig.store.close()
-    disk.contents["/store/checkpoint"][0:8] = (12345).to_bytes(8, "big")
+    disk.contents["/store/checkpoint"][0:8] = (1 << 60).to_bytes(8, "big")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.QUEUE_END
     assert bodies(rig) == sent(50)

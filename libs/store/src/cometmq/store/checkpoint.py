@@ -6,8 +6,8 @@ holds magic, offset, verify offset, number of queue entries, index entry count, 
 timestamps, the name of the index file and a CRC-32 of all that.
 
 Invariants: everything of records before `Progress.offset` is on the disk: their bytes, their
-queue entries and their index entries. Another program that ran on the store has changed the
-checkpoint's timestamps, so a progress file that does not repeat them is not believed.
+queue entries and their index entries. Another program that ran on the store has moved the
+checkpoint's timestamps on, so a progress file that has older ones is not believed.
 """
 
 import struct
@@ -77,6 +77,14 @@ class Progress(NamedTuple):
         )
         return data + _CRC.pack(crc32(data))
 
+    def is_newest(self, checkpoint: Checkpoint) -> bool:
+        """Whether no other program has written this checkpoint since."""
+        own = self.checkpoint
+        return (
+            checkpoint.log_timestamp <= own.log_timestamp
+            and checkpoint.queue_timestamp <= own.queue_timestamp
+        )
+
     @classmethod
     def decode(cls, data: bytes) -> "Progress | None":
         """Read the file; None unless it is whole."""
@@ -105,15 +113,14 @@ class CheckpointFiles:
         """Return what they say; no progress if it does not belong to the checkpoint."""
         checkpoint = Checkpoint.decode(self._checkpoint.read(0, CHECKPOINT_BYTES))
         progress = Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
-        if progress is not None and progress.checkpoint != checkpoint:
+        if progress is not None and not progress.is_newest(checkpoint):
             progress = None
         return checkpoint, progress
 
     def save(self, progress: Progress) -> None:
         """Write both and wait for the disk; a worker thread runs this.
 
-        The progress goes first: a crash in between makes the two differ, and then recovery
-        falls back on the checkpoint.
+        The progress goes first: a crash in between leaves a checkpoint that is older.
         """
         self._progress.write(0, [progress.encode()])
         self._progress.sync()

@@ -70,7 +70,7 @@ class Checkpointer:
     def note_commit(self, batch: Batch) -> None:
         """Remember what a commit has touched."""
         self._dirty.update(batch.touched)
-        self._timestamp = batch.store_timestamp
+        self._timestamp = max(self._timestamp, batch.store_timestamp)
         self.dispatched_offset = batch.end
 
     def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:

@@ -125,9 +125,11 @@ class MessageStore:
         self.recovered = recovered = Recovery(self._parts, last_run).run()
         disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
         disk.sync_folder(layout.root)
-        self._begin(checkpoints, recovered)
+        self._begin(checkpoints, recovered, max(recovered.last_timestamp, checkpoint.log_timestamp))
 
-    def _begin(self, checkpoints: CheckpointFiles, recovered: Recovered) -> None:
+    def _begin(
+        self, checkpoints: CheckpointFiles, recovered: Recovered, last_timestamp: int
+    ) -> None:
         parts = self._parts
         self._flusher = flusher = Flusher(
             parts, self._note_sync_failed, flushed_offset=recovered.start.offset
@@ -136,7 +138,7 @@ class MessageStore:
         self._checkpointer.begin(
             start=recovered.start.offset,
             end=recovered.end,
-            last_timestamp=recovered.last_timestamp,
+            last_timestamp=last_timestamp,
         )
         self._housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=self._checkpointer)
         self._replica = Replica(parts, flusher=flusher, checkpointer=self._checkpointer)
