@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Children end for sure, and a failed start says why."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +55,24 @@ def test_a_condition_that_never_holds_is_an_error() -> None:
     """It says what was waited for."""
     with pytest.raises(PeerError, match="the moon"):
         wait_until(lambda: False, 0.0, "the moon")
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from cometmq.peers.processes import Child;"
+        "child = Child('sleeper', ['sleep', '60'], log_path=Path(sys.argv[1]));"
+        "print(child.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    def is_over() -> bool:
+        stat = Path(f"/proc/{int(parent.stdout)}/stat")
+        return not stat.exists() or ") Z " in stat.read_text(encoding="ascii")
+
+    wait_until(is_over, 10, "the child ended")
+    assert parent.returncode == -9

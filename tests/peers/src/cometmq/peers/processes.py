@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -34,6 +35,12 @@ def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in extra.items())] if extra else []
 
 
+def _not_outliving_us() -> list[str]:
+    """A command prefix that has the kernel end the program with us, even if we are killed."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+
+
 class Child:
     """A program in its own process group whose output goes to one file."""
 
@@ -52,7 +59,7 @@ class Child:
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_with_environment(env), *command],
+                [*_not_outliving_us(), *_with_environment(env), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
