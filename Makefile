@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/peers/pyproject.toml))
-SOURCES := libs services tests bench docs
+SOURCES := conftest.py libs services tests bench docs
 
 .PHONY: help
 help: ## Show this list

@@ -32,7 +32,7 @@ def test_an_early_exit_ends_the_wait_and_shows_the_output(tmp_path: Path) -> Non
 
 def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
     """Two starts share one log file."""
-    first = _python("print('ready')", tmp_path / "log")
+    first = _python(r"print('ready\n', end='')", tmp_path / "log")
     first.wait_for_log("ready", 30)
     first.kill()
 
