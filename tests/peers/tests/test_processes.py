@@ -59,8 +59,11 @@ def test_a_condition_that_never_holds_is_an_error() -> None:
 
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from cometmq.peers.processes import Child;"
+        "import os, sys; from pathlib import Path;"
+        "from cometmq.peers.processes import Child, wait_until;"
         "child = Child('sleeper', ['sleep', '60'], log_path=Path(sys.argv[1]));"
+        "name = Path(f'/proc/{child.pid}/comm');"
+        "wait_until(lambda: name.read_text() == 'sleep\\n', 10, 'it sleeps');"
         "print(child.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     parent = subprocess.run(
