@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of push consumers share: a listener that remembers, a consumer, messages."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from cometmq.client.message import Message, MessageExt
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.settings import ConsumeFrom, PushOptions
+from cometmq.client.testing.cluster import MemoryCluster
+from cometmq.remoting.bodies.queues import MessageQueue
+
+FIRST: Final = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+QUEUE_0: Final = MessageQueue("T", "broker-a", 0)
+
+
+class Recorder:
+    """A listener that keeps what it gets, and answers what a test wants."""
+
+    def __init__(self, answer: Callable[[list[MessageExt]], Any] = lambda _: None) -> None:
+        """Ask `answer`, a function or coroutine function, what to return."""
+        self.lists: list[list[MessageExt]] = []
+        self._answer = answer
+
+    async def __call__(self, messages: list[MessageExt]) -> Any:
+        """Take messages."""
+        self.lists.append(messages)
+        result = self._answer(messages)
+        return await result if isinstance(result, Awaitable) else result
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies that came, in their order."""
+        return [message.body for messages in self.lists for message in messages]
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """The messages that came, in their order."""
+        return [message for messages in self.lists for message in messages]
+
+
+async def send(cluster: MemoryCluster, *messages: Message, queue: MessageQueue = QUEUE_0) -> None:
+    """Send messages to one queue."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        for message in messages:
+            await producer.send(message, queue=queue)
+
+
+def texts(count: int, **fields: Any) -> list[Message]:
+    """Return messages of the topic T with the bodies 0, 1, 2 and so on."""
+    return [Message("T", b"%d" % number, **fields) for number in range(count)]
+
+
+def consumer_of(
+    cluster: MemoryCluster, listener: Any, options: PushOptions = FIRST, **more: Any
+) -> PushConsumer:
+    """Return a consumer of the topic T in the group cg."""
+    consumer = PushConsumer("cg", cluster.namesrv, listener=listener, options=options, **more)
+    consumer.subscribe("T")
+    return consumer

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Push consumers as members of a group: sharing, changes, what brokers ask, life."""
+
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeFrom,
+    InvalidArgument,
+    Message,
+    MessageExt,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.rebalance import AllocateAveragely
+from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.callbacks import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    ResetConsumerClientOffset,
+)
+from cometmq.remoting.errors import SubscriptionNotLatest
+
+PULL = RequestCode.PULL_MESSAGE
+
+
+# -- sharing ----------------------------------------------------------------------------------
+
+
+async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) -> None:
+    first, second = consumer_of(cluster, Recorder()), consumer_of(cluster, Recorder())
+    async with first:
+        assert len(first.queues) == 4
+        async with second:
+            await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+            assert not set(first.queues) & set(second.queues)
+        await eventually(lambda: len(first.queues) == 4)
+
+
+async def test_a_strategy_that_fails_changes_nothing(cluster: MemoryCluster) -> None:
+    class Moody(AllocateAveragely):
+        def allocate(self, *arguments: Any) -> list[MessageQueue]:
+            self.count = getattr(self, "count", 0) + 1
+            if self.count > 2:
+                raise ValueError("moody")
+            return super().allocate(*arguments)
+
+    strategy = Moody()
+    consumer = consumer_of(cluster, Recorder(), strategy=strategy)
+    async with consumer:
+        assert len(consumer.queues) == 4
+        cluster.broker.notify("cg")
+        await eventually(lambda: strategy.count > 2)
+        assert len(consumer.queues) == 4
+
+
+async def test_every_message_comes_once_though_members_change(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await send(cluster, *texts(50))
+        await eventually(lambda: len(seen.bodies) == 50)
+        async with consumer_of(cluster, seen) as second:
+            await eventually(lambda: len(second.queues) == 2)
+            for queue_id in range(4):
+                await send(cluster, *texts(25), queue=MessageQueue("T", "broker-a", queue_id))
+            await eventually(lambda: len(seen.bodies) >= 150)
+    assert len({(m.queue, m.queue_offset) for m in seen.messages}) == 150
+
+
+async def test_brokers_that_stop_and_start_again_are_consumed_again(pair: MemoryCluster) -> None:
+    seen = Recorder()
+    broker = pair.brokers[1]
+    async with consumer_of(pair, seen):
+        await pair.stop_broker(broker)
+        await send(pair, Message("T", b"a"))
+        await eventually(lambda: seen.bodies == [b"a"])
+        await pair.start_broker(broker)
+        await send(pair, Message("T", b"b"), queue=MessageQueue("T", "broker-b", 0))
+        await eventually(lambda: seen.bodies == [b"a", b"b"])
+
+
+async def test_lost_connections_cost_nothing(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        cluster.broker.fail(PULL, DISCONNECT)
+        await send(cluster, *texts(5))
+        await eventually(lambda: len(set(seen.bodies)) == 5)
+
+
+async def test_a_broker_that_does_not_know_us_yet_is_asked_again_soon(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.fail(
+        PULL, SubscriptionNotLatest("the consumer's subscription not latest"), times=5
+    )
+    seen = Recorder()
+    await send(cluster, Message("T", b"x"))
+    async with consumer_of(cluster, seen):
+        await eventually(lambda: seen.bodies == [b"x"], timeout_s=1.5)
+
+
+async def test_a_topic_may_be_made_after_the_start(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    consumer = PushConsumer("cg", cluster.namesrv, listener=seen)
+    consumer.subscribe("Later")
+    async with consumer:
+        assert "cg" in cluster.broker.groups
+        cluster.create_topic("Later", queue_count=2)
+        await eventually(lambda: len(consumer.queues) == 2)
+
+
+# -- while running ----------------------------------------------------------------------------
+
+
+async def test_subscriptions_change_while_running(cluster: MemoryCluster) -> None:
+    cluster.create_topic("U", queue_count=1)
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        consumer.subscribe("U")
+        await eventually(lambda: MessageQueue("U", "broker-a", 0) in consumer.queues)
+        await send(cluster, Message("U", b"u"), queue=MessageQueue("U", "broker-a", 0))
+        await eventually(lambda: seen.bodies == [b"u"])
+        await consumer.unsubscribe("T")
+        assert {queue.topic for queue in consumer.queues} == {"U"}
+        await eventually(lambda: "T" not in _subscribed(cluster.broker))
+
+
+def _subscribed(broker: MemoryBroker) -> set[str]:
+    ((_, data),) = broker.groups["cg"].values()
+    return {subscription.topic for subscription in data.subscription_data_set}
+
+
+async def test_a_suspended_consumer_pulls_nothing(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, suspend_ms=30)
+    async with consumer_of(cluster, seen, options) as consumer:
+        await eventually(lambda: cluster.broker.requests[PULL] >= 5)
+        consumer.suspend()
+        await eventually(lambda: not cluster.broker.held_count)
+        await send(cluster, Message("T", b"x"))
+        assert not seen.bodies
+        consumer.resume()
+        await eventually(lambda: seen.bodies == [b"x"])
+
+
+# -- what brokers ask -------------------------------------------------------------------------
+
+
+async def ask(broker: MemoryBroker, code: RequestCode, header: Any, body: bytes = b"") -> Response:
+    ((peer, _),) = broker.groups["cg"].values()
+    return await peer.invoke(code, header, body, timeout_ms=3000)
+
+
+async def test_offsets_are_reset_from_outside(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await send(cluster, *texts(5))
+        await eventually(lambda: len(seen.bodies) == 5)
+        ((peer, _),) = cluster.broker.groups["cg"].values()
+        header = ResetConsumerClientOffset("T", "cg", timestamp=0, is_force=True)
+        peer.send(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            header,
+            encode_json(QueueOffsetTable({QUEUE_0: 3})),
+        )
+        await eventually(lambda: len(seen.bodies) == 7)
+    assert seen.bodies[5:] == [b"3", b"4"]
+
+
+async def test_a_consumer_tells_what_it_does(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, *texts(5))
+        await eventually(lambda: consumer.stats().consumed_count == 5)
+        header = GetConsumerRunningInfo("cg", consumer.client_id)
+        answer = await ask(cluster.broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        info = decode_json(ConsumerRunningInfo, answer.body)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert info.mq_table[QUEUE_0].commit_offset == 5
+        assert info.status_table["T"].consume_ok_tps > 0
+        status = await ask(
+            cluster.broker,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            GetConsumerStatusFromClient("T", "cg"),
+        )
+        assert decode_json(ConsumerStatus, status.body).message_queue_table[QUEUE_0] == 5
+        unknown = await ask(
+            cluster.broker,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            GetConsumerRunningInfo("other", "x"),
+        )
+        assert unknown.remark == "The Consumer Group <other> not exist in this consumer"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), [(b"good", "CR_SUCCESS"), (b"bad", "CR_THROW_EXCEPTION")]
+)
+async def test_one_message_is_consumed_on_request(
+    cluster: MemoryCluster, body: bytes, expected: str
+) -> None:
+    def answer(messages: list[MessageExt]) -> None:
+        if messages[0].body == b"bad":
+            raise ValueError("bad")
+
+    seen = Recorder(answer)
+    async with consumer_of(cluster, seen, PushOptions()) as consumer:
+        consumer.suspend()
+        await send(cluster, Message("T", body))
+        record = cluster.broker.queues.raw_record(0)
+        assert record is not None
+        answered = await ask(
+            cluster.broker,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            ConsumeMessageDirectly("cg", consumer.client_id),
+            record,
+        )
+    assert decode_json(ConsumeMessageDirectlyResult, answered.body).consume_result == expected
+
+
+# -- life -------------------------------------------------------------------------------------
+
+
+async def test_a_consumer_starts_once_and_only_with_a_group(cluster: MemoryCluster) -> None:
+    with pytest.raises(InvalidArgument, match="can not equal DEFAULT_CONSUMER"):
+        PushConsumer("DEFAULT_CONSUMER", listener=Recorder())
+    with pytest.raises(InvalidArgument, match="names no tag"):
+        consumer_of(cluster, Recorder()).subscribe("T", " || ")
+    consumer = consumer_of(cluster, Recorder())
+    with pytest.raises(ClientStateError):
+        consumer.suspend()
+    async with consumer:
+        with pytest.raises(ClientStateError, match="maybe started once"):
+            await consumer.start()
+
+
+async def test_heartbeats_are_answered_before_the_first_pull(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
+    options = PushOptions(api_timeout_ms=100)
+    async with consumer_of(cluster, Recorder(), options):
+        await eventually(lambda: cluster.broker.requests[PULL] > 0)
+    assert cluster.broker.requests[RequestCode.HEART_BEAT] >= 2
