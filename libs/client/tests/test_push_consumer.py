@@ -17,9 +17,12 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError, SystemBusy
+from cometmq.remoting.message.flags import SysFlag
+from cometmq.remoting.message.record import NewMessage
 
 PULL = RequestCode.PULL_MESSAGE
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+UNREADABLE = b"not compressed"
 
 
 # -- delivery ---------------------------------------------------------------------------------
@@ -163,6 +166,53 @@ async def test_messages_die_at_once_or_after_the_last_attempt(cluster: MemoryClu
     assert seen.bodies.count(b"bad") == 1
     assert seen.bodies.count(b"stubborn") == 3
     assert {message.topic for message in cluster.broker.dead} == {"%DLQ%cg"}
+
+
+async def test_an_unreadable_message_goes_back_until_it_is_dead(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=2)
+    async with consumer_of(cluster, seen, options) as consumer:
+        await send(cluster, Message("T", b"0"))
+        store_unreadable(cluster)
+        await send(cluster, Message("T", b"2"))
+        await eventually(lambda: cluster.broker.dead and len(seen.bodies) == 2)
+        assert consumer.stats().failed_count == 3
+    assert seen.bodies == [b"0", b"2"]
+    assert [(m.topic, m.body, m.reconsume_times) for m in cluster.broker.dead] == [
+        ("%DLQ%cg", UNREADABLE, 3)
+    ]
+    assert cluster.committed("cg", "T")[QUEUE_0] == 3
+
+
+async def test_an_unreadable_message_that_nobody_takes_back_is_not_passed(
+    cluster: MemoryCluster,
+) -> None:
+    """Sent as a new message, its broken bytes would pass for a body."""
+    cluster.broker.fail(BACK, ServerError("no such message"))
+    seen = Recorder()
+    store_unreadable(cluster)
+    async with consumer_of(cluster, seen):
+        await send(cluster, Message("T", b"1"))
+        await eventually(lambda: seen.bodies == [b"1"] and cluster.broker.requests[BACK])
+    assert cluster.committed("cg", "T")[QUEUE_0] == 0
+    assert not cluster.messages("%RETRY%cg")
+
+
+def store_unreadable(cluster: MemoryCluster) -> None:
+    """Store what no client sends: a body that says it is compressed, and is not."""
+    broker = cluster.broker
+    broker.store(
+        NewMessage(
+            topic="T",
+            queue_id=0,
+            flag=0,
+            sys_flag=int(SysFlag.COMPRESSED),
+            born_timestamp=0,
+            born_host=broker.store_host,
+            store_host=broker.store_host,
+            body=UNREADABLE,
+        )
+    )
 
 
 async def test_part_of_a_list_may_be_consumed(cluster: MemoryCluster) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from cometmq.client.background import Background, described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.listener import ConsumeResult, ListenerCaller
-from cometmq.client.message import MessageExt
+from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.rates import ConsumeRates
 from cometmq.client.send_back import with_reconsume_times
@@ -80,7 +80,10 @@ class Delivery:
             background.keep(self._work, name=f"deliver-{number}")
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Have messages of one queue consumed, as soon as a task is free."""
+        """Have messages of one queue consumed, as soon as a task is free.
+
+        All of them are readable, or none: the latter go back without a call of the listener.
+        """
         step, put = self._batch_count_max, self._ready.put_nowait
         for start in range(0, len(messages), step):
             put(_Batch(process_queue, messages[start : start + step]))
@@ -130,7 +133,9 @@ class Delivery:
         begin_ms = monotonic_ms()
         process_queue.start(messages, begin_ms)
         process_queue.last_consume_ms = wall_ms()
-        result = await self._call(messages)
+        result = ConsumeResult.RECONSUME_LATER
+        if not isinstance(messages[0], UnreadableMessage):
+            result = await self._call(messages)
         if process_queue.is_dropped:
             return
         count = len(messages)

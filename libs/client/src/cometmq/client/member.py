@@ -75,6 +75,7 @@ class GroupMember(ABC):
                 log=self._log,
                 pull_interval_ms=self._pull_interval_ms(),
                 commits_by_pull=self.CONSUME_TYPE == CONSUME_PASSIVELY,
+                takes_unreadable=self.CONSUME_TYPE == CONSUME_PASSIVELY,
             ),
             self._background,
             self._first_offset,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ _DELAY: Final = PropertyKey.DELAY.value
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
+_Kind = TypeVar("_Kind", bound="MessageExt")
 
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
 
@@ -124,20 +125,34 @@ class MessageExt(msgspec.Struct, frozen=True):
     store_host: str
 
 
+class UnreadableMessage(MessageExt, frozen=True):
+    """A received message that no listener sees: its `body` is still compressed, and broken."""
+
+
 def received(record: MessageRecord, broker_name: str) -> MessageExt:
     """Return a stored record as an application sees it; CorruptRecord if the body is broken.
 
     A message that comes from the retry topic shows the topic it was sent to.
     """
+    body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
+    return _as_message(MessageExt, record, body, broker_name)
+
+
+def unreadable(record: MessageRecord, broker_name: str) -> UnreadableMessage:
+    """Return a record whose body is broken, so that it can be given back as it is."""
+    return _as_message(UnreadableMessage, record, record.body, broker_name)
+
+
+def _as_message(kind: type[_Kind], record: MessageRecord, body: bytes, broker_name: str) -> _Kind:
     properties = record.properties
     offset_id = record.offset_message_id
     stored_topic = record.topic
     topic = stored_topic
     if stored_topic.startswith(RETRY_PREFIX):
         topic = properties.get(PropertyKey.RETRY_TOPIC, stored_topic)
-    return MessageExt(
+    return kind(
         topic,
-        record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body,
+        body,
         properties.get(_TAGS),
         record.keys,
         properties,

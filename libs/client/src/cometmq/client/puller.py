@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.client.background import described
 from cometmq.client.instance import ClientInstance
-from cometmq.client.message import MessageExt, received
+from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.routes import MASTER_ID
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -50,6 +50,8 @@ class Pulled(msgspec.Struct):
     next_offset: int
     min_offset: int
     max_offset: int
+    unreadable: list[MessageExt] = []
+    """Those whose bodies cannot be decompressed."""
 
 
 class PullStyle(msgspec.Struct, frozen=True):
@@ -106,10 +108,10 @@ class Puller:
             raise RemoteProtocolError("an answer to a pull lacks its fields")
         self._broker_ids[queue] = reply.suggest_which_broker_id
         status = PullStatus(response.code)
-        messages: list[MessageExt] = []
+        pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
         if status is PullStatus.FOUND:
-            messages = self._decoded(response.body, queue, subscription, reply)
-        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+            self._decode(response.body, queue, subscription, pulled)
+        return pulled
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what a broker suggested for a queue."""
@@ -144,24 +146,20 @@ class Puller:
             expression_type=subscription.expression_type,
         )
 
-    def _decoded(
-        self,
-        body: bytes,
-        queue: MessageQueue,
-        subscription: SubscriptionData,
-        reply: PullMessageReply,
-    ) -> list[MessageExt]:
-        """Return the messages; brokers filter by the hash of a tag, so the tag is compared here."""
+    def _decode(
+        self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
+    ) -> None:
+        """Add the messages; brokers filter by the hash of a tag, so the tag is compared here."""
         try:
             records = decode_records(body)
         except CorruptRecord as error:
             raise RemoteProtocolError(f"a pulled record is broken: {error}") from error
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
-            _MIN_OFFSET: str(reply.min_offset),
-            _MAX_OFFSET: str(reply.max_offset),
+            _MIN_OFFSET: str(pulled.min_offset),
+            _MAX_OFFSET: str(pulled.max_offset),
         }
-        messages: list[MessageExt] = []
+        messages = pulled.messages
         for record in records:
             if tags and record.tags not in tags:
                 continue
@@ -175,7 +173,7 @@ class Puller:
                     queue_offset=record.queue_offset,
                     error=described(error),
                 )
+                pulled.unreadable.append(unreadable(record, queue.broker_name))
                 continue
             record.properties.update(bounds)
             messages.append(message)
-        return messages

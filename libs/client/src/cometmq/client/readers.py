@@ -72,6 +72,8 @@ class ReadContext(msgspec.Struct):
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
     """Pulls carry the committed offset along."""
+    takes_unreadable: bool = False
+    """The sink gets lists of messages that cannot be read too; else they are skipped."""
 
 
 class Reader:
@@ -140,7 +142,9 @@ class Reader:
         fresh = held.put(pulled.messages, pulled.next_offset)
         if fresh:
             context.sink(held, fresh)
-        elif not len(held):
+        if context.takes_unreadable and pulled.unreadable:
+            context.sink(held, held.put(pulled.unreadable, pulled.next_offset))
+        if not len(held):
             context.offsets.update(held.queue, held.committable)
 
     def _commit_offset(self) -> int | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from cometmq.client.background import described
 from cometmq.client.instance import ClientInstance
-from cometmq.client.message import RETRY_PREFIX, MessageExt
+from cometmq.client.message import RETRY_PREFIX, MessageExt, UnreadableMessage
 from cometmq.client.outgoing import Prepared, properties_text
 from cometmq.client.sender import MessageSender
 from cometmq.remoting.codes import RequestCode
@@ -53,6 +53,8 @@ class SendBack:
             )
         else:
             return True
+        if isinstance(message, UnreadableMessage):
+            return False  # as a new message its bytes would pass for a body
         try:
             await self._as_new_message(message)
         except CometError as error:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.message import MessageExt, received
+from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -20,6 +20,7 @@ from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands import callbacks, pull
 from cometmq.remoting.errors import (
     CommandError,
+    CorruptRecord,
     SubscriptionNotExist,
     TopicNotExist,
 )
@@ -104,10 +105,16 @@ class MemoryBroker:
         return sum(len(held) for held in self._held.values())
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return what is stored in a topic."""
-        return [received(record, self.name) for record in self.queues.records(topic)]
+        """Return what is stored in a topic; damaged messages as `UnreadableMessage`."""
+        return [self._message(record) for record in self.queues.records(topic)]
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _message(self, record: MessageRecord) -> MessageExt:
+        try:
+            return received(record, self.name)
+        except CorruptRecord:
+            return unreadable(record, self.name)
 
     def _counted(self, code: int, handler: Handler[Any]) -> Handler[Any]:
         """Count a request, then serve it, unless a test wants it to fail."""
