@@ -35,7 +35,7 @@ from cometmq.runtime.settings import load
 TOPIC: Final = "BENCH"
 BODY: Final = b"x" * 128
 QUEUE_COUNT: Final = 4
-SHAPES: Final = ((8, 32), (64, 1), (1, 1))
+SHAPES: Final = ((8, 32), (32, 8), (64, 1), (1, 1))
 TURNS: Final = 8
 ROUNDS: Final = 150
 PULLS: Final = 100

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from cometmq.remoting.command import ConstantExt, Reply, Request
+from cometmq.remoting.commands.pull import PullMessageReply
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.frame import PREFIX_BYTES, frame_prefix
 from cometmq.remoting.header import encode_binary_ext, fits_binary
@@ -21,6 +22,7 @@ from cometmq.remoting.header_plan import (
     MIDDLE,
     TAIL,
     HeaderPlan,
+    PullReplyPlan,
     SendReplyPlan,
     binary_constant,
     binary_head,
@@ -30,6 +32,10 @@ from cometmq.remoting.types import Buffer, Serialization
 
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
+_PLAN_TYPES: Final[Mapping[type[msgspec.Struct], type[HeaderPlan]]] = {
+    SendMessageReply: SendReplyPlan,
+    PullMessageReply: PullReplyPlan,
+}
 _encode_json: Final = msgspec.json.Encoder().encode
 _pack_prefix: Final = struct.Struct(">II").pack
 
@@ -89,7 +95,7 @@ class FrameEncoder:
     def _plan(self, header_type: type[msgspec.Struct]) -> HeaderPlan:
         plan = self._plans.get(header_type)
         if plan is None:
-            plan_type = SendReplyPlan if header_type is SendMessageReply else HeaderPlan
+            plan_type = _PLAN_TYPES.get(header_type, HeaderPlan)
             plan = self._plans[header_type] = plan_type(header_type)
         return plan
 

@@ -175,11 +175,10 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
 def _select_all(rows: list[QueueRow], plan: ReadPlan) -> _Selection | None:
     """Choose all entries if nothing speaks against one of them, as in most hot reads."""
     log, limits = plan.log, plan.limits
-    wanted = [(size, offset) for offset, size, _ in rows]
-    offsets = [offset for _, offset in wanted]
+    offsets, sizes, _ = zip(*rows, strict=True)
     first, last = offsets[0], offsets[-1]
-    end = last + wanted[-1][0]
-    total = sum([size for size, _ in wanted])
+    end = last + sizes[-1]
+    total = sum(sizes)
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or end > log.end
@@ -187,9 +186,10 @@ def _select_all(rows: list[QueueRow], plan: ReadPlan) -> _Selection | None:
         or total > limits.bytes_max  # and so none is a filler
         or min(offsets) < first
         or max(offsets) > last
-        or min(wanted)[0] <= 0
+        or min(sizes) <= 0
     ):
         return None
+    wanted = list(zip(sizes, offsets, strict=True))
     return _Selection(wanted, len(rows), total, last, GetStatus.FOUND, end)
 
 
