@@ -57,7 +57,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "listener.failed": "The listener raised; the message comes again.",
     "message.late": "The listener kept a message for too long; the broker has it again.",
     "message.stuck": "A message could be given back to no broker; tried again here.",
-    "message.unreadable": "A message cannot be unpacked: given back by push consumers, else skipped.",
+    "message.unreadable": "A message cannot be unpacked: push consumers give it back.",
     "message.unreturned": "The broker of a message did not take it back; another way is tried.",
     "namesrv.list_kept": "The address server gave no list; the known name servers stay.",
     "namesrv.unreachable": "A producer found no name server or broker at its start.",
