@@ -146,6 +146,14 @@ def test_an_update_changes_mutable_fields_in_a_new_value():
     assert changed.unknown == {}
 
 
+def test_changed_keys_are_those_with_other_values(tmp_path):
+    loaded = load_text(tmp_path, "waitTime=1")
+    changed = loaded.updated({"waitTime": "2", "nobodyKnows": "3"})
+    assert changed.changed_since(loaded) == {"waitTime"}
+    assert loaded.knows("waitTime")
+    assert not loaded.knows("nobodyKnows")
+
+
 def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
     loaded = load_text(tmp_path, "waitTime=1")
     assert loaded.updated({"waitTime": "2"}).unknown == {"waitTime": "2"}

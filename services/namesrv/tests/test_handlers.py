@@ -7,6 +7,8 @@ from typing import get_args, get_origin, get_type_hints
 from zlib import crc32
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from cometmq.namesrv.handlers import HANDLERS
 from cometmq.remoting.bodies.topic_config import (
@@ -175,6 +177,17 @@ async def test_settings_change_by_name_and_are_saved(link, namesrv, files):
     assert namesrv.settings.value.order_message_enable is True
     assert b"orderMessageEnable=true\n" in files.saved["namesrv.properties"]
     assert b"orderMessageEnable=true\n" in (await ask(link, 319))[1]
+
+
+async def test_only_what_changes_is_logged(link, namesrv, files):
+    namesrv.log = structlog.get_logger()
+    with capture_logs() as events:
+        await ask(link, 318, body=b"unknownKey=1\n")
+        assert not files.saved
+        await ask(link, 318, body=b"orderMessageEnable=true\nclusterTest=false\nunknownKey=1\n")
+        await ask(link, 318, body=b"orderMessageEnable=true\n")
+    changes = [event for event in events if event["event"] == "settings.changed"]
+    assert [event["keys"] for event in changes] == [["orderMessageEnable"]]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,15 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
         return Loaded(value, origins, unknown)
 
+    def knows(self, name: str) -> bool:
+        """Whether a key is a setting, or stands in the file."""
+        return name in self.unknown or name in fields_of(type(self.value))
+
+    def changed_since(self, old: "Loaded[S]") -> set[str]:
+        """Return the keys, known or not, whose values differ from older settings."""
+        before, after = (properties.parse(loaded.as_properties()) for loaded in (old, self))
+        return {name for name, value in after.items() if before.get(name) != value}
+
     def as_properties(self) -> str:
         """Render every known and unknown key as `.properties` text; unset ones are left out."""
         fields = fields_of(type(self.value)).values()

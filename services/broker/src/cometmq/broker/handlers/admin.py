@@ -63,7 +63,7 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
         changes = properties.parse(str(call.body, "utf-8"))
     except ValueError as error:
         raise ServerError(remarks.PROPERTIES_UNREADABLE) from error
-    changed = _changed_keys(broker.loaded, _updated(broker, changes))
+    changed = _updated(broker, changes).changed_since(broker.loaded)
     if not changed:
         return OK
 
@@ -200,11 +200,6 @@ def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSetting
     except SettingsError as error:
         raise ServerError(str(error)) from error
     return loaded
-
-
-def _changed_keys(old: Loaded[BrokerSettings], new: Loaded[BrokerSettings]) -> set[str]:
-    before, after = (properties.parse(loaded.as_properties()) for loaded in (old, new))
-    return {name for name, value in after.items() if before.get(name) != value}
 
 
 def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:

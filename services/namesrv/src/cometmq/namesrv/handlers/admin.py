@@ -86,7 +86,8 @@ def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
     """Change settings that are marked as mutable, all or none, and keep them in the file.
 
-    What the disk refuses holds until the process ends, and the answer says so.
+    Unknown keys change nothing. What the disk refuses holds until the process ends, and the
+    answer says so.
 
     Compatibility: RocketMQ lets anybody change any key here, paths of files included, which is a
     known hole. Ours refuses the others by name.
@@ -95,12 +96,17 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
         changes = properties.parse(str(call.body, "utf-8"))
     except ValueError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.PROPERTIES_UNREADABLE) from error
+    old = namesrv.settings
+    if not any(map(old.knows, changes)):
+        return OK
     try:
-        namesrv.settings = namesrv.settings.updated(changes)
+        namesrv.settings = old.updated(changes)
     except SettingsError as error:
         raise CommandError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-    namesrv.log.info("settings.changed", keys=sorted(changes))
-    await namesrv.save_settings()
+    changed = namesrv.settings.changed_since(old)
+    if changed:
+        namesrv.log.info("settings.changed", keys=sorted(changed))
+    await namesrv.save_settings()  # also the same values again: the disk may have refused them
     return OK
 
 
