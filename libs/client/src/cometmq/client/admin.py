@@ -2,7 +2,7 @@
 """Admin clients: what concerns several brokers; `broker()` and `namesrv` speak to one kind."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 import msgspec
@@ -268,10 +268,9 @@ class AdminClient(Client):
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
-        try:
+        # What is no offset message id, or not of this cluster, may be a unique key.
+        with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
-        except (ValueError, ServerError, BrokerMissing):
-            pass  # no offset message id, or not of this cluster: it may be a unique key
         for message in await self._query(
             topic, lambda broker: broker.query(topic, message_id, is_unique_key=True)
         ):

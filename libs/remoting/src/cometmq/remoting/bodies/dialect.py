@@ -9,6 +9,7 @@ first (fast), then the dialect. Null members count as missing, as Java leaves nu
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,16 +33,13 @@ def decode_json(type_: type[T], data: Buffer) -> T:
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_, strict=False)
     try:
-        return decoder.decode(data)  # type: ignore[no-any-return]  # the decoder is cached as Any
-    except (msgspec.DecodeError, ValueError):
-        pass  # not strict JSON of that shape: the dialect reader has the last word
+        with suppress(msgspec.DecodeError, ValueError):  # else the dialect reader has the last word
+            return decoder.decode(data)  # type: ignore[no-any-return]  # cached as Any
     except RecursionError as exc:
         raise RemoteProtocolError("a JSON body is nested too deeply") from exc
     tree = parse_dialect(data)
-    try:
+    with suppress(msgspec.ValidationError):  # maps by objects may have their keys as strings
         return msgspec.convert(tree, type_, strict=False, str_keys=True)
-    except msgspec.ValidationError:
-        pass  # maps by objects may have their keys as strings
     try:
         return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
     except (msgspec.ValidationError, ValueError, RecursionError) as exc:

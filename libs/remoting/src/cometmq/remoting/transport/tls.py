@@ -43,14 +43,13 @@ class TlsPipe:
         self._incoming.write(data)
         plain: list[bytes] = []
         try:
-            if not self._is_ready:
-                self._tls.do_handshake()
-                self._is_ready = True
-            while chunk := self._tls.read(_READ_BYTES):
-                plain.append(chunk)
-            self.is_finished = True
-        except ssl.SSLWantReadError:
-            pass  # the rest comes with the next bytes
+            with contextlib.suppress(ssl.SSLWantReadError):  # the rest comes with the next bytes
+                if not self._is_ready:
+                    self._tls.do_handshake()
+                    self._is_ready = True
+                while chunk := self._tls.read(_READ_BYTES):
+                    plain.append(chunk)
+                self.is_finished = True
         except ssl.SSLZeroReturnError:
             self.is_finished = True
         except ssl.SSLError as error:
