@@ -9,17 +9,8 @@ import pytest
 from cometmq.broker import groups as groups_module
 from cometmq.broker.groups import Groups, group_file
 from cometmq.broker.names import BOOT_GROUPS
+from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-
-
-class Saves:
-    """Counts how often the table says that it changed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
 
 
 @pytest.fixture

@@ -8,20 +8,11 @@ import pytest
 
 from cometmq.broker import topics as topics_module
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.testing.saves import Saves
 from cometmq.broker.topics import READ_WRITE, Topics, topic_file
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")
-
-
-class Saves:
-    """Counts how often the table says that it changed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
 
 
 @pytest.fixture

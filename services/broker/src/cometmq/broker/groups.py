@@ -13,12 +13,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.broker.names import BOOT_GROUPS, group_fault, is_system_group
+from cometmq.broker.versioned_table import VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.topic_config import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-)
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.json_config import JsonTable
 
@@ -28,7 +25,7 @@ COUNT_MAX: Final = 100_000
 GroupTable: TypeAlias = SubscriptionGroupTable
 
 
-class Groups:
+class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
     """The table in memory and its file."""
 
     def __init__(
@@ -40,24 +37,15 @@ class Groups:
         log: Log = NO_LOG,
     ) -> None:
         """Load the file; `changed` is called after each change, so that it is saved."""
-        loaded = file.load() if file is not None else None
-        self.file = file
-        self.table: dict[str, SubscriptionGroupConfig] = (
-            dict(loaded.subscription_group_table) if loaded is not None else {}
+        super().__init__(
+            file,
+            lambda loaded: loaded.subscription_group_table,
+            clock_ms=clock_ms,
+            changed=changed,
+            log=log,
         )
-        self.version = (
-            loaded.data_version if loaded is not None else DataVersion(timestamp=clock_ms())
-        )
-        self.is_dirty = False
-        self._clock_ms = clock_ms
-        self._changed = changed
-        self._log = log
         for name in BOOT_GROUPS:
             self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a known group."""
-        return self.table.get(name)
 
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
         """Return a group; create it where that is allowed and its name is legal."""
@@ -96,21 +84,11 @@ class Groups:
         self.put(msgspec.structs.replace(config, consume_enable=False))
         return True
 
-    def snapshot(self) -> GroupTable:
-        """Return what belongs into the file and note that it is being saved."""
-        self.is_dirty = False
-        return self.as_table()
-
     def as_table(self) -> GroupTable:
         """Return version and groups: the answer of code 201."""
         return SubscriptionGroupTable(
             data_version=self.version, subscription_group_table=self.table
         )
-
-    def _bump(self) -> None:
-        self.version = self.version.next_version(self._clock_ms())
-        self.is_dirty = True
-        self._changed()
 
 
 def group_file(path: str | Path) -> JsonTable[GroupTable]:

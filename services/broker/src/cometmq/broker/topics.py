@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.broker import names
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.versioned_table import VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
@@ -31,7 +32,7 @@ _CLUSTER_QUEUES: Final = 16
 _SCHEDULE_QUEUES: Final = 18
 
 
-class Topics:
+class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     """The table in memory and its file."""
 
     def __init__(
@@ -43,25 +44,16 @@ class Topics:
         log: Log = NO_LOG,
     ) -> None:
         """Load the file; `changed` is called after each change: save it, tell name servers."""
-        loaded = file.load() if file is not None else None
-        self.file = file
-        self.table: dict[str, TopicConfig] = (
-            dict(loaded.topic_config_table) if loaded is not None else {}
+        super().__init__(
+            file,
+            lambda loaded: loaded.topic_config_table,
+            clock_ms=clock_ms,
+            changed=changed,
+            log=log,
         )
-        self.version = (
-            loaded.data_version if loaded is not None else DataVersion(timestamp=clock_ms())
-        )
-        self.is_dirty = False
         self.reserved: set[str] = set()
-        self._clock_ms = clock_ms
-        self._changed = changed
-        self._log = log
         self._changed_at: dict[str, int] = {}
         self._all_changed_at = self.version.counter
-
-    def get(self, topic: str) -> TopicConfig | None:
-        """Return the configuration of a topic."""
-        return self.table.get(topic)
 
     def boot(self, settings: BrokerSettings) -> None:
         """Add the topics that every broker has; those in the file stay as they are."""
@@ -181,11 +173,6 @@ class Topics:
         """Tell whether administrators must leave the topic alone."""
         return topic in self.reserved or names.is_system_topic(topic)
 
-    def snapshot(self) -> TopicConfigTable:
-        """Return what belongs into the file and note that it is being saved."""
-        self.is_dirty = False
-        return self.as_table()
-
     def as_table(self) -> TopicConfigTable:
         """Return version and topics: the answer of code 21."""
         return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
@@ -194,11 +181,6 @@ class Topics:
         """Put a configuration under the version that the following `_bump` makes."""
         self.table[config.topic_name] = config
         self._changed_at[config.topic_name] = self.version.counter + 1
-
-    def _bump(self) -> None:
-        self.version = self.version.next_version(self._clock_ms())
-        self.is_dirty = True
-        self._changed()
 
 
 def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
