@@ -6,6 +6,7 @@ import errno
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.reads import finish
 from cometmq.store.recovery import StartReason
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
@@ -183,7 +184,7 @@ def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery
     rig.work(3)
     disk.crash()
     again = StoreRig(disk)
-    assert len(again.store.query("T", "last", 9, time_ms, time_ms).records) == 1
+    assert len(finish(again.store.query("T", "last", 9, time_ms, time_ms)).records) == 1
 
 
 # The end
@@ -268,7 +269,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
     rig.store.close()
     rig = StoreRig(disk)
     for number in range(21):
-        assert len(rig.store.query("T", f"k{number}", 9, 0, 1 << 62).records) == 1
+        assert len(finish(rig.store.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1
 
 
 @pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
@@ -290,4 +291,4 @@ def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, st
     assert again.store.recovered.record_count == 0
     assert len(bodies(again)) == 6
     for number in range(6):
-        assert len(again.store.query("T", f"k{number}", 9, 0, 1 << 62).records) == 1
+        assert len(finish(again.store.query("T", f"k{number}", 9, 0, 1 << 62)).records) == 1

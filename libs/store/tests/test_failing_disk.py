@@ -6,6 +6,7 @@ import errno
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.reads import finish
 from cometmq.store.results import PutStatus
 from cometmq.store.settings import FlushDiskType
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
@@ -88,12 +89,12 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     assert rig.store.is_writable
     assert rig.put(make_message(keys="again")).status is PutStatus.PUT_OK
     for key in [*(f"k{number}" for number in range(stored)), "again"]:
-        assert len(rig.store.query("T", key, 9, 0, 1 << 62).records) == 1
+        assert len(finish(rig.store.query("T", key, 9, 0, 1 << 62)).records) == 1
     rig.store.close()
     again = StoreRig(disk)
     assert again.store.recovered.was_clean
     assert len(bodies(again)) == stored + 1
-    assert len(again.store.query("T", "k0", 9, 0, 1 << 62).records) == 1
+    assert len(finish(again.store.query("T", "k0", 9, 0, 1 << 62)).records) == 1
 
 
 @pytest.mark.parametrize("kind", list(FlushDiskType))
@@ -209,7 +210,7 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     disk.fault = lambda operation, path: 0 if path.endswith("abort") else full(operation, path)
     rig = StoreRig(disk)
     assert bodies(rig) == [b"%d" % number for number in range(10)]
-    assert len(rig.store.query("T", "k7", 9, 0, 1 << 62).records) == 1
+    assert len(finish(rig.store.query("T", "k7", 9, 0, 1 << 62)).records) == 1
     rig.work(3)
     assert not rig.store.is_writable
     disk.fault = None
@@ -218,4 +219,4 @@ def test_a_store_opens_for_reading_on_a_full_disk(disk, rig, folder):
     rig.store.close()
     rig = StoreRig(disk)
     assert len(bodies(rig)) == 11
-    assert len(rig.store.query("T", "k7", 9, 0, 1 << 62).records) == 1
+    assert len(finish(rig.store.query("T", "k7", 9, 0, 1 << 62)).records) == 1

@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.disk import OsDisk
+from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 
@@ -85,7 +86,7 @@ def check_search_by_time(store, queue):
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():
-        found = store.offset_by_time(queue["topic"], queue["queueId"], int(text))
+        found = finish(store.offset_by_time(queue["topic"], queue["queueId"], int(text)))
         if queue["maxOffset"] <= 100:
             assert found == offset, (queue["topic"], queue["queueId"], text)
         nearest = min(abs(time - int(text)) for time in times.values())
@@ -109,13 +110,13 @@ def check(golden, store):
         assert found == wanted, place
         check_search_by_time(store, queue)
     for row in expected["keys"]:
-        found = store.query(row["topic"], row["key"], 64, 0, 1 << 62)
+        found = finish(store.query(row["topic"], row["key"], 64, 0, 1 << 62))
         offsets = [record.physical_offset for record in found.records]
         assert set(offsets) <= set(row["physicalOffsets"]), row
         assert offsets, row
         strangers = set(row["physicalOffsets"]) - set(offsets)
         for offset in strangers:  # what Java returned for a mere hash collision
-            record = store.read_record(offset)
+            record = finish(store.read_record(offset))
             assert record.topic != row["topic"] or row["key"] not in record.keys
 
 
@@ -133,7 +134,7 @@ def test_what_java_wrote_is_still_there_after_our_puts_and_a_crash(golden):
     rig.store._lock.release()  # the process dies
     again = golden.open()
     assert sum(again.store.max_offset("Ours", queue_id) for queue_id in range(4)) == 300
-    assert len(again.store.query("Ours", "key299", 9, 0, 1 << 62).records) == 1
+    assert len(finish(again.store.query("Ours", "key299", 9, 0, 1 << 62)).records) == 1
     again.store.close()
     last = golden.open()
     assert last.store.recovered.record_count == 0

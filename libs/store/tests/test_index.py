@@ -4,6 +4,7 @@ import random
 import pytest
 
 from cometmq.store.index_slots import PAGE_SLOTS, SlotTable
+from cometmq.store.reads import finish
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.verify import verify_store
@@ -25,7 +26,7 @@ def small_steps(monkeypatch):
 
 
 def find(rig, key, topic="T", begin_ms=0, end_ms=1 << 62, count=64):
-    found = rig.store.query(topic, key, count, begin_ms, end_ms).records
+    found = finish(rig.store.query(topic, key, count, begin_ms, end_ms)).records
     return [record.body for record in found]
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -118,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         topic, _, body = data.draw(st.sampled_from(self.sent))
         key = f"k{body.split(b'-')[0].decode()}"
-        records = self.rig.store.query(topic, key, 10, 0, 1 << 62).records
+        records = finish(self.rig.store.query(topic, key, 10, 0, 1 << 62)).records
         assert [record.body for record in records] == [body]
 
     def teardown(self):

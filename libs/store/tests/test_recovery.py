@@ -5,6 +5,7 @@ import pytest
 
 from cometmq.remoting.message.record import Scan, ScanStatus, decode_record, encode_record
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.reads import finish
 from cometmq.store.recovery import StartReason, StopVerdict, judge_stop
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.settings import FlushDiskType
@@ -47,7 +48,7 @@ def sent(count):
 
 
 def found_by_key(rig, key, topic="T"):
-    return [record.body for record in rig.store.query(topic, key, 10, 0, 1 << 62).records]
+    return [record.body for record in finish(rig.store.query(topic, key, 10, 0, 1 << 62)).records]
 
 
 def all_files(disk, folder):
@@ -261,7 +262,7 @@ def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig) == sent(9)
-    assert rig.store.read_record(last.physical_offset) is None
+    assert finish(rig.store.read_record(last.physical_offset)) is None
 
 
 def test_entries_of_cut_off_records_are_zero_on_disk(disk):

@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.errors import StoreError
+from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -41,7 +42,7 @@ def test_pieces_of_any_size_make_the_same_store(piece):
         rig.store.append_raw(start, log[start : start + piece])
     assert rig.store.commit_log.end == rig.store.confirm_offset == len(log)
     assert bodies(rig.store) == [b"%d" % number for number in range(120)]
-    assert len(rig.store.query("T", "k77", 9, 0, 1 << 62).records) == 1
+    assert len(finish(rig.store.query("T", "k77", 9, 0, 1 << 62)).records) == 1
     rig.work(5)
     rig.store.close()
     again = StoreRig(disk)
@@ -104,13 +105,13 @@ def test_truncation_takes_log_queues_and_index_back():
     rig.store.truncate(border)
     assert rig.store.commit_log.end == rig.store.confirm_offset == border
     assert bodies(rig.store) == [b"%d" % number for number in range(60)]
-    assert rig.store.query("T", "k60", 9, 0, 1 << 62).records == []
-    assert len(rig.store.query("T", "k59", 9, 0, 1 << 62).records) == 1
+    assert finish(rig.store.query("T", "k60", 9, 0, 1 << 62)).records == []
+    assert len(finish(rig.store.query("T", "k59", 9, 0, 1 << 62)).records) == 1
     assert rig.put(make_message("T", 0, b"60", keys="k60")).queue_offset == 30
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig.store) == [b"%d" % number for number in range(61)]
-    assert len(rig.store.query("T", "k60", 9, 0, 1 << 62).records) == 1
+    assert len(finish(rig.store.query("T", "k60", 9, 0, 1 << 62)).records) == 1
 
 
 @pytest.mark.parametrize("at", range(1, 60, 3))

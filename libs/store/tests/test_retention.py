@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.retention import Decision, DiskState, decide, is_delete_hour
 from cometmq.store.settings import StoreSettings
@@ -94,8 +95,8 @@ def test_expired_files_go_and_queues_and_index_follow(disk):
             GetStatus.OFFSET_TOO_SMALL,
             queue.min_offset,
         )
-    assert store.query("T", "k0", 9, 0, 1 << 62).records == []
-    assert len(store.query("T", "k199", 9, 0, 1 << 62).records) == 1
+    assert finish(store.query("T", "k0", 9, 0, 1 << 62)).records == []
+    assert len(finish(store.query("T", "k199", 9, 0, 1 << 62)).records) == 1
 
 
 def test_the_last_file_never_goes(disk):

@@ -12,9 +12,10 @@ from cometmq.broker.messages import delay
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import PropertyKey, render_properties
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
-from cometmq.store.consume_queue import ENTRY, FILLER
+from cometmq.store.consume_queue import ENTRY, FILLER, QueuePlan
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.errors import DiskError
+from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -22,15 +23,6 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 LEVELS = DelayLevels.parse("1s 5s")
 LEVEL = 2
 DELAY_MS = 5_000
-
-
-class FakePlan:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read(self, *, may_block: bool) -> bytes:
-        assert may_block
-        return self.data
 
 
 class FakeQueue:
@@ -42,14 +34,15 @@ class FakeQueue:
     def max_offset(self) -> int:
         return len(self.entries) // CQ_ENTRY_BYTES
 
-    def plan(self, offset: int, count: int) -> FakePlan:
-        return FakePlan(self.entries[offset * CQ_ENTRY_BYTES : (offset + count) * CQ_ENTRY_BYTES])
+    def plan(self, offset: int, count: int) -> QueuePlan:
+        data = self.entries[offset * CQ_ENTRY_BYTES : (offset + count) * CQ_ENTRY_BYTES]
+        return QueuePlan((), data)
 
 
 class BrokenQueue(FakeQueue):
     max_offset = 1
 
-    def plan(self, offset: int, count: int) -> FakePlan:
+    def plan(self, offset: int, count: int) -> QueuePlan:
         raise DiskError("read", f"{offset}-{count}", errno.EIO)
 
 
@@ -77,15 +70,17 @@ class FakeStore:
         is_level = (topic, queue_id) == ("SCHEDULE_TOPIC_XXXX", LEVEL - 1)
         return self.delayed if is_level else None
 
-    def read_record(self, physical_offset: int) -> MessageRecord | None:
+    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
+        yield from ()
         return self.records.get(physical_offset)
 
-    def query(self, topic: str, key: str, _count: int, begin: int, end: int) -> QueryResult:
+    def query(self, topic: str, key: str, _count: int, begin: int, end: int):
         found = [
             copy
             for copy in self.copies
             if copy.unique_key == key and copy.topic == topic and begin <= copy.store_timestamp
         ]
+        yield from ()
         return QueryResult([copy for copy in found if copy.store_timestamp <= end], 0, 0)
 
     def put(self, message: NewMessage, done: PutDone) -> None:
@@ -97,6 +92,14 @@ class FakeStore:
         result = PutResult(self.status, self.end, len(record))
         self.end += len(record)
         done(result)
+
+    def look_up(self, lookup, done, failed) -> None:
+        try:
+            found = finish(lookup)
+        except DiskError as error:
+            failed(error)
+        else:
+            done(found)
 
     now_ms = 0
 
@@ -125,7 +128,7 @@ def service(store: FakeStore, path: str) -> DelayService:
         store,
         LEVELS,
         delay_file(path),
-        put=store.put,
+        driver=store,
         saver=ImmediateSaver(),
         host=HOST,
         log=NO_LOG,

@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups that read too far behind are found."""
 
-from typing import NamedTuple
-
 from cometmq.broker.consumers import ConsumerGroup
 from cometmq.broker.offsets import Offsets
 from cometmq.broker.slow_consumers import slow_groups
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.store.consume_queue import QueueEntry
-
-
-class FakeQueue(NamedTuple):
-    length: int
-
-    def entry(self, offset: int) -> QueueEntry | None:
-        return QueueEntry(offset * 100, 100, 0) if 0 <= offset < self.length else None
+from cometmq.store.reads import Lookup, finish
 
 
 class FakeStore:
-    def queue(self, topic: str, queue_id: int) -> FakeQueue | None:
-        return FakeQueue(10) if (topic, queue_id) == ("T", 0) else None
+    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        yield from ()
+        return offset * 100 if (topic, queue_id) == ("T", 0) and offset < 10 else -1
 
 
 def group(name: str, topic: str = "T") -> ConsumerGroup:
@@ -37,4 +29,4 @@ def test_only_connected_groups_with_old_positions_count() -> None:
 
     found = slow_groups(groups, offsets, FakeStore(), log_end=1000, behind_bytes_max=500)
 
-    assert list(found) == ["slow"]
+    assert finish(found) == ["slow"]

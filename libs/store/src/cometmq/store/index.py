@@ -5,15 +5,23 @@ Compatibility: a new file inherits the last file's end as begin and end until it
 RocketMQ's does; file names are local creation times.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
 from cometmq.remoting.message.flags import index_hash, index_hashes
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
-from cometmq.store.index_file import IndexFile, IndexFlush, IndexHeader, IndexShape, KeyedRecord
+from cometmq.store.index_file import (
+    Check,
+    IndexFile,
+    IndexFlush,
+    IndexHeader,
+    IndexShape,
+    KeyedRecord,
+)
 from cometmq.store.layout import Layout
+from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
 
 BACKLOG_COUNT_MAX: Final = 256
@@ -147,15 +155,20 @@ class Index:
         count = written_count if last.name == name else 0
         last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
 
-    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield physical offsets that may hold the key, newest first."""
-        for stored_topic, stored_key, offset, _ in reversed(self._backlog):
-            if stored_topic == topic and stored_key == key:
-                yield offset
+    def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
+        """Have the records checked that may hold the key, newest first, until one is the last.
+
+        What moves from memory to a file meanwhile may be checked twice.
+        """
+        for stored_topic, stored_key, offset, _ in self._backlog[::-1]:
+            if stored_topic == topic and stored_key == key and not (yield from check(offset)):
+                return
         hash_ = index_hash(topic, key)
-        for file in reversed(self.files):
-            if file.header.next_number > 1 and file.overlaps(begin_ms, end_ms):
-                yield from file.candidates(hash_, begin_ms, end_ms)
+        for file in self.files[::-1]:
+            if file.header.next_number <= 1 or not file.overlaps(begin_ms, end_ms):
+                continue
+            if not (yield from file.visit(hash_, begin_ms, end_ms, check)):
+                return
 
     def remove_before(self, offset: int) -> list[str]:
         """Forget files that speak only of records before the log's begin; return their paths."""

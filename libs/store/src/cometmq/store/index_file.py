@@ -13,12 +13,13 @@ that points at an entry which does not count leads, through the entries, to one 
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
+from cometmq.store.reads import Lookup, Read
 
 HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
@@ -26,6 +27,9 @@ SECONDS_MAX: Final = 0x7FFFFFFF
 
 KeyedRecord: TypeAlias = tuple[str, str, int, int]
 """What the index needs: topic, key, physical offset, store timestamp; one for each key."""
+
+Check: TypeAlias = Callable[[int], Lookup[bool]]
+"""Looks at the record at a physical offset and says whether the search goes on."""
 
 _pack_entry = ENTRY.pack
 
@@ -311,11 +315,12 @@ class IndexFile:
             old.begin_timestamp, end_timestamp, begin_offset, end_offset, used, count
         )
 
-    def _entry(self, number: int) -> tuple[int, int, int, int]:
+    def _entry(self, number: int) -> Lookup[tuple[int, int, int, int]]:
         written = self.written_count
         if number >= written:
             return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
-        return self._file_entry(number)
+        data = yield Read(self.file, self.shape.entry_position(number), ENTRY.size)
+        return ENTRY.unpack(data)
 
     def _file_entry(self, number: int) -> tuple[int, int, int, int]:
         data = self.file.read(self.shape.entry_position(number), ENTRY.size)
@@ -333,31 +338,31 @@ class IndexFile:
         """Yield number and fields of every entry of a file that does not grow."""
         return self._entries(1, self.header.next_number)
 
-    def candidates(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield physical offsets of entries with this hash, newest first.
+    def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
+        """Have the records of entries with this hash checked, newest first.
 
-        Entries know whole seconds only, so a candidate may be up to a second out of range.
+        Return whether the search goes on with older files. Entries know whole seconds only, so
+        a candidate may be up to a second out of range.
         """
         header = self.header
-        if header.next_number <= 1:
-            return
-        number = self.slot(hash_ % self.shape.slot_count)
+        number = yield from self.newest(hash_ % self.shape.slot_count)
         limit = header.next_number
         while 0 < number < limit:
-            entry_hash, offset, seconds, previous = self._entry(number)
+            entry_hash, offset, seconds, previous = yield from self._entry(number)
             stored_ms = header.begin_timestamp + seconds * 1000
             if seconds < 0 or stored_ms + 999 < begin_ms:
-                return
-            if entry_hash == hash_ and stored_ms <= end_ms:
-                yield offset
+                return True
+            if entry_hash == hash_ and stored_ms <= end_ms and not (yield from check(offset)):
+                return False
             limit = number  # an entry only ever points at older ones
             number = previous
+        return True
 
-    def slot(self, slot: int) -> int:
-        """Return the number of a slot's newest entry."""
+    def newest(self, slot: int) -> Lookup[int]:
+        """Find the number of a slot's newest entry."""
         if self._slots is not None:
             return self._slots.values[slot]
-        data = self.file.read(self.shape.slot_position(slot), SLOT_BYTES)
+        data = yield Read(self.file, self.shape.slot_position(slot), SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:

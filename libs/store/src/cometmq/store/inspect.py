@@ -19,6 +19,7 @@ from cometmq.store.index_file import HEADER, IndexHeader
 from cometmq.store.log_scanner import LogScanner, find_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import Parts, build_parts
+from cometmq.store.reads import finish
 from cometmq.store.settings import StoreSettings
 
 
@@ -109,7 +110,7 @@ class StoreView:
 
     def read(self, physical_offset: int) -> MessageRecord | None:
         """Return one record with its body."""
-        return Lookups(self.parts).read_record(physical_offset)
+        return finish(Lookups(self.parts).read_record(physical_offset))
 
 
 def inspect_store(

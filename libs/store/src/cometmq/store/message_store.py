@@ -3,7 +3,7 @@
 
 One thread calls everything in here. Nothing but `open`, `close` and what says so touches a disk
 in a way that can wait: slow work comes out as jobs, which the caller runs on one worker thread,
-one after the other, and hands back.
+one after the other, and hands back; what searches is a `Lookup`, whose reads the caller makes.
 
 A message's way: `put` stages it (`append.py`), `commit` writes all that is staged with one
 write, makes it visible in its queue, adds its keys to the index, tells the listeners, and then
@@ -27,6 +27,7 @@ from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import build_parts
 from cometmq.store.queue_reader import ReadLimits, read_queue
+from cometmq.store.reads import Lookup
 from cometmq.store.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.results import (
@@ -297,26 +298,30 @@ class MessageStore:
         queue_id: int,
         timestamp: int,
         boundary: BoundaryType | None = None,
-    ) -> int:
-        """Return the offset of the message stored nearest to a time; may block."""
+    ) -> Lookup[int]:
+        """Find the offset of the message stored nearest to a time."""
         return self._lookups.offset_by_time(topic, queue_id, timestamp, boundary)
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when a message was stored; -1 if it is not there. May block."""
+    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find where in the log a message is; -1 if it is not there."""
+        return self._lookups.place(topic, queue_id, offset)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find out when a message was stored; -1 if it is not there."""
         return self._lookups.store_time(topic, queue_id, offset)
 
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Return when the oldest message of a queue was stored; -1 without one. May block."""
+    def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
+        """Find out when the oldest message of a queue was stored; -1 without one."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
-    def read_record(self, physical_offset: int) -> MessageRecord | None:
-        """Return the record at an offset that anybody may have made up; may block."""
+    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
+        """Find the record at an offset that anybody may have made up."""
         return self._lookups.read_record(physical_offset)
 
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
-    ) -> QueryResult:
-        """Return messages that hold a key and were stored in this time; may block."""
+    ) -> Lookup[QueryResult]:
+        """Find messages that hold a key and were stored in this time."""
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         return self._lookups.query(topic, key, count_max, begin_ms, end_ms)
 

@@ -20,6 +20,7 @@ from cometmq.store.disk import Disk
 from cometmq.store.dispatcher import tag_and_keys
 from cometmq.store.index_file import IndexFile
 from cometmq.store.inspect import StoreView
+from cometmq.store.reads import finish
 from cometmq.store.settings import StoreSettings
 
 FINDINGS_COUNT_MAX: Final = 1000
@@ -213,8 +214,9 @@ class _Verifier:
                 text = f"entry {number} speaks of offset {offset}, which has no such key"
                 self._note(FindingKind.INDEX_ENTRY_WRONG, file.name, text)
         for slot, number in newest.items():
-            if file.slot(slot) != number:
-                text = f"slot {slot} leads to {file.slot(slot)}, not to {number}"
+            found = finish(file.newest(slot))
+            if found != number:
+                text = f"slot {slot} leads to {found}, not to {number}"
                 self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
         return count
 

@@ -173,7 +173,7 @@ def _delay(
         parts.store,
         DelayLevels.parse(parts.loaded.value.message_delay_level),
         delay_file(str(config / "delayOffset.json")),
-        put=driver.put,
+        driver=driver,
         saver=saver,
         host=store_host,
         log=parts.log,

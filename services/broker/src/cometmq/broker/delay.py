@@ -23,7 +23,6 @@ from cometmq.broker.messages import delivered
 from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.persistence import ConfigSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.errors import StoreError
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage
@@ -31,8 +30,8 @@ from cometmq.runtime.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
+from cometmq.store.reads import Lookup, read_entries
 from cometmq.store.results import PutDone, PutResult, QueryResult
-from cometmq.store.settings import CQ_ENTRY_BYTES
 
 STEP_INTERVAL_MS: Final = 100
 BATCH_COUNT_MAX: Final = 128  # of one level in one step: a backlog must not hold up senders
@@ -60,11 +59,13 @@ class DelayStore(Protocol):
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a consume queue."""
 
-    def read_record(self, physical_offset: int) -> MessageRecord | None:
-        """Return a stored message."""
+    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
+        """Find a stored message."""
 
-    def query(self, topic: str, key: str, count_max: int, begin: int, end: int) -> QueryResult:
-        """Return messages by key."""
+    def query(
+        self, topic: str, key: str, count_max: int, begin: int, end: int
+    ) -> Lookup[QueryResult]:
+        """Find messages by key."""
 
 
 class Due(NamedTuple):
@@ -74,16 +75,40 @@ class Due(NamedTuple):
     message: NewMessage | None
 
 
+class DelayDriver(Protocol):
+    """What delivery needs of who drives the store."""
+
+    def put(self, message: NewMessage, done: PutDone) -> None:
+        """Store a message; `done` is called when its fate is known."""
+
+    def look_up(
+        self,
+        lookup: Lookup[list[Due]],
+        done: Callable[[list[Due]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Run a search, then call `done` with what it found or `failed` with its error."""
+
+
 class _Level:
     """Progress of one level."""
 
-    __slots__ = ("has_failed", "is_unreadable", "marks", "offset", "pending_count", "saved_offset")
+    __slots__ = (
+        "has_failed",
+        "is_reading",
+        "is_unreadable",
+        "marks",
+        "offset",
+        "pending_count",
+        "saved_offset",
+    )
 
     def __init__(self, offset: int) -> None:
         self.offset = offset  # next to deliver
         self.saved_offset = offset  # what the file may say
         self.pending_count = 0  # puts whose result is not known
         self.has_failed = False
+        self.is_reading = False
         self.is_unreadable = False
         self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
 
@@ -97,7 +122,7 @@ class DelayService:
         levels: DelayLevels,
         file: JsonTable[DelayFile],
         *,
-        put: Callable[[NewMessage, PutDone], None],
+        driver: DelayDriver,
         saver: ConfigSaver,
         host: bytes,
         log: Log,
@@ -108,7 +133,7 @@ class DelayService:
         self._store = store
         self._delays = levels
         self._file = file
-        self._put = put
+        self._driver = driver
         self._saver = saver
         self._host = host
         self._log = log
@@ -139,8 +164,8 @@ class DelayService:
     def step(self, now_ms: int) -> None:
         """Deliver what is due, and save the positions whose copies are on disk."""
         for number, level in self._levels.items():
-            if level.pending_count == 0:
-                self._deliver(number, level, now_ms)
+            if level.pending_count == 0 and not level.is_reading:
+                self._read(number, level, now_ms)
         self._mark_flushed()
         if self._is_dirty:
             self.save()
@@ -159,54 +184,56 @@ class DelayService:
         offsets = {number: level.saved_offset for number, level in self._levels.items()}
         return DelayFile({number: offset for number, offset in offsets.items() if offset})
 
-    def _deliver(self, number: int, level: _Level, now_ms: int) -> None:
+    def _read(self, number: int, level: _Level, now_ms: int) -> None:
+        """Find what is due and deliver it, some turns of the loop later if the disk must help."""
         queue = self._store.queue(SCHEDULE_TOPIC, number - 1)
         if queue is None:
             return
         level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
-        level.has_failed = False
-        due = self._readable_due(queue, number, level, now_ms)
+        level.is_reading = True
+        self._driver.look_up(
+            self._due(queue, number, level.offset, now_ms),
+            partial(self._deliver, level),
+            partial(self._note_unreadable, number, level),
+        )
+
+    def _deliver(self, level: _Level, due: list[Due]) -> None:
+        level.is_reading = level.is_unreadable = level.has_failed = False
         for entry in due:
             if entry.message is not None:
                 level.pending_count += 1
         for entry in due:
             if entry.message is not None:
-                self._put(entry.message, partial(self._stored, level, entry.queue_offset + 1))
+                self._driver.put(
+                    entry.message, partial(self._stored, level, entry.queue_offset + 1)
+                )
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
 
-    def _readable_due(
-        self, queue: ConsumeQueue, number: int, level: _Level, now_ms: int
-    ) -> list[Due]:
-        """Return what is due; nothing while the disk cannot read it, which the others survive."""
-        try:
-            due = self._due(queue, number, level.offset, now_ms)
-        except StoreError as error:
-            if not level.is_unreadable:
-                self._log.error("delay.unreadable", level=number, error=describe(error))
-            level.is_unreadable = True
-            return []
-        level.is_unreadable = False
-        return due
+    def _note_unreadable(self, number: int, level: _Level, error: Exception) -> None:
+        """Try again with the next step; the other levels go on."""
+        level.is_reading = False
+        if not level.is_unreadable:
+            self._log.error("delay.unreadable", level=number, error=describe(error))
+        level.is_unreadable = True
 
-    def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> list[Due]:
-        """Return the head of a level as far as it is due."""
-        data = queue.plan(offset, BATCH_COUNT_MAX).read(may_block=True) or b""
+    def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> Lookup[list[Due]]:
+        """Find the head of a level as far as it is due."""
+        data = yield from read_entries(queue.plan(offset, BATCH_COUNT_MAX))
         due_at_most = now_ms + self._delays.delay_ms(number)
         due: list[Due] = []
-        whole = len(data) // CQ_ENTRY_BYTES * CQ_ENTRY_BYTES
-        for physical_offset, size, due_ms in ENTRY.iter_unpack(memoryview(data)[:whole]):
+        for physical_offset, size, due_ms in ENTRY.iter_unpack(data):
             if now_ms < due_ms <= due_at_most:
                 break
             message = None
             if size not in {0, FILLER_SIZE}:
-                message = self._message(physical_offset, due_ms)
+                message = yield from self._message(physical_offset, due_ms)
             due.append(Due(offset, message))
             offset += 1
         return due
 
-    def _message(self, physical_offset: int, due_ms: int) -> NewMessage | None:
-        record = self._store.read_record(physical_offset)
+    def _message(self, physical_offset: int, due_ms: int) -> Lookup[NewMessage | None]:
+        record = yield from self._store.read_record(physical_offset)
         if record is None:
             self._log.warning("delay.record_missing", physical_offset=physical_offset)
             return None
@@ -214,12 +241,14 @@ class DelayService:
         if message is None:
             self._log.warning("delay.topic_missing", physical_offset=physical_offset)
             return None
-        if due_ms <= self._copied_until_ms and self._is_copied(record, message, due_ms):
-            self.skipped_count += 1
-            return None
+        if due_ms <= self._copied_until_ms:
+            is_copied = yield from self._is_copied(record, message, due_ms)
+            if is_copied:
+                self.skipped_count += 1
+                return None
         return message
 
-    def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> bool:
+    def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
         """Tell whether the log holds the delivered copy already.
 
         Clients choose the unique key, so a copy must be the same in all that it carries.
@@ -227,7 +256,7 @@ class DelayService:
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
             return False
-        found = self._store.query(
+        found = yield from self._store.query(
             message.topic, key, QUERY_COUNT_MAX, due_ms, self._copied_until_ms
         )
         return any(

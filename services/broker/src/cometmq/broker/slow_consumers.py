@@ -6,12 +6,12 @@ so that a group counts whether or not it pulls at the moment. Only connected gro
 that is away costs nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from cometmq.broker.consumers import ConsumerGroup
 from cometmq.broker.offsets import Offsets
-from cometmq.store.consume_queue import ConsumeQueue
+from cometmq.store.reads import Lookup
 
 CHECK_INTERVAL_MS: Final = 180_000
 
@@ -19,8 +19,8 @@ CHECK_INTERVAL_MS: Final = 180_000
 class QueueSource(Protocol):
     """What the measurement needs of a store."""
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a consume queue."""
+    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find where in the log a message is, -1 if it is not there."""
 
 
 def slow_groups(
@@ -30,22 +30,24 @@ def slow_groups(
     *,
     log_end: int,
     behind_bytes_max: int,
-) -> Iterator[str]:
-    """Yield the groups with a queue whose next message lies further behind than allowed."""
-    for group in groups:
-        behind = (
-            log_end - position
-            for topic in group.subscriptions
-            for position in _positions(group.name, topic, offsets, store)
-        )
-        if any(size > behind_bytes_max for size in behind):
-            yield group.name
+) -> Lookup[list[str]]:
+    """Find the groups with a queue whose next message lies further behind than allowed."""
+    slow = []
+    for group in list(groups):
+        oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
+        if log_end - oldest > behind_bytes_max:
+            slow.append(group.name)
+    return slow
 
 
-def _positions(group: str, topic: str, offsets: Offsets, store: QueueSource) -> Iterator[int]:
-    """Yield where in the log the group's next messages lie."""
-    for queue_id, offset in offsets.queues(group, topic).items():
-        queue = store.queue(topic, queue_id)
-        entry = None if queue is None else queue.entry(offset)
-        if entry is not None:
-            yield entry.physical_offset
+def _oldest_place(
+    group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
+) -> Lookup[int]:
+    """Find where in the log the first of the group's next messages lies; its end without one."""
+    oldest = log_end
+    for topic in list(group.subscriptions):
+        for queue_id, offset in list(offsets.queues(group.name, topic).items()):
+            place = yield from store.place(topic, queue_id, offset)
+            if place >= 0:
+                oldest = min(oldest, place)
+    return oldest

@@ -3,6 +3,7 @@
 
 Invariants: only the loop calls the store; a thread runs nothing but the closures that the
 store hands out for it (flush, retention, cold reads), and their results come back on the loop.
+A search makes reads that are in memory on the loop, a bounded number of them in one turn.
 
 Hot path: `put` is one call and one test per message; everything else is per batch.
 """
@@ -12,22 +13,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cometmq.remoting.command import Call
-from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
+from cometmq.remoting.command import Call, Peer
+from cometmq.remoting.errors import CometError, Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 from cometmq.store.flush import FlushJob
 from cometmq.store.jobs import Job
 from cometmq.store.message_store import MessageStore
+from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone
 
 T = TypeVar("T")
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
+TURN_READS_MAX: Final = 32  # of one search: with the records decoded some 0.5 ms
 
 
 class Workers(NamedTuple):
@@ -47,6 +51,15 @@ class Workers(NamedTuple):
         """Wait for what was submitted; blocks."""
         for worker in self:
             worker.close()
+
+
+class _Search(NamedTuple):
+    """A lookup under way, and who waits for it."""
+
+    lookup: Lookup[Any]
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+    peer: Peer | None
 
 
 class StoreDriver:
@@ -101,10 +114,7 @@ class StoreDriver:
 
         A read that fails is the answer to the call. Raises SystemBusy when too many wait already.
         """
-        try:
-            future = self._workers.read.submit(job)
-        except Overloaded as error:
-            raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
+        future = self._submit(job)
         self._reads.add(future)
         future.add_done_callback(self._reads.discard)
         future.add_done_callback(partial(self._read, call, done))
@@ -116,6 +126,69 @@ class StoreDriver:
             return
         self._log.warning("read.failed", code=call.code, error=describe(error))
         call.fail(ServerError(describe(error)))
+
+    def look_up(
+        self,
+        lookup: Lookup[T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+        *,
+        peer: Peer | None = None,
+    ) -> None:
+        """Run a search; `done` is called on the loop: at once if all it reads is in memory.
+
+        A search for a peer ends without a word when the connection is gone. `failed` gets
+        the error of a read, or SystemBusy when too many wait already.
+        """
+        self._advance(_Search(lookup, done, failed, peer), None)
+
+    def _advance(self, search: _Search, data: Buffer | None) -> None:
+        """Go on until the search ends, must wait for the disk, or has had its share of a turn."""
+        lookup = search.lookup
+        try:
+            read = next(lookup) if data is None else lookup.send(data)
+            cached = read.cached()
+            for _ in range(TURN_READS_MAX):
+                if cached is None:
+                    break
+                read = lookup.send(cached)
+                cached = read.cached()
+            future = self._later(cached) if cached is not None else self._submit(read.load)
+        except StopIteration as end:
+            found = end.value
+        except CometError as error:
+            search.failed(error)
+            return
+        else:
+            self._reads.add(future)
+            future.add_done_callback(self._reads.discard)
+            future.add_done_callback(partial(self._advanced, search))
+            return
+        search.done(found)
+
+    def _advanced(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
+        if search.peer is not None and not search.peer.is_open:
+            search.lookup.close()
+            future.exception()  # nobody waits for it
+            return
+        error = _error(future)
+        if error is not None:
+            search.lookup.close()
+            search.failed(error)
+        else:
+            self._advance(search, future.result())
+
+    def _submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return self._workers.read.submit(job)
+        except Overloaded as error:
+            raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
+
+    def _later(self, data: Buffer) -> asyncio.Future[Buffer]:
+        """Return what goes on with these bytes in the next turn of the loop."""
+        future: asyncio.Future[Buffer] = self._loop.create_future()
+        future.set_result(data)
+        return future
 
     def tick(self) -> None:
         """Start the flush and the housekeeping that are due; called every 100 ms."""
@@ -135,6 +208,8 @@ class StoreDriver:
         while self._flushing is not None or self._reads or self._jobs:
             flushing = [] if self._flushing is None else [self._flushing]
             await asyncio.wait([*flushing, *self._reads, *self._jobs])
+            if self._is_scheduled:  # by what was read
+                self.commit()
 
     async def settle(self) -> None:
         """Have everything on the disk, unless the disk refuses."""

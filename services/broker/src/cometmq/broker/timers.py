@@ -13,6 +13,7 @@ from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
 from cometmq.broker.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.stats import SAMPLE_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
+from cometmq.runtime.tasks import describe
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 RETRY_SAVE_INTERVAL_MS: Final = 5_000
@@ -63,12 +64,20 @@ def disable_slow_groups(broker: Broker) -> None:
     settings = broker.settings
     if not settings.disable_consume_if_consumer_read_slowly:
         return
-    for name in slow_groups(
+
+    def disable(names: list[str]) -> None:
+        for name in names:
+            if broker.groups.disable(name):
+                broker.log.warning("group.disabled", group=name, reason="reads too far behind")
+
+    def failed(error: Exception) -> None:
+        broker.log.warning("groups.unmeasured", error=describe(error))
+
+    lookup = slow_groups(
         broker.consumers.groups(),
         broker.offsets,
         broker.store,
         log_end=broker.store.commit_log.end,
         behind_bytes_max=settings.consumer_fallbehind_threshold,
-    ):
-        if broker.groups.disable(name):
-            broker.log.warning("group.disabled", group=name, reason="reads too far behind")
+    )
+    broker.driver.look_up(lookup, disable, failed)

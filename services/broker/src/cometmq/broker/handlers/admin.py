@@ -2,9 +2,11 @@
 """Questions and orders of administrators that belong to no single topic or group."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import look_up
 from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
 from cometmq.broker.offsets import OffsetFile
@@ -30,9 +32,11 @@ from cometmq.remoting.commands.admin import (
 )
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, SettingsError
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded
+from cometmq.store.reads import Lookup
 
 
 def refuse_on_slave(broker: Broker) -> None:
@@ -92,14 +96,17 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     )
 
 
-def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> Reply | None:
+def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     """Answer with the figures that tools and dashboards show, once the disk has told its own."""
+
+    def read(oldest: MessageRecord | None) -> None:
+        broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)
 
     def answer(disk: DiskFigures) -> None:
         call.answer(Reply(body=encode_json(KVTable(table=runtime_table(broker, disk)))))
 
-    broker.driver.read(call, lambda: read_disk(broker), answer)
-    return None
+    lookup = broker.store.read_record(broker.store.stats().min_offset)
+    look_up(broker, call, lookup, read)
 
 
 def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
@@ -138,7 +145,7 @@ def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectio
     return Reply(body=encode_json(connections))
 
 
-def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply | None:
+def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
     """Answer how far a group is in its topics, or in the one asked for.
 
     Compatibility: a topic that a connected group no longer subscribes to is left out; a queue
@@ -156,28 +163,24 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> Reply | No
         for queue_id in range(broker.topics.table[topic].read_queue_nums)
     }
 
-    def progress() -> dict[MessageQueue, OffsetPair]:
-        return {
-            queue: OffsetPair(
-                broker_offset=end,
-                consumer_offset=max(0, committed),
-                last_timestamp=stored_ms(broker, queue, committed - 1),
+    def progress() -> Lookup[Reply]:
+        table = {}
+        for queue, (end, committed) in ends.items():
+            last_ms = yield from stored_ms(broker, queue, committed - 1)
+            table[queue] = OffsetPair(
+                broker_offset=end, consumer_offset=max(0, committed), last_timestamp=last_ms
             )
-            for queue, (end, committed) in ends.items()
-        }
+        return Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table)))
 
-    def answer(table: dict[MessageQueue, OffsetPair]) -> None:
-        call.answer(Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table))))
-
-    broker.driver.read(call, progress, answer)
-    return None
+    look_up(broker, call, progress(), lambda reply: reply)
 
 
-def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> int:
-    """Return when a message was stored, 0 without one; may block for the disk."""
+def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
+    """Find out when a message was stored, 0 without one."""
     if offset < 0:
         return 0
-    return max(0, broker.store.store_time(queue.topic, queue.queue_id, offset))
+    found = yield from broker.store.store_time(queue.topic, queue.queue_id, offset)
+    return max(0, found)
 
 
 def _topics_of(broker: Broker, asked: GetConsumeStats) -> list[str]:

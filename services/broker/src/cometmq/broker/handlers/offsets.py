@@ -2,6 +2,7 @@
 """Committed offsets (14, 15) and the ends of queues (29 to 32)."""
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import look_up
 from cometmq.remoting import remarks
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.offsets import (
@@ -19,12 +20,13 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.types import Language
+from cometmq.store.reads import Lookup
 from cometmq.store.results import BoundaryType
 
 
 def query_consumer_offset(
     broker: Broker, call: Call[QueryConsumerOffset]
-) -> QueryConsumerOffsetReply:
+) -> QueryConsumerOffsetReply | None:
     """Return the committed offset; without one, 0 or "not found".
 
     Compatibility: after "not found" the client obeys its consumeFromWhere. RocketMQ answers 0
@@ -37,12 +39,20 @@ def query_consumer_offset(
     committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
     if committed is not None:
         return QueryConsumerOffsetReply(committed)
-    if _starts_at_zero(broker, header, by_old_rule=call.language is Language.CPP):
+    lookup = _starts_at_zero(broker, header, by_old_rule=call.language is Language.CPP)
+    look_up(broker, call, lookup, _without_commit)
+    return None
+
+
+def _without_commit(starts_at_zero: bool) -> QueryConsumerOffsetReply:
+    if starts_at_zero:
         return QueryConsumerOffsetReply(0)
     raise QueryNotFound(remarks.CONSUMER_OFFSET_NOT_FOUND)
 
 
-def _starts_at_zero(broker: Broker, header: QueryConsumerOffset, *, by_old_rule: bool) -> bool:
+def _starts_at_zero(
+    broker: Broker, header: QueryConsumerOffset, *, by_old_rule: bool
+) -> Lookup[bool]:
     """Tell whether a group without an offset must begin with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
@@ -51,22 +61,22 @@ def _starts_at_zero(broker: Broker, header: QueryConsumerOffset, *, by_old_rule:
     if store.min_offset(topic, queue_id) > 0:
         return False
     if by_old_rule or broker.settings.young_queue_starts_at_zero:
-        return _is_in_memory(broker, topic, queue_id)
+        return (yield from _is_in_memory(broker, topic, queue_id))
     if broker.offsets.queues(header.consumer_group, topic):
         return True  # the topic got another queue while the group consumed the others
     age_ms = _subscription_age_ms(broker, header.consumer_group, topic)
     if age_ms is None:
         return False
-    return broker.clock.now_ms() - age_ms <= store.earliest_store_time(topic, queue_id)
+    subscribed_ms = broker.clock.now_ms() - age_ms
+    return subscribed_ms <= (yield from store.earliest_store_time(topic, queue_id))
 
 
-def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> bool:
+def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
     """Tell whether a queue's first message is so young that RocketMQ counts it as in memory."""
-    queue = broker.store.queue(topic, queue_id)
-    entry = None if queue is None else queue.entry(0)
-    if entry is None:
+    physical_offset = yield from broker.store.place(topic, queue_id, 0)
+    if physical_offset < 0:
         return False
-    behind = broker.store.commit_log.end - entry.physical_offset
+    behind = broker.store.commit_log.end - physical_offset
     ratio = broker.settings.access_message_in_memory_max_ratio
     return behind <= broker.memory_bytes * ratio // 100
 
@@ -87,16 +97,14 @@ def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> 
     return OK
 
 
-def search_offset_by_timestamp(
-    broker: Broker, call: Call[SearchOffsetByTimestamp]
-) -> SearchOffsetByTimestampReply:
-    """Return the offset of the message stored nearest to a time."""
+def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestamp]) -> None:
+    """Answer with the offset of the message stored nearest to a time."""
     header = call.header
     boundary = BoundaryType.__members__.get((header.boundary_type or "").upper())
-    offset = broker.store.offset_by_time(
+    lookup = broker.store.offset_by_time(
         header.topic, header.queue_id, header.timestamp, boundary=boundary
     )
-    return SearchOffsetByTimestampReply(offset)
+    look_up(broker, call, lookup, SearchOffsetByTimestampReply)
 
 
 def get_max_offset(broker: Broker, call: Call[GetMaxOffset]) -> GetMaxOffsetReply:
@@ -109,11 +117,7 @@ def get_min_offset(broker: Broker, call: Call[GetMinOffset]) -> GetMinOffsetRepl
     return GetMinOffsetReply(broker.store.min_offset(call.header.topic, call.header.queue_id))
 
 
-def get_earliest_msg_storetime(
-    broker: Broker, call: Call[GetEarliestMsgStoretime]
-) -> GetEarliestMsgStoretimeReply:
-    """Return when the queue's oldest message was stored, -1 without one."""
-    header = call.header
-    return GetEarliestMsgStoretimeReply(
-        broker.store.earliest_store_time(header.topic, header.queue_id)
-    )
+def get_earliest_msg_storetime(broker: Broker, call: Call[GetEarliestMsgStoretime]) -> None:
+    """Answer when the queue's oldest message was stored, -1 without one."""
+    lookup = broker.store.earliest_store_time(call.header.topic, call.header.queue_id)
+    look_up(broker, call, lookup, GetEarliestMsgStoretimeReply)

@@ -5,12 +5,13 @@ Compatibility: the checks are in RocketMQ's order, the remark of an answer is th
 store's status. A pull is held once at most; after its wake-up it is answered with what is there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_codes, tag_filter
+from cometmq.broker.handlers.late import answer
 from cometmq.broker.hold import HeldPull
 from cometmq.broker.messages import MovedQueue, OffsetMoved, moved_event
 from cometmq.remoting import remarks
@@ -20,8 +21,6 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import (
-    CometError,
-    CommandError,
     NoPermission,
     ServerError,
     SubscriptionGroupNotExist,
@@ -32,7 +31,6 @@ from cometmq.remoting.errors import (
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
-from cometmq.runtime.tasks import describe
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
 BROADCASTING: Final = "BROADCASTING"
@@ -66,20 +64,7 @@ def resume(broker: Broker, held: HeldPull) -> None:
     call = held.call
     if not call.peer.is_open:
         return
-    _answer(call, lambda: _pull(broker, call, may_hold=False))
-
-
-def _answer(call: Call[PullMessage], work: Callable[[], Reply | None]) -> None:
-    """Answer outside of the dispatcher: a failing read must not stop what else goes on."""
-    try:
-        reply = work()
-    except CommandError as error:
-        call.fail(error)
-    except CometError as error:
-        call.fail(ServerError(describe(error)))
-    else:
-        if reply is not None:
-            call.answer(reply)
+    answer(call, lambda: _pull(broker, call, may_hold=False))
 
 
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
@@ -183,7 +168,7 @@ def _conclude_later(
     may_hold: bool,
 ) -> None:
     """Finish a pull whose messages had to be read from the disk."""
-    _answer(call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
+    answer(call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
 
 
 def _conclude(

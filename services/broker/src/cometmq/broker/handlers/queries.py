@@ -2,27 +2,29 @@
 """QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): messages by key and by offset id."""
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import look_up
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.queries import QueryMessage, QueryMessageReply, ViewMessageById
 from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.results import QueryResult
 
 
-def query_message(broker: Broker, call: Call[QueryMessage]) -> Reply:
+def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
     """Answer with the messages of a topic that hold a key."""
     header = call.header
     default = broker.settings.default_query_max_num
-    result = broker.store.query(
+    lookup = broker.store.query(
         header.topic,
         header.key,
         default if header.unique_key_query else header.max_num,
         header.begin_timestamp,
         header.end_timestamp,
     )
-    return _found(result)
+    look_up(broker, call, lookup, _found)
 
 
 def _found(result: QueryResult) -> Reply:
@@ -36,9 +38,13 @@ def _found(result: QueryResult) -> Reply:
     return Reply(header=header, body=[stored_bytes(record) for record in result.records])
 
 
-def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> Reply:
+def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
     """Answer with the record at a commit log offset."""
-    record = broker.store.read_record(call.header.offset)
-    if record is None:
-        raise ServerError(remarks.message_not_found(call.header.offset))
-    return Reply(body=stored_bytes(record))
+    offset = call.header.offset
+
+    def viewed(record: MessageRecord | None) -> Reply:
+        if record is None:
+            raise ServerError(remarks.message_not_found(offset))
+        return Reply(body=stored_bytes(record))
+
+    look_up(broker, call, broker.store.read_record(offset), viewed)

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.names import SCHEDULE_TOPIC
+from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.stats import WINDOWS_S
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.versions import CURRENT_VERSION
 from cometmq.store.disk import DiskUsage
 
@@ -40,14 +42,12 @@ class DiskFigures(NamedTuple):
     earliest_ms: int  # when the oldest message was stored; -1 without one
 
 
-def read_disk(broker: Broker) -> DiskFigures:
+def read_disk(settings: BrokerSettings, oldest: MessageRecord | None) -> DiskFigures:
     """Ask the disk; may block, so it belongs on a worker thread."""
-    settings, store = broker.settings, broker.store
     root = Path(settings.store_path_root_dir).expanduser()
     named = settings.store_path_commit_log
     commit_log = Path(named).expanduser() if named else root / "commitlog"
     usage = shutil.disk_usage(commit_log if commit_log.exists() else root)
-    oldest = store.read_record(store.stats().min_offset)
     earliest_ms = -1 if oldest is None else oldest.store_timestamp
     percent = DiskUsage(usage.used, usage.free).percent
     return DiskFigures(commit_log, usage.total, usage.free, percent, earliest_ms)

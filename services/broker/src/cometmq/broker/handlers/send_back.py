@@ -5,6 +5,7 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import look_up
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import retry_topic
 from cometmq.remoting import remarks
@@ -30,10 +31,13 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
     config = broker.topics.create(topic, queue_nums=group.retry_queue_nums, sys_flag=sys_flag)
     if not config.perm & _WRITE:
         raise NoPermission(refusals.topic_send_forbidden(topic))
-    record = broker.store.read_record(header.offset)
-    if record is None:
-        raise ServerError(remarks.send_back_not_found(header.offset))
-    _store_copy(broker, call, group, record)
+
+    def found(record: MessageRecord | None) -> None:
+        if record is None:
+            raise ServerError(remarks.send_back_not_found(header.offset))
+        _store_copy(broker, call, group, record)
+
+    look_up(broker, call, broker.store.read_record(header.offset), found)
     return None
 
 

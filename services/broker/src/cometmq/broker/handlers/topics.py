@@ -3,6 +3,7 @@
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
+from cometmq.broker.handlers.late import look_up
 from cometmq.broker.names import check_topic
 from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting import remarks
@@ -19,6 +20,7 @@ from cometmq.remoting.commands.topics import (
     UpdateAndCreateTopic,
 )
 from cometmq.remoting.errors import ServerError, TopicNotExist
+from cometmq.store.reads import Lookup
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 PERM_MAX = 7
@@ -79,7 +81,7 @@ def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
     return Reply(body=encode_json(config))
 
 
-def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply | None:
+def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
     """Answer with the offsets of each queue and when its last message was stored."""
     topic, store = call.header.topic, broker.store
     config = broker.topics.get(topic)
@@ -94,20 +96,16 @@ def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> Reply
         for queue_id in range(count)
     }
 
-    def stats() -> TopicStats:
-        return TopicStats(
-            offset_table={
-                queue: TopicOffset(
-                    last_update_timestamp=stored_ms(broker, queue, end - 1),
-                    max_offset=end,
-                    min_offset=start,
-                )
-                for queue, (start, end) in ends.items()
-            }
-        )
+    def stats() -> Lookup[Reply]:
+        table = {}
+        for queue, (start, end) in ends.items():
+            last_ms = yield from stored_ms(broker, queue, end - 1)
+            table[queue] = TopicOffset(
+                last_update_timestamp=last_ms, max_offset=end, min_offset=start
+            )
+        return Reply(body=encode_json(TopicStats(offset_table=table)))
 
-    broker.driver.read(call, stats, lambda found: call.answer(Reply(body=encode_json(found))))
-    return None
+    look_up(broker, call, stats(), lambda reply: reply)
 
 
 def _check_changeable(broker: Broker, topic: str) -> None:

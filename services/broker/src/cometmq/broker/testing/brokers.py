@@ -20,12 +20,13 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
-from cometmq.remoting.command import Call, Response
+from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.json_config import JsonTable
+from cometmq.store.reads import Lookup, finish
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import StoreStats
 
@@ -73,15 +74,17 @@ class MemoryStore:
         """Return the offset after a queue's newest message."""
         return self.queues.get((topic, queue_id), (0, 0, -1))[1]
 
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when a message was stored, -1 if it is not there."""
+    def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find out when a message was stored, -1 if it is not there."""
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
+        yield from ()
         return stored_ms if low <= offset < high else -1
 
     confirm_offset = 0
 
-    def read_record(self, physical_offset: int) -> None:
+    def read_record(self, physical_offset: int) -> Lookup[None]:
         """Find no message."""
+        yield from ()
 
     def stats(self) -> StoreStats:
         """Return the figures of an empty store."""
@@ -103,6 +106,17 @@ class MemoryDriver:
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Do the work of the thread now."""
         done(job())
+
+    def look_up(
+        self,
+        lookup: Lookup[T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None],
+        *,
+        peer: Peer | None = None,
+    ) -> None:
+        """Search now."""
+        done(finish(lookup))
 
 
 class MemorySaver:

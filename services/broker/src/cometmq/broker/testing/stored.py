@@ -49,7 +49,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         store,
         DelayLevels.parse(loaded.value.message_delay_level),
         delay_file(str(folder / "config" / "delayOffset.json")),
-        put=broker.driver.put,
+        driver=broker.driver,
         saver=broker.saver,
         host=broker.store_host,
         log=NO_LOG,
