@@ -51,6 +51,17 @@ def found_by_key(rig, key, topic="T"):
     return [record.body for record in finish(rig.store.query(topic, key, 10, 0, 1 << 62)).records]
 
 
+def stopped_store(disk, stop, rounds=3):
+    """Leave a store of 50 messages behind, closed or crashed after some rounds of background jobs."""
+    rig = StoreRig(disk)
+    fill(rig, 50)
+    rig.work(rounds)
+    if stop == "clean":
+        rig.store.close()
+    else:
+        disk.crash()
+
+
 def all_files(disk, folder):
     return {path: bytes(data) for path, data in disk.contents.items() if path.startswith(folder)}
 
@@ -100,13 +111,7 @@ def test_a_crash_before_the_first_checkpoint_scans_everything(disk):
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_deleted_queues_are_built_again(disk, stop):
-    rig = StoreRig(disk)
-    fill(rig, 50)
-    rig.work(3)
-    if stop == "clean":
-        rig.store.close()
-    else:
-        disk.crash()
+    stopped_store(disk, stop)
     disk.remove_tree("/store/consumequeue/T/1")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.QUEUES_LOST
@@ -115,13 +120,7 @@ def test_deleted_queues_are_built_again(disk, stop):
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_deleted_index_is_built_again(disk, stop):
-    rig = StoreRig(disk)
-    fill(rig, 50)
-    rig.work(3)
-    if stop == "clean":
-        rig.store.close()
-    else:
-        disk.crash()
+    stopped_store(disk, stop)
     disk.remove_tree("/store/index")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.INDEX_LOST
@@ -136,12 +135,7 @@ def test_a_deleted_index_is_built_again(disk, stop):
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_log_alone_is_enough(disk, stop):
     """Everything else can be derived: a copy of the commit log opens completely."""
-    rig = StoreRig(disk)
-    fill(rig, 50)
-    if stop == "clean":
-        rig.store.close()
-    else:
-        disk.crash()
+    stopped_store(disk, stop, rounds=0)
     for path in list(disk.contents):
         if not path.startswith(LOG) and path != "/store/abort":
             disk.remove(path)
