@@ -4,31 +4,11 @@ from hypothesis import strategies as st
 
 from cometmq.client.message import MessageExt
 from cometmq.client.process_queue import ProcessQueue
-from cometmq.remoting.bodies.queues import MessageQueue
-
-QUEUE = MessageQueue("T", "a", 0)
+from cometmq.client.testing.messages import QUEUE, message_ext
 
 
 def message(offset: int, body: bytes = b"xy") -> MessageExt:
-    return MessageExt(
-        topic="T",
-        body=body,
-        tag=None,
-        keys=(),
-        properties={},
-        message_id=str(offset),
-        offset_message_id="",
-        queue=QUEUE,
-        queue_offset=offset,
-        physical_offset=0,
-        flag=0,
-        sys_flag=0,
-        reconsume_times=0,
-        born_timestamp=0,
-        born_host="",
-        store_timestamp=0,
-        store_host="",
-    )
+    return message_ext(offset, body)
 
 
 def test_an_empty_queue_commits_where_the_next_pull_begins() -> None:

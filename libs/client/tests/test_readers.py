@@ -5,38 +5,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-import msgspec
 import pytest
 
 from cometmq.client.background import Background
-from cometmq.client.message import MessageExt
 from cometmq.client.offsets import Positions
 from cometmq.client.puller import Pulled, PullStatus
 from cometmq.client.readers import Limits, ReadContext, Reader, Readers
 from cometmq.client.subscriptions import subscription
+from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
-
-QUEUE = MessageQueue("T", "a", 0)
-EMPTY = MessageExt(
-    topic="T",
-    body=b"",
-    tag=None,
-    keys=(),
-    properties={},
-    message_id="",
-    offset_message_id="",
-    queue=QUEUE,
-    queue_offset=0,
-    physical_offset=0,
-    flag=0,
-    sys_flag=0,
-    reconsume_times=0,
-    born_timestamp=0,
-    born_host="",
-    store_timestamp=0,
-    store_host="",
-)
 
 
 class NoMessages:
@@ -131,7 +109,7 @@ async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
     background: Background,
 ) -> None:
     """Offsets of a topic that was made again are lower: the old ones would skip its messages."""
-    message = msgspec.structs.replace(EMPTY, queue_offset=100)
+    message = message_ext(100)
     script = Script(
         [
             Pulled(PullStatus.FOUND, [message], 101, 0, 101),
