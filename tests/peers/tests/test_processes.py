@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.peers.processes import Child, PeerError, wait_until
+from cometmq.peers.processes import Child, PeerError, run_to_end, wait_until
 
 IGNORES_SIGTERM = """
 import signal
@@ -49,6 +49,13 @@ def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
     child.wait_for_log("deaf", 30)
 
     assert child.stop(0.1) == -9
+
+
+def test_a_failed_run_shows_its_output() -> None:
+    """Installers say what they miss; nobody else knows."""
+    command = [sys.executable, "-c", "print('no network'); raise SystemExit(3)"]
+    with pytest.raises(PeerError, match="no network"):
+        run_to_end(command, timeout_s=30)
 
 
 def test_a_condition_that_never_holds_is_an_error() -> None:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ client under the PyPI package `rocketmq`, whose wheel carries `librocketmq.so`."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 from cometmq.peers.maven import cache_entry
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
+from cometmq.peers.processes import run_to_end
 from cometmq.peers.programs import ClientProgram
 
 REQUIREMENT: Final = "rocketmq==0.4.4"
@@ -21,25 +20,11 @@ def client_python() -> Path:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with cache_entry(f"cppclient-{version}") as (folder, complete):
         if not complete:
-            _run([sys.executable, "-m", "venv", str(folder)])
+            run_to_end([sys.executable, "-m", "venv", str(folder)], timeout_s=_INSTALL_TIMEOUT_S)
             pip = [str(folder / "bin" / "python"), "-m", "pip"]
-            _run([*pip, "install", "--quiet", "--no-deps", REQUIREMENT])
+            install = [*pip, "install", "--quiet", "--no-deps", REQUIREMENT]
+            run_to_end(install, timeout_s=_INSTALL_TIMEOUT_S)
     return folder / "bin" / "python"
-
-
-def _run(command: list[str]) -> None:
-    """Run to the end; its output is the error's text."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_INSTALL_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise PeerError(f"{' '.join(command)}:\n{done.stdout}")
 
 
 class CppClient(ClientProgram):

@@ -14,14 +14,10 @@ from typing import Final, Self
 
 from cometmq.peers.java import java_home
 from cometmq.peers.maven import (
-    COPY_GOAL,
     JVM_OPTIONS,
     ROCKETMQ_VERSION,
-    cache_entry,
-    class_path,
     program,
-    run_maven,
-    sources_mark,
+    project_class_path,
 )
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import PeerError
@@ -36,19 +32,7 @@ COMMAND_TIMEOUT_S: Final = 60.0
 
 def client_class_path(version: str) -> str:
     """Class path of our program and the client, built on first use and after a change."""
-    with cache_entry(f"javaclient-{version}-{sources_mark(PROJECT)}") as (folder, complete):
-        if not complete:
-            run_maven(
-                "-f",
-                str(PROJECT / "pom.xml"),
-                f"-Drocketmq.version={version}",
-                f"-Dpeers.build={folder}",
-                "package",
-                COPY_GOAL,
-                f"-DoutputDirectory={folder}",
-                "-DincludeScope=runtime",
-            )
-    return class_path(folder)
+    return project_class_path(PROJECT, version)
 
 
 def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:

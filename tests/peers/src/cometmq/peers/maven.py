@@ -5,14 +5,13 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from cometmq.peers.paths import CACHE, DATA
-from cometmq.peers.processes import PeerError
+from cometmq.peers.processes import PeerError, run_to_end
 
 ROCKETMQ_VERSION: Final = "4.9.4"
 COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -56,17 +55,7 @@ def cache_entry(name: str) -> Iterator[tuple[Path, bool]]:
 
 def run_maven(*arguments: str) -> None:
     """Run Maven in batch mode; its output is the error's text."""
-    done = subprocess.run(
-        [program("mvn"), "-q", "-B", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise PeerError(f"mvn {' '.join(arguments)}:\n{done.stdout}")
+    run_to_end([program("mvn"), "-q", "-B", *arguments], timeout_s=_TIMEOUT_S)
 
 
 def server_class_path(version: str = ROCKETMQ_VERSION) -> str:
@@ -77,6 +66,23 @@ def server_class_path(version: str = ROCKETMQ_VERSION) -> str:
                 "-f",
                 str(DATA / "servers-pom.xml"),
                 f"-Drocketmq.version={version}",
+                COPY_GOAL,
+                f"-DoutputDirectory={folder}",
+                "-DincludeScope=runtime",
+            )
+    return class_path(folder)
+
+
+def project_class_path(project: Path, version: str = ROCKETMQ_VERSION) -> str:
+    """Class path of one of our projects and what it needs; built on first use, after changes."""
+    with cache_entry(f"{project.name}-{version}-{sources_mark(project)}") as (folder, complete):
+        if not complete:
+            run_maven(
+                "-f",
+                str(project / "pom.xml"),
+                f"-Drocketmq.version={version}",
+                f"-Dpeers.build={folder}",
+                "package",
                 COPY_GOAL,
                 f"-DoutputDirectory={folder}",
                 "-DincludeScope=runtime",

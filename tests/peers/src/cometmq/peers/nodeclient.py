@@ -3,13 +3,12 @@
 
 import hashlib
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from cometmq.peers.maven import cache_entry, program
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
+from cometmq.peers.processes import run_to_end
 from cometmq.peers.programs import ClientProgram
 
 PROJECT: Final = ROOT / "tests" / "peers" / "nodeclient"
@@ -25,24 +24,15 @@ def installed_client() -> Path:
         if not complete:
             for name in FILES:
                 shutil.copyfile(PROJECT / name, folder / name)
-            _install_packages(folder)
+            install = [
+                program("npm"),
+                "install",
+                "--no-package-lock",
+                "--ignore-scripts",
+                "--no-audit",
+            ]
+            run_to_end(install, timeout_s=_INSTALL_TIMEOUT_S, cwd=folder)
     return folder / "client.js"
-
-
-def _install_packages(folder: Path) -> None:
-    """`npm install` without a lock file, install scripts or chatter."""
-    done = subprocess.run(
-        [program("npm"), "install", "--no-package-lock", "--ignore-scripts", "--no-audit"],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_INSTALL_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise PeerError(f"npm install:\n{done.stdout}")
 
 
 class NodeClient(ClientProgram):

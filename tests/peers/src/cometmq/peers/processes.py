@@ -30,6 +30,22 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
         pause.wait(POLL_INTERVAL_S)
 
 
+def run_to_end(command: Sequence[str], *, timeout_s: float, cwd: Path | None = None) -> None:
+    """Run a program; if it fails, its output is the error's text."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PeerError(f"{' '.join(command)}:\n{done.stdout}")
+
+
 def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
     """A command prefix that adds variables to the inherited environment."""
     return ["env", *(f"{name}={value}" for name, value in extra.items())] if extra else []

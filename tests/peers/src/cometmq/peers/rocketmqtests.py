@@ -8,14 +8,9 @@ from typing import Final
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.java import java_home
 from cometmq.peers.maven import (
-    COPY_GOAL,
     JVM_OPTIONS,
-    ROCKETMQ_VERSION,
-    cache_entry,
-    class_path,
     program,
-    run_maven,
-    sources_mark,
+    project_class_path,
 )
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import Child
@@ -27,19 +22,7 @@ MAIN_CLASS: Final = "io.cometmq.peers.RunTests"
 
 def tests_class_path() -> str:
     """Class path of the tests and of the class that finds the servers; built on first use."""
-    with cache_entry(f"rocketmqtests-{sources_mark(PROJECT)}") as (folder, complete):
-        if not complete:
-            run_maven(
-                "-f",
-                str(PROJECT / "pom.xml"),
-                f"-Drocketmq.version={ROCKETMQ_VERSION}",
-                f"-Dpeers.build={folder}",
-                "package",
-                COPY_GOAL,
-                f"-DoutputDirectory={folder}",
-                "-DincludeScope=runtime",
-            )
-    return class_path(folder)
+    return project_class_path(PROJECT)
 
 
 def start_tests(cluster: Cluster, classes: Sequence[str], log_path: Path) -> Running:
