@@ -52,7 +52,7 @@ def found_by_key(rig, key, topic="T"):
 
 
 def stopped_store(disk, stop, rounds=3):
-    """Leave a store of 50 messages behind, closed or crashed after some rounds of background jobs."""
+    """Leave a store of 50 messages behind, closed or crashed after rounds of background jobs."""
     rig = StoreRig(disk)
     fill(rig, 50)
     rig.work(rounds)
