@@ -18,8 +18,8 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
-from cometmq.broker.testing.replay import serve
-from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
+from cometmq.broker.testing.replay import Answer, serve
+from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.kv import KVTable
@@ -46,6 +46,23 @@ def name_of(exchange: Exchange) -> str:
 
 def config_change(text: str) -> Call[NoHeader]:
     return Call(25, NoHeader(), body=text.encode(), peer=FakePeer())
+
+
+def client_of(one: Connection) -> Client:
+    """Return the client that an answer names."""
+    language = int(Language[one.language])
+    return Client(FakePeer(one.client_addr), one.client_id, language, one.version, seen_ms=0)
+
+
+def assert_same(answer: Answer, expected: Answer) -> None:
+    """Compare answers whose JSON may have another order."""
+    assert (answer.code, answer.remark, answer.ext) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+    )
+    if expected.code == 0:
+        assert json.loads(answer.body) == json.loads(expected.body)
 
 
 @pytest.mark.parametrize("exchange", exchanges("025-*"), ids=name_of)
@@ -149,20 +166,11 @@ async def test_captured_members_of_groups(exchange: Exchange) -> None:
             subscription_data_set=list(wanted.subscription_table.values()),
         )
         for one in wanted.connection_set:
-            language = int(Language[one.language])
-            peer = FakePeer(one.client_addr)
-            client = Client(peer, one.client_id, language, one.version, seen_ms=0)
-            broker.consumers.register(data, client)
+            broker.consumers.register(data, client_of(one))
 
     answer = await replay(broker, exchange, admin.get_consumer_connection_list)
 
-    assert (answer.code, answer.remark, answer.ext) == (
-        expected.code,
-        expected.remark,
-        expected.ext,
-    )
-    if expected.code == 0:
-        assert json.loads(answer.body) == json.loads(expected.body)
+    assert_same(answer, expected)
 
 
 @pytest.mark.parametrize("exchange", exchanges("204-*"), ids=name_of)
@@ -171,20 +179,11 @@ async def test_captured_members_of_producer_groups(exchange: Exchange) -> None:
     expected = expected_answer(exchange)
     if expected.code == 0:
         for one in decode_json(ProducerConnections, expected.body).connection_set:
-            language = int(Language[one.language])
-            peer = FakePeer(one.client_addr)
-            client = Client(peer, one.client_id, language, one.version, seen_ms=0)
-            broker.producers.register(exchange.request.ext["producerGroup"], client)
+            broker.producers.register(exchange.request.ext["producerGroup"], client_of(one))
 
     answer = await replay(broker, exchange, admin.get_producer_connection_list)
 
-    assert (answer.code, answer.remark, answer.ext) == (
-        expected.code,
-        expected.remark,
-        expected.ext,
-    )
-    if expected.code == 0:
-        assert json.loads(answer.body) == json.loads(expected.body)
+    assert_same(answer, expected)
 
 
 @pytest.mark.parametrize("exchange", exchanges("208-*"), ids=name_of)
