@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 SOURCES: Final = Path(__file__).resolve().parent
@@ -81,12 +80,7 @@ class FirstAnswer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -103,11 +97,6 @@ class Floor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from cometmq.peers.ports import HOST, free_broker_port, free_port
@@ -107,12 +106,7 @@ class Cluster(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill everything that still runs."""
         self.kill()
 

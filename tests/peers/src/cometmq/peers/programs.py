@@ -10,7 +10,6 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cometmq.peers.processes import Child, PeerError
@@ -29,12 +28,7 @@ class Running:
         """The program runs already."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill what still runs."""
         self.kill()
 

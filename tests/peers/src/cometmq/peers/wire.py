@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 GET_BROKER_CLUSTER_INFO: Final = 106
@@ -41,12 +40,7 @@ class Connection:
         """The connection is open already."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self._socket.close()
 

@@ -2,7 +2,6 @@
 """A name server and its brokers in memory, for tests: `async with MemoryCluster() as cluster`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cometmq.client.clock import wall_ms
@@ -132,12 +131,7 @@ class MemoryCluster:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop."""
         await self.stop()
 
