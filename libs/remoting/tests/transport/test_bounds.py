@@ -11,7 +11,13 @@ import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode, Serialization
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
-from cometmq.remoting.errors import ConnectFailed, ConnectionLost, Overloaded, ServerError
+from cometmq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    ServerError,
+    SystemBusy,
+)
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
@@ -356,3 +362,37 @@ async def test_hostile_frames_leave_the_server_whole(
     assert server.stats().handler_failures == 0
     assert server.stats().in_flight == 0
     assert server.stats().protocol_errors > 0
+
+
+async def test_slow_handlers_of_closed_connections_count_until_they_end(
+    start_server: Any, new_client: Any, connect_raw: Any, eventually: Any
+) -> None:
+    """Otherwise somebody who connects again and again piles up tasks."""
+    release = asyncio.Event()
+    started: list[Call[Any]] = []
+
+    async def slow(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        started.append(call)
+        await release.wait()
+        return QueryConsumerOffsetReply(offset=1)
+
+    server, port = await start_server({QUERY: slow}, ServerSettings(in_flight_max=2))
+    for count in (1, 2):
+        _, writer = await connect_raw(port)
+        writer.write(REQUEST)
+        await eventually(lambda count=count: len(started) == count)
+        writer.transport.abort()
+    await eventually(lambda: not server.peers)
+    assert server.stats().in_flight == 0
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+
+    with pytest.raises(SystemBusy):
+        await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    assert len(started) == 2
+    assert server.stats().in_flight == 0
+
+    release.set()
+    await eventually(lambda: not server._tasks)
+    response = await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    assert response.header.offset == 1

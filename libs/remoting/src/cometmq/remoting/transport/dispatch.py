@@ -10,7 +10,7 @@ Hot path
     bench/micro/bench_transport.py.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -98,7 +98,7 @@ class Dispatcher(Generic[ContextT]):
             elif not isinstance(result, Struct):
                 if not call.flag & FLAG_ONEWAY:
                     in_flight += 1
-                self._tasks.spawn(self._finish(call, result), f"remoting-{call.code}")
+                self._start(peer, call, result)
             elif call.flag & FLAG_ONEWAY:
                 continue
             elif call.is_answered:  # by the handler itself, which was counted out
@@ -149,6 +149,19 @@ class Dispatcher(Generic[ContextT]):
                 hook(self._context, call, answer)
             except Exception as error:  # noqa: BLE001  # see the module's head
                 self._failure(call, error)
+
+    def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
+        """Let a slow handler go on as a task; refuse when too many do.
+
+        Handlers of closed connections and of oneway requests are not in flight, but they count
+        here until they end: nobody can pile up tasks by connecting again and again.
+        """
+        if len(self._tasks) < self._in_flight_max[1]:
+            self._tasks.spawn(self._finish(call, work), f"remoting-{call.code}")
+            return
+        if isinstance(work, Coroutine):
+            work.close()  # it has not begun
+        call.answer(self._refusal(peer))
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
         """Wait for a slow handler, and answer with what it returns."""
