@@ -456,3 +456,26 @@ def test_a_failing_disk_fails_one_held_pull_and_no_other(
         answer = last_answer(call)
         assert answer is not None
         assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_pull_that_fails_leaves_the_others_their_answers(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong with one of the pulls that a message wakes."""
+    calls = [hold(broker) for _ in range(3)]
+    get_messages = broker.store.get_messages
+    failures = [KeyError("a bug"), None, DiskError("read", "/store/commitlog/0", errno.EIO)]
+
+    def fail(*args: Any, **fields: Any) -> Any:
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
+        return get_messages(*args, **fields)
+
+    monkeypatch.setattr(broker.store, "get_messages", fail)
+    store(broker, "a")
+
+    answers = [last_answer(call) for call in calls]
+    assert [answer.code for answer in answers if answer is not None] == [1, 0, 1]
+    assert answers[0] is not None
+    assert answers[0].remark == "KeyError: 'a bug'"

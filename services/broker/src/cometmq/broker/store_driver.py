@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cometmq.remoting.command import Call, Peer
-from cometmq.remoting.errors import CometError, Overloaded, ServerError, SystemBusy
+from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.types import Buffer
@@ -156,7 +156,7 @@ class StoreDriver:
             future = self._later(cached) if cached is not None else self._submit(read.load)
         except StopIteration as end:
             found = end.value
-        except CometError as error:
+        except Exception as error:  # noqa: BLE001  # as a job's: its caller must hear of it
             search.failed(error)
             return
         else:

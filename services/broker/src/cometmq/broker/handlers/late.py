@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers given outside of the dispatcher: to what was held, or had to wait for the disk."""
+"""Answers given outside of the dispatcher: to what was held, or had to wait for the disk.
+
+As in the dispatcher any exception is caught: one call's bug is its answer and a log line, and the
+calls that are served in the same turn get theirs.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,17 +19,27 @@ from cometmq.store.reads import Lookup
 T = TypeVar("T")
 
 
-def answer(call: Call[Any], work: Callable[[], Reply | msgspec.Struct | None]) -> None:
-    """Answer with what the work returns; that it fails must not stop what else goes on."""
+def answer(
+    broker: Broker, call: Call[Any], work: Callable[[], Reply | msgspec.Struct | None]
+) -> None:
+    """Answer with what the work returns, or with its failure."""
     try:
         reply = work()
     except CommandError as error:
         call.fail(error)
     except CometError as error:
         call.fail(ServerError(describe(error)))
+    except Exception as error:  # noqa: BLE001  # see the module's head
+        _fail(broker, call, error)
     else:
         if reply is not None:
             call.answer(reply)
+
+
+def _fail(broker: Broker, call: Call[Any], error: Exception) -> None:
+    text = describe(error)
+    broker.log.error("handler.failed", code=call.code, peer=call.peer.address, error=text)
+    call.fail(ServerError(text))
 
 
 def look_up(
@@ -37,7 +51,7 @@ def look_up(
     """Answer with what is made of a search's result: at once if all it reads is in memory."""
 
     def done(found: T) -> None:
-        answer(call, lambda: conclude(found))
+        answer(broker, call, lambda: conclude(found))
 
     def failed(error: Exception) -> None:
         if isinstance(error, CommandError):

@@ -64,7 +64,7 @@ def resume(broker: Broker, held: HeldPull) -> None:
     call = held.call
     if not call.peer.is_open:
         return
-    answer(call, lambda: _pull(broker, call, may_hold=False))
+    answer(broker, call, lambda: _pull(broker, call, may_hold=False))
 
 
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
@@ -168,7 +168,7 @@ def _conclude_later(
     may_hold: bool,
 ) -> None:
     """Finish a pull whose messages had to be read from the disk."""
-    answer(call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
+    answer(broker, call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
 
 
 def _conclude(
