@@ -39,6 +39,13 @@ class Result(NamedTuple):
         """The JSON lines of `consume --json`."""
         return [json.loads(line) for line in self.out.splitlines()]
 
+    def assert_refused(self, status, line):
+        """One line on standard error says why, and nothing else is printed."""
+        assert self.status == status
+        assert self.err.startswith(f"cometmq: {line}")
+        assert self.err.count("\n") == 1
+        assert self.out == ""
+
 
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory):

@@ -172,11 +172,7 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
     ],
 )
 def test_what_cannot_be_done_is_one_line(ask, args, status, line):
-    result = ask(*args)
-    assert result.status == status
-    assert result.err.startswith(f"cometmq: {line}")
-    assert result.err.count("\n") == 1
-    assert result.out == ""
+    ask(*args).assert_refused(status, line)
 
 
 def test_a_failure_in_the_middle_says_how_far_it_came(ask, topic, tmp_path):
