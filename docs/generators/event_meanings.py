@@ -16,6 +16,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection.overflowed": "Closed: the peer did not read, and its answers took too much memory.",
     "connection.refused": "Closed: no frame of the protocol, TLS not as configured, or too many.",
     "connection.stalled": "Closed: answers waited, and the peer read nothing for too long.",
+    "groups.unmeasured": "The disk did not say how far behind groups are; tried again later.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
     "broker.disconnected": "A broker's connection ended; its routes are gone.",

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.producers import Client
-from cometmq.broker.store_driver import TURN_READS_MAX
+from cometmq.broker.store_driver import TURN_BYTES_MAX, TURN_READS_MAX
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
@@ -203,10 +203,10 @@ async def test_slow_groups_are_measured_on_a_worker(broker: Broker, disk: Disk) 
     assert not disabled.consume_enable
 
 
-def endless(reads: list[int]) -> Lookup[None]:
-    file: Any = type("Warm", (), {"read_cached": lambda *_: b"x"})()
+def endless(reads: list[int], size: int = 1) -> Lookup[None]:
+    file: Any = type("Warm", (), {"read_cached": lambda *_: bytes(size)})()
     while len(reads) < 10 * TURN_READS_MAX:
-        yield Read(file, 0, 1)
+        yield Read(file, 0, size)
         reads.append(1)
 
 
@@ -220,6 +220,15 @@ async def test_a_long_search_lets_others_have_their_turn(broker: Broker) -> None
         seen = len(reads)
         await asyncio.sleep(0)
     assert len(reads) == 10 * TURN_READS_MAX
+
+
+async def test_large_reads_end_the_turn_sooner(broker: Broker) -> None:
+    reads: list[int] = []
+    ended: list[None] = []
+    broker.driver.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, pytest.fail)
+    assert len(reads) == 4
+    await broker.driver.drain()
+    assert ended == [None]
 
 
 async def test_a_search_ends_with_its_connection(broker: Broker) -> None:

@@ -32,6 +32,7 @@ T = TypeVar("T")
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
 TURN_READS_MAX: Final = 32  # of one search: with the records decoded some 0.5 ms
+TURN_BYTES_MAX: Final = 1 << 20
 
 
 class Workers(NamedTuple):
@@ -148,8 +149,11 @@ class StoreDriver:
         try:
             read = next(lookup) if data is None else lookup.send(data)
             cached = read.cached()
-            for _ in range(TURN_READS_MAX):
-                if cached is None:
+            read_count = read_bytes = 0
+            while cached is not None and read_count < TURN_READS_MAX:
+                read_count += 1
+                read_bytes += len(cached)
+                if read_bytes > TURN_BYTES_MAX:
                     break
                 read = lookup.send(cached)
                 cached = read.cached()

@@ -36,7 +36,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     now_ms = broker.clock.now_ms
     offsets_ms = broker.settings.flush_consumer_offset_interval
     yield BackgroundStep("store", TICK_INTERVAL_MS, broker.driver.tick)
-    yield BackgroundStep("delay", STEP_INTERVAL_MS, lambda: broker.delay.step(now_ms()))
+    yield BackgroundStep("delay", STEP_INTERVAL_MS, lambda: deliver_delayed(broker))
     yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
     yield BackgroundStep("offsets", offsets_ms, save_offsets)
@@ -45,6 +45,12 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
+
+
+def deliver_delayed(broker: Broker) -> None:
+    """Move messages that are due, unless we stop: the end waits for what was begun."""
+    if not broker.is_stopping:
+        broker.delay.step(broker.clock.now_ms())
 
 
 def expire_pulls(broker: Broker) -> None:
