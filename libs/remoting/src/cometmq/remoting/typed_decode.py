@@ -11,7 +11,7 @@ Hot path
 Compatibility
     Java turns ext texts into numbers and booleans leniently (any text but "true" is false; a
     number may have a plus sign). A required field that is missing is an answer with code 1
-    that names it; the connection stays.
+    that names it, and the connection stays; Java logs it and goes on with null or 0.
 """
 
 import re
