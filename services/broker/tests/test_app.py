@@ -34,7 +34,6 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("enablePropertyFilter", "true"),
         ("aclEnable", "true"),
         ("enableDLegerCommitLog", "true"),
         ("brokerRole", "SLAVE"),
@@ -43,6 +42,10 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 def test_what_is_not_built_is_refused_and_not_ignored(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}={value}"):
         check_settings(settings(**{name: value}).value)
+
+
+def test_a_file_of_rocketmq_with_sql_filters_is_taken() -> None:
+    check_settings(settings(enablePropertyFilter="true").value)
 
 
 def test_the_replication_port_follows_the_main_port_unless_it_is_set() -> None:

@@ -204,13 +204,13 @@ async def test_what_its_user_can_mend_is_one_line_and_exit_2(tmp_path: Path) -> 
             f"listenPort=0\nbindAddress=127.0.0.1\nstorePathRootDir={tmp_path}/store\n"
         )
         (tmp_path / "bad.conf").write_text("listenPort=many\n")
-        (tmp_path / "sql.conf").write_text("enablePropertyFilter=true\n")
+        (tmp_path / "acl.conf").write_text("aclEnable=true\n")
         answers = {
             name: await asyncio.to_thread(run_broker, tmp_path / f"{name}.conf")
-            for name in ("port", "lock", "bad", "sql")
+            for name in ("port", "lock", "bad", "acl")
         }
 
-    expected = {"port": port, "lock": "locked", "bad": "listenPort=many", "sql": "enableProperty"}
+    expected = {"port": port, "lock": "locked", "bad": "listenPort=many", "acl": "aclEnable"}
     for name, word in expected.items():
         assert answers[name].returncode == 2, answers[name].stderr
         line = answers[name].stderr.splitlines()[-1]

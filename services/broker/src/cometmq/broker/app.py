@@ -92,6 +92,8 @@ class BrokerApp:
 
     async def _start(self) -> None:
         settings = self._loaded.value
+        if settings.enable_property_filter:
+            self._log.warning("settings.ineffective", names=["enablePropertyFilter"])
         stack = self._stack
         self._ports = choose_ports(
             settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
@@ -232,8 +234,6 @@ def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
 
 def check_settings(settings: BrokerSettings) -> None:
     """Refuse what this version cannot do, instead of doing something else."""
-    if settings.enable_property_filter:
-        raise SettingsError("enablePropertyFilter=true: SQL92 filters are not supported yet")
     if settings.acl_enable:
         raise SettingsError("aclEnable=true: access control is not supported yet")
     if settings.enable_d_leger_commit_log:

@@ -180,7 +180,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = False
     enable_property_filter: Annotated[
         bool,
-        Meta(description="SQL92 filters; true is refused until they are supported."),
+        Meta(description="Accepted; SQL92 subscriptions are refused until they are supported."),
     ] = False
     filter_support_retry: Annotated[
         bool, Meta(extra=MUTABLE, description="Accepted; SQL92 filters are not supported yet.")
