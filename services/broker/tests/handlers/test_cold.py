@@ -210,10 +210,14 @@ def endless(reads: list[int], size: int = 1) -> Lookup[None]:
         reads.append(1)
 
 
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
+
+
 async def test_a_long_search_lets_others_have_their_turn(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
-    broker.driver.look_up(endless(reads), ended.append, pytest.fail)
+    broker.driver.look_up(endless(reads), ended.append, unexpected)
     seen = 0
     while not ended:
         assert 0 < len(reads) - seen <= TURN_READS_MAX + 1
@@ -225,7 +229,7 @@ async def test_a_long_search_lets_others_have_their_turn(broker: Broker) -> None
 async def test_large_reads_end_the_turn_sooner(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
-    broker.driver.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, pytest.fail)
+    broker.driver.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, unexpected)
     assert len(reads) == 4
     await broker.driver.drain()
     assert ended == [None]
@@ -235,7 +239,7 @@ async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
     peer = FakePeer()
-    broker.driver.look_up(endless(reads), ended.append, pytest.fail, peer=peer)
+    broker.driver.look_up(endless(reads), ended.append, unexpected, peer=peer)
     peer.close()
     await broker.driver.drain()
     assert ended == []
