@@ -60,8 +60,13 @@ compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java brok
 
 .PHONY: bench
 bench: setup ## Side by side with Apache RocketMQ 4.9.4: a table of ratios
-	tests/peers/install
+	tests/peers/install servers
 	$(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: bench-test
+bench-test: setup ## Does the benchmark itself measure what it says?
+	tests/peers/install servers
+	$(BIN)/pytest -q bench/tests
 
 .PHONY: bench-micro
 bench-micro: setup ## Time the hot modules
