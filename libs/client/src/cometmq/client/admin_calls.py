@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one broker is asked: the base of all families of administration."""
+
+from collections.abc import Collection
+from typing import Final, TypeVar
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.transport.client import RemotingClient
+
+T = TypeVar("T")
+
+SUCCESS: Final = (ResponseCode.SUCCESS,)
+
+
+class BrokerCalls:
+    """Asks one broker; every refusal is raised as the CommandError of its code."""
+
+    def __init__(
+        self, remoting: RemotingClient, address: str, *, timeout_ms: int, name: str = ""
+    ) -> None:
+        """Speak to `address`; `name` is what messages say about their broker."""
+        self._remoting = remoting
+        self._timeout_ms = timeout_ms
+        self.address = address
+        self.name = name
+
+    async def invoke(
+        self,
+        code: Code,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        ok: Collection[int] = SUCCESS,
+        timeout_ms: int | None = None,
+    ) -> Response:
+        """Send any request of the catalogue."""
+        return await self._remoting.invoke(
+            self.address, code, header, body, timeout_ms=timeout_ms or self._timeout_ms, ok=ok
+        )
+
+    async def _json(
+        self,
+        type_: type[T],
+        code: Code,
+        header: msgspec.Struct | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> T:
+        return decode_json(type_, (await self.invoke(code, header, timeout_ms=timeout_ms)).body)
