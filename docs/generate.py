@@ -34,6 +34,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
     "cli": Page(DOCS / "reference" / "cli.md", cli.page),
+    "mqadmin": Page(DOCS / "reference" / "mqadmin.md", cli.mqadmin_page),
 }
 
 

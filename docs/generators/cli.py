@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/cli.md: the help page of every command of `cometmq`."""
+"""docs/reference/cli.md and mqadmin.md: the help page of every command of `cometmq`."""
 
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import typer
 
+from cometmq.cli import mqadmin
+from cometmq.cli.lazy import CommandInfo, load_command
 from cometmq.cli.main import COMMANDS
 
 from .markdown import notice, table
@@ -15,18 +16,36 @@ WIDTH: Final = 92
 
 INTRODUCTION: Final = """\
 `cometmq COMMAND --help` prints the same. Exit status: 0 done, 1 failed, 2 wrong usage, settings
-or environment (with one line that says what to change), 130 interrupted.
+or environment (with one line that says what to change), 130 interrupted. The commands of
+RocketMQ's mqadmin are in [mqadmin.md](mqadmin.md).
+"""
+
+
+MQADMIN: Final = """\
+RocketMQ's `mqadmin COMMAND OPTIONS` is `cometmq COMMAND OPTIONS`: the same names, short and long
+options, and the same columns. `--json` prints what scripts can rely on; a command that fails says
+why in one line and has an exit status that is not 0. Those without a counterpart in mqadmin are
+in [cli.md](cli.md).
 """
 
 
 def page() -> str:
-    """Return the reference of the command line."""
-    lines = ["# Command line", "", notice("cli"), "", *INTRODUCTION.split("\n")]
-    rows = ((f"[{name}](#cometmq-{name})", info.help) for name, info in COMMANDS.items())
+    """Return the reference of our own commands."""
+    own = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
+    return _page("Command line", "cli", INTRODUCTION, own)
+
+
+def mqadmin_page() -> str:
+    """Return the reference of the commands that mqadmin has."""
+    return _page("mqadmin's commands", "mqadmin", MQADMIN, mqadmin.COMMANDS)
+
+
+def _page(title: str, name: str, introduction: str, commands: Mapping[str, CommandInfo]) -> str:
+    lines = [f"# {title}", "", notice(name), "", *introduction.split("\n")]
+    rows = ((f"[{name}](#cometmq-{name.lower()})", info.help) for name, info in commands.items())
     lines += table(("command", "what it does"), rows)
-    for name, info in COMMANDS.items():
-        command = typer.main.get_command(import_module(info.module).app)
-        lines += _section(command, f"cometmq {name}")
+    for command, info in commands.items():
+        lines += _section(load_command(command, info), f"cometmq {command}")
     return "\n".join(lines) + "\n"
 
 

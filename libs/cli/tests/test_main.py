@@ -3,13 +3,13 @@
 
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from cometmq.cli import main as cli
+from cometmq.cli import mqadmin
+from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.remoting.errors import RequestTimeout
 
@@ -46,8 +46,8 @@ def test_help_lists_every_command_without_loading_it():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_a_module_with_its_app(name):
-    command = typer.main.get_command(import_module(COMMANDS[name].module).app)
-    assert command.help
+    command = load_command(name, COMMANDS[name])
+    assert command.help.partition("\n")[0] == COMMANDS[name].help or name not in mqadmin.COMMANDS
 
 
 def test_the_version_is_that_of_the_distribution():

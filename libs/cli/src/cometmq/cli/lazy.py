@@ -14,11 +14,24 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class CommandInfo(NamedTuple):
-    """One command: the module whose `app` is it, its line of help, its panel on the help page."""
+    """One command: the module whose `app` has it, its line of help, its panel on the help page."""
 
     module: str
     help: str
     panel: str
+    is_in_family: bool = False
+    """The module's app has several commands, of which one has this name."""
+
+
+def load_command(name: str, info: CommandInfo) -> Any:
+    """Import a command; of a family only the one that is asked for is built."""
+    app: typer.Typer = import_module(info.module).app
+    if info.is_in_family:
+        family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.registered_commands = [it for it in family.registered_commands if it.name == name]
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
 
 
 class LazyGroup(TyperGroup):
@@ -52,6 +65,5 @@ class LazyGroup(TyperGroup):
             self.add_command(self.get_command(ctx, name), name)
         called, command, rest = super().resolve_command(ctx, args)
         if called is not None and command is not None:
-            command = typer.main.get_command(import_module(self.table[called].module).app)
-            command.name = called
+            command = load_command(called, self.table[called])
         return called, command, rest

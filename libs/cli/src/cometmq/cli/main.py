@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.lazy import CommandInfo, LazyGroup
+from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.remoting.errors import CometError
 
 PROGRAMS: Final = "Programs"
@@ -34,6 +35,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
     "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
     "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
+    **MQADMIN_COMMANDS,
 }
 
 
