@@ -68,6 +68,33 @@ async def test_requests_without_reading_stop_being_served(
     await eventually(lambda: not server.peers)
 
 
+async def test_a_flood_is_served_in_portions(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    """Between two portions other connections have their turn; order is kept, none is lost."""
+    loop = asyncio.get_running_loop()
+    portions: list[list[int]] = [[]]
+
+    def next_turn() -> None:
+        if portions[-1]:
+            portions.append([])
+
+    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        if not portions[-1]:
+            loop.call_soon(next_turn)
+        portions[-1].append(call.opaque)
+        return QueryConsumerOffsetReply(offset=0)
+
+    _, port = await start_server({QUERY: query}, ServerSettings(calls_per_turn_max=10))
+    _, writer = await connect_raw(port)
+    flood = [encode_frame(RawCommand(code=QUERY, ext=EXT, opaque=at)) for at in range(1005)]
+    writer.write(b"".join(flood))
+
+    await eventually(lambda: sum(map(len, portions)) == len(flood))
+    assert [opaque for portion in portions for opaque in portion] == list(range(len(flood)))
+    assert max(map(len, portions)) < 20  # the rest of one read and a portion of the next
+
+
 async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:

@@ -5,6 +5,8 @@ Invariants
     Unsent output above high water stops reading *and* serving, so that a peer who does not
     read what it asked for costs at most high water plus the answers it had already been
     promised. Above the hard bound, or when nothing leaves for a while, it is closed.
+    Of what one connection has sent, a bounded number of requests is served in a row. While
+    the rest waits for the next turn of the loop nothing more is read from it.
     All answers of one chunk, and all answers given in one turn of the loop, leave in one write.
 """
 
@@ -43,12 +45,14 @@ class PeerProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
         self._flush_bytes = hub.settings.write_high_water_bytes
+        self._calls_max = hub.settings.calls_per_turn_max
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self._is_dirty = False
         self._is_paused = False
         self._is_deaf = False
+        self._is_behind = False
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -129,11 +133,8 @@ class PeerProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Serve what had to wait, then read on."""
         self._is_paused = False
-        if self._backlog and self._is_open:
-            calls, self._backlog = self._backlog, []
-            self._serve(calls)
-        if not (self._is_paused or self._is_deaf or self._transport.is_closing()):
-            self._transport.resume_reading()
+        self._serve_backlog()
+        self._read_on()
 
     # -- the handlers' side: Peer -----------------------------------------------------------
 
@@ -297,11 +298,38 @@ class PeerProtocol(asyncio.Protocol):
             self.flush()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
-        served = self._dispatcher.serve(self, calls)
+        chunk = calls if len(calls) <= self._calls_max else calls[: self._calls_max]
+        served = self._dispatcher.serve(self, chunk)
         if served < len(calls):
             self._backlog = calls[served:]
+            if served == len(chunk):
+                self._fall_behind()
         if self._connection.out:
             self.flush()
+
+    def _serve_backlog(self) -> None:
+        if self._backlog and self._is_open and not self._is_behind:
+            calls, self._backlog = self._backlog, []
+            self._serve(calls)
+
+    def _fall_behind(self) -> None:
+        """Let other connections have their turn before the rest of this one's requests."""
+        self._is_behind = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._hub.loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._is_behind = False
+        if not self._is_paused:
+            self._serve_backlog()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read again, unless something still speaks against it."""
+        must_wait = self._is_paused and not self._hub.settings.reads_while_unsent
+        if not (must_wait or self._is_deaf or self._is_behind or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> None:
         """Decide by the first byte whether this is a TLS connection."""

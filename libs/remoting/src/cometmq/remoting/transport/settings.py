@@ -59,6 +59,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     reads_while_unsent: bool = False
     """Read on while output above high water waits. Clients do: were both ends to wait until
     the other reads, neither would."""
+    calls_per_turn_max: int = 128
+    """Requests of one connection served in a row; more wait until others had their turn."""
     idle_timeout_ms: int = 120_000
     """How long a connection may carry nothing at all; RocketMQ's value."""
     check_interval_ms: int = 1_000
