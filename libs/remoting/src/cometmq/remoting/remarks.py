@@ -40,6 +40,7 @@ SLAVE_FLUSH_TIMEOUT: Final = "flush data to slave timeout, no more information"
 BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
 TRANSACTION_REFUSED_SUFFIX: Final = "sending transaction message is forbidden"
 NOT_SET: Final = "not set any response code"
+REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is null"
 
 
 def request_not_supported(code: int) -> str:
@@ -200,3 +201,56 @@ def reset_offset_offline(*, group: str, topic: str, timestamp: int) -> str:
         "Consumer not online, so can not reset offset, "
         f"Group: {group} Topic: {topic} Timestamp: {timestamp}"
     )
+
+
+def reset_offset_no_topic(topic: str) -> str:
+    """Answer to a reset of offsets in a topic that the broker does not have."""
+    return f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
+
+
+def reset_offset_no_group(group: str) -> str:
+    """Answer to a reset of offsets of a group that has none in the topic."""
+    return f"THe consumer group <{group}> not exist"
+
+
+def client_too_old(version: str) -> str:
+    """Answer to a reset or a question about offsets that a member of the group cannot serve."""
+    return f"the client does not support this feature. version={version}"
+
+
+def no_consumer_online(group: str) -> str:
+    """Answer to a question about the offsets of a group without clients."""
+    return f"No Any Consumer online in the consumer group: [{group}]"
+
+
+def consumer_not_online(group: str, client_id: str) -> str:
+    """Answer to a request that should go on to a client who is not there."""
+    return f"The Consumer <{group}> <{client_id}> not online"
+
+
+def consumer_too_old(client_id: str, version: str) -> str:
+    """Answer to a request that should go on to a client who does not know it."""
+    return (
+        f"The Consumer <{client_id}> Version <{version}> too low to finish, "
+        "please upgrade it to V3_1_8_SNAPSHOT"
+    )
+
+
+def consumer_timeout(group: str, client_id: str, reason: str) -> str:
+    """Answer to a request that went on to a client who did not answer in time."""
+    return f"consumer <{group}> <{client_id}> Timeout: {reason}"
+
+
+def consumer_call_failed(group: str, client_id: str, reason: str) -> str:
+    """Answer to a request that could not go on to a client."""
+    return f"invoke consumer <{group}> <{client_id}> Exception: {reason}"
+
+
+def reply_channel_missing(client_id: str) -> str:
+    """Answer to a reply whose requester is not connected here."""
+    return f"push reply message fail, channel of <{client_id}> not found."
+
+
+def reply_push_failed(client_id: str) -> str:
+    """Answer to a reply that the requester did not take."""
+    return f"push reply message to {client_id}fail."

@@ -5,6 +5,7 @@ A release is an ordinal of Java's ``MQVersion.Version``: two per release (snapsh
 The gates name the first version whose peers behave differently.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 V3_0_11: Final = 37
@@ -34,3 +35,58 @@ SQL_FILTER_MIN: Final = 232
 
 STANDARD_JSON_ROUTE_MIN: Final = V4_9_4
 """A client that asks for routes (105) in standard JSON; ours are always standard."""
+
+
+_FIRST_NAMES: Final = (
+    "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",
+    "BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL",
+)  # fmt: skip
+"""What came before the pattern of two per release: versions of 3.0.0."""
+
+
+def version_name(ordinal: int) -> str:
+    """Return the name of a version as Java's tools show it, `V4_9_4`."""
+    return _NAMES[max(0, min(ordinal, HIGHER_VERSION))]
+
+
+def _releases() -> Iterator[str]:
+    for patch in range(1, 16):
+        yield f"V3_0_{patch}"
+    for minor in range(1, 10):
+        for patch in range(0 if minor < 3 else 1, 10):
+            yield f"V3_{minor}_{patch}"
+    for number in range(400, 600):
+        yield f"V{number // 100}_{number // 10 % 10}_{number % 10}"
+
+
+_NAMES: Final = (
+    *(f"V3_0_0_{name}" for name in _FIRST_NAMES),
+    *(name for release in _releases() for name in (f"{release}_SNAPSHOT", release)),
+    "HIGHER_VERSION",
+)
+
+_BETA_NAMES: Final = (
+    "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",
+    "BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL",
+)  # fmt: skip
+
+
+def _names() -> Iterator[str]:
+    """Yield the names by ordinal: what preceded 3.0.0, then a snapshot before each release."""
+    for name in _BETA_NAMES:
+        yield f"V3_0_0_{name}"
+    for major, minor in ((major, minor) for major in (3, 4, 5) for minor in range(10)):
+        first = int(major == 3 and minor not in {1, 2})
+        last = 15 if (major, minor) == (3, 0) else 9
+        for patch in range(first, last + 1):
+            yield f"V{major}_{minor}_{patch}_SNAPSHOT"
+            yield f"V{major}_{minor}_{patch}"
+    yield "HIGHER_VERSION"
+
+
+_NAMES: Final = tuple(_names())
+
+
+def version_name(ordinal: int) -> str:
+    """Return the name of a version as RocketMQ prints it; unknown ones are higher than all."""
+    return _NAMES[ordinal] if 0 <= ordinal < len(_NAMES) else _NAMES[-1]
