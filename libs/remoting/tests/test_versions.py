@@ -31,7 +31,7 @@ from cometmq.remoting.versions import (
         (V5_3_3, "V5_3_3"),
         (HIGHER_VERSION, "HIGHER_VERSION"),
         (HIGHER_VERSION + 1, "HIGHER_VERSION"),
-        (-1, "HIGHER_VERSION"),
+        (-1, "V3_0_0_SNAPSHOT"),
     ],
 )
 def test_names_of_ordinals(ordinal: int, name: str) -> None:

@@ -64,29 +64,3 @@ _NAMES: Final = (
     *(name for release in _releases() for name in (f"{release}_SNAPSHOT", release)),
     "HIGHER_VERSION",
 )
-
-_BETA_NAMES: Final = (
-    "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",
-    "BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL",
-)  # fmt: skip
-
-
-def _names() -> Iterator[str]:
-    """Yield the names by ordinal: what preceded 3.0.0, then a snapshot before each release."""
-    for name in _BETA_NAMES:
-        yield f"V3_0_0_{name}"
-    for major, minor in ((major, minor) for major in (3, 4, 5) for minor in range(10)):
-        first = int(major == 3 and minor not in {1, 2})
-        last = 15 if (major, minor) == (3, 0) else 9
-        for patch in range(first, last + 1):
-            yield f"V{major}_{minor}_{patch}_SNAPSHOT"
-            yield f"V{major}_{minor}_{patch}"
-    yield "HIGHER_VERSION"
-
-
-_NAMES: Final = tuple(_names())
-
-
-def version_name(ordinal: int) -> str:
-    """Return the name of a version as RocketMQ prints it; unknown ones are higher than all."""
-    return _NAMES[ordinal] if 0 <= ordinal < len(_NAMES) else _NAMES[-1]
