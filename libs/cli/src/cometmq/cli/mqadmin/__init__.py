@@ -13,14 +13,14 @@ from cometmq.cli.lazy import CommandInfo
 PANEL: Final = "As RocketMQ's mqadmin"
 
 FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
-    "topics": {
+    "cometmq.cli.mqadmin.topics": {
         "updateTopic": "Create a topic, or change it.",
     },
 }
-"""Module of this package -> its commands -> what they do."""
+"""Module -> its commands -> what they do."""
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
-    name: CommandInfo(f"{__name__}.{family}", help_line, PANEL, is_in_family=True)
-    for family, commands in FAMILIES.items()
+    name: CommandInfo(module, help_line, PANEL, is_in_family=True)
+    for module, commands in FAMILIES.items()
     for name, help_line in commands.items()
 }

@@ -7,14 +7,17 @@ A family is a module with `app = Family()` and a function per command:
     def delete_topic(topic: Topic, cluster: ..., namesrv: Namesrv = DEFAULT_NAMESRV, *, ...)
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from cometmq.cli.connecting import wrong_usage
-from cometmq.cli.output import Cell, as_objects, print_json
+from cometmq.cli.output import print_json
+from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin_broker import BrokerAdmin
 
@@ -86,33 +89,66 @@ async def targets(admin: AdminClient, broker: str | None, cluster: str | None) -
 
 
 class Column(NamedTuple):
-    """A column of mqadmin's tables: scripts count on its heading and place."""
+    """A column of mqadmin's tables: scripts count on its heading, its place and its width."""
 
+    key: str
+    """Its name in JSON."""
     title: str
-    width: int
-    decimals: int | None = None
-    """Digits after the point."""
+    form: str
+    """How `%` writes it, with the spaces that follow: `%-32.32s  `."""
+    text: Callable[[Any], Any] = lambda cell: cell
+    """What people read instead of the value."""
+    data: Callable[[Any], Any] = lambda cell: cell
+    """What scripts read instead of the value."""
+
+
+def time_column(key: str, title: str, form: str = "%s", *, with_ms: bool = False) -> Column:
+    """Return a column of moments: this machine's time for people, UTC for scripts."""
+    return Column(key, title, form, lambda moment: local_time(moment, with_ms=with_ms), shown)
+
+
+def local_time(timestamp_ms: int, *, with_ms: bool = False) -> str:
+    """Return a moment as mqadmin writes it; nothing for one that is not known."""
+    if timestamp_ms <= 0:
+        return ""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC).astimezone()
+    text = moment.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{text},{timestamp_ms % 1000:03}" if with_ms else text
 
 
 def print_table(
     columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
+    rows: Iterable[Sequence[Any]],
     *,
     as_json: bool,
     has_heading: bool = True,
 ) -> None:
-    """Print rows as mqadmin does: a heading that begins with #, two spaces between columns."""
+    """Print rows with mqadmin's heading and columns; scripts get a list of objects."""
     if as_json:
-        print_json(as_objects([column.title.removeprefix("#") for column in columns], rows))
+        print_json([to_object(columns, row) for row in rows])
         return
     if has_heading:
-        typer.echo("  ".join(column.title.ljust(column.width) for column in columns).rstrip())
+        cells = (_TITLE.sub(r"%\1s", column.form) % column.title for column in columns)
+        typer.echo("".join(cells).rstrip())
     for row in rows:
-        cells = zip(columns, row, strict=True)
-        typer.echo("  ".join(_shown(column, cell).ljust(column.width) for column, cell in cells))
+        typer.echo(to_line(columns, row))
 
 
-def print_done(text: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
+def to_object(columns: Sequence[Column], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row as scripts get it."""
+    return {column.key: column.data(cell) for column, cell in zip(columns, row, strict=True)}
+
+
+def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
+    """Return a row as people get it; what is not known is left blank."""
+    cells = (
+        _TITLE.sub(r"%\1s", column.form) % "" if cell is None else column.form % column.text(cell)
+        for column, cell in zip(columns, row, strict=True)
+    )
+    return "".join(cells).rstrip()
+
+
+def print_done(text: str, facts: Any, *, as_json: bool) -> None:
     """Say what was done in mqadmin's words; scripts get the facts."""
     if as_json:
         print_json(facts)
@@ -120,11 +156,5 @@ def print_done(text: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
         typer.echo(text)
 
 
-def _shown(column: Column, cell: Cell) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    if isinstance(cell, float) and column.decimals is not None:
-        return f"{cell:.{column.decimals}f}"
-    return str(cell)
+_TITLE: Final = re.compile(r"%(-?\d*)(?:\.\d+)?[dfs]")
+"""The conversion of a cell, of which a heading takes the width."""
