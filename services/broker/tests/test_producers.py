@@ -62,3 +62,40 @@ def test_silence_longer_than_two_minutes_is_noticed() -> None:
 
     assert producers.silent(CLIENT_SILENCE_MS) == set()
     assert producers.silent(CLIENT_SILENCE_MS + 1) == {one}
+
+
+def test_a_client_is_found_until_its_last_group_leaves() -> None:
+    producers, peer = Producers(), FakePeer()
+    producers.register("G", client(peer))
+    producers.register("H", client(peer))
+
+    producers.unregister("G", peer)
+    assert producers.find("c1") is peer
+    producers.unregister("H", peer)
+
+    assert producers.find("c1") is None
+
+
+def test_the_newest_open_connection_of_a_client_counts() -> None:
+    producers, old, new = Producers(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    producers.register("G", client(old))
+    producers.register("G", client(new))
+    assert producers.find("c1") is new
+
+    new.is_open = False
+    assert producers.find("c1") is old
+    new.is_open = True
+    producers.drop(old)
+
+    assert producers.find("c1") is new
+    assert producers.find("c2") is None
+
+
+def test_a_client_that_changes_its_id_is_found_under_the_new_one_only() -> None:
+    producers, peer = Producers(), FakePeer()
+    producers.register("G", client(peer, "old"))
+    producers.register("G", client(peer, "new"))
+
+    assert producers.find("old") is None
+    assert producers.find("new") is peer
+    assert producers.client_count == 1

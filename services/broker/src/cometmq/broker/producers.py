@@ -29,28 +29,39 @@ class Client(msgspec.Struct):
 
 
 class Producers:
-    """group -> connection -> client."""
+    """group -> connection -> client, and where each client id is connected.
+
+    Compatibility: RocketMQ forgets where a client is as soon as one of its groups leaves, or one
+    of its older connections ends; here it is known until its last registration ends.
+    """
 
     def __init__(self) -> None:
         """Start without clients."""
         self._groups: dict[str, dict[Peer, Client]] = {}
         self._joined: dict[Peer, set[str]] = {}
+        self._places: dict[str, dict[Peer, int]] = {}  # client id -> connection -> its groups
 
     def register(self, group: str, client: Client) -> None:
         """Add or refresh a client of the group."""
         clients = self._groups.setdefault(group, {})
         known = clients.get(client.peer)
-        if known is None or known.client_id != client.client_id:
-            clients[client.peer] = client
-            self._joined.setdefault(client.peer, set()).add(group)
-        else:
+        if known is not None and known.client_id == client.client_id:
             known.seen_ms = client.seen_ms
+            return
+        if known is not None:
+            self._leave_place(known)
+        clients[client.peer] = client
+        self._joined.setdefault(client.peer, set()).add(group)
+        places = self._places.setdefault(client.client_id, {})
+        places[client.peer] = places.get(client.peer, 0) + 1
 
     def unregister(self, group: str, peer: Peer) -> None:
         """Remove the connection from the group; the last one removes the group."""
         clients = self._groups.get(group)
-        if clients is None or clients.pop(peer, None) is None:
+        client = None if clients is None else clients.pop(peer, None)
+        if clients is None or client is None:
             return
+        self._leave_place(client)
         if not clients:
             del self._groups[group]
         joined = self._joined[peer]
@@ -76,6 +87,11 @@ class Producers:
         """Return the clients of a group; empty when it is not connected."""
         return list(self._groups.get(group, {}).values())
 
+    def find(self, client_id: str) -> Peer | None:
+        """Return the newest open connection of a client, None when it has none."""
+        places = self._places.get(client_id, {})
+        return next((peer for peer in reversed(places) if peer.is_open), None)
+
     @property
     def group_count(self) -> int:
         """Return the number of connected groups."""
@@ -85,3 +101,12 @@ class Producers:
     def client_count(self) -> int:
         """Return the number of registrations."""
         return sum(map(len, self._groups.values()))
+
+    def _leave_place(self, client: Client) -> None:
+        """Note that a client has one group less on its connection."""
+        places = self._places[client.client_id]
+        places[client.peer] -= 1
+        if not places[client.peer]:
+            del places[client.peer]
+        if not places:
+            del self._places[client.client_id]
