@@ -10,7 +10,8 @@ Invariants
     What the memo answers is what ``parse_ext`` and the conversion would answer. The bytes
     between the values hold every name and every length of the header; if they are those of a
     header that was parsed in full, then all entries begin and end at the same places, and only
-    the three values can differ. Headers in which one of the three occurs twice are not learned.
+    the three values can differ. Headers in which one of the three occurs twice are not learned,
+    nor are signed ones: no two of them have the same bytes between the values.
     The memo is bounded in entries and in the bytes of an entry.
 
 Hot path
@@ -35,6 +36,7 @@ _BORN_TIMESTAMP: Final = _FIELDS.index("g")
 _PROPERTIES: Final = _FIELDS.index("i")
 _QUEUE_ID_DIGITS_MAX: Final = 9  # every number of that length fits 32 bits
 _TIMESTAMP_DIGITS_MAX: Final = 18  # and of that length 64 bits
+_SIGNATURE_ENTRY: Final = b"\x00\x09Signature"
 
 Layout = tuple[int, int, int, int, int, int]
 """Where queue id, born timestamp and properties begin and end."""
@@ -67,8 +69,10 @@ class SendMemo:
 
     def learn(self, head: bytes, position: int, header: SendMessageV2) -> None:
         """Remember a header that was parsed in full, if its three values are usual ones."""
+        if len(head) > HEAD_BYTES_MAX or _SIGNATURE_ENTRY in head:
+            return
         layout = _layout(head, position)
-        if layout is None or len(head) > HEAD_BYTES_MAX:
+        if layout is None:
             return
         a, b, c, d, e, f = layout
         if len(self._known) >= ENTRIES_MAX:
