@@ -21,6 +21,7 @@ from cometmq.client.admin_broker import BrokerAdmin, parse_settings, render_sett
 from cometmq.client.admin_namesrv import NamesrvAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Reply
@@ -107,6 +108,18 @@ BROKER_CALLS: list[tuple[RequestCode, Callable[[BrokerAdmin], Awaitable[Any]]]] 
     (RequestCode.GET_BROKER_RUNTIME_INFO, lambda b: b.runtime_info()),
     (RequestCode.GET_BROKER_CONFIG, lambda b: b.config()),
     (RequestCode.UPDATE_BROKER_CONFIG, lambda b: b.update_config({"a": "b"})),
+    (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, lambda b: b.system_topics()),
+    (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, lambda b: b.clean_expired_queues()),
+    (RequestCode.CLEAN_UNUSED_TOPIC, lambda b: b.clean_unused_topics()),
+    (RequestCode.DELETE_EXPIRED_COMMITLOG, lambda b: b.delete_expired_logs()),
+    (RequestCode.VIEW_BROKER_STATS_DATA, lambda b: b.stats("TOPIC_PUT_NUMS", "T")),
+    (RequestCode.GET_BROKER_CONSUME_STATS, lambda b: b.all_consume_stats()),
+    (RequestCode.GET_ALL_PRODUCER_INFO, lambda b: b.producers()),
+    (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, lambda b: b.put_account(AclAccount("Owner"))),
+    (RequestCode.DELETE_ACL_CONFIG, lambda b: b.delete_account("Owner")),
+    (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, lambda b: b.acl_versions()),
+    (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, lambda b: b.set_white_addresses(["10.*"])),
+    (RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, lambda b: b.acl_config()),
 ]
 
 NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]] = [

@@ -52,18 +52,24 @@ class AdminBase(Client):
         """Return all broker groups and the clusters they belong to."""
         return await self.namesrv.cluster()
 
-    async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters by broker name, of one cluster or of all."""
+    async def broker_groups(self, cluster: str | None = None) -> dict[str, dict[int, BrokerAdmin]]:
+        """Return all brokers by name and id, of one cluster or of all."""
         info = await self.cluster()
         if cluster is not None and cluster not in info.cluster_addr_table:
             raise InvalidArgument(f"there is no cluster {cluster}")
         names = info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster]
-        found = {}
-        for name in sorted(names):
-            address = info.broker_addr_table[name].broker_addrs.get(MASTER_ID)
-            if address is not None:
-                found[name] = self.broker(address, name=name)
-        return found
+        return {
+            name: {
+                broker_id: self.broker(address, name=name)
+                for broker_id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+            }
+            for name in sorted(names)
+        }
+
+    async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
+        """Return the masters by broker name, of one cluster or of all."""
+        groups = await self.broker_groups(cluster)
+        return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
 
     async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
         """Return one broker of each group that has the topic, masters first."""

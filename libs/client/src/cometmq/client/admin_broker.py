@@ -4,18 +4,21 @@
 from collections.abc import Mapping
 from typing import Final
 
+from cometmq.client.admin_broker_acl import BrokerAcl
 from cometmq.client.admin_broker_groups import BrokerGroups
 from cometmq.client.admin_broker_messages import BrokerMessages
+from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.stats import TopicStats
+from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
-from cometmq.remoting.commands import topics
+from cometmq.remoting.commands import admin, topics
 
 DEFAULT_TOPIC: Final = "TBW102"
 
 
-class BrokerAdmin(BrokerGroups, BrokerMessages):
+class BrokerAdmin(BrokerGroups, BrokerMessages, BrokerAcl):
     """Asks and changes one broker; every refusal is raised as the CommandError of its code."""
 
     # -- topics -------------------------------------------------------------------------------
@@ -47,7 +50,43 @@ class BrokerAdmin(BrokerGroups, BrokerMessages):
         header = topics.GetTopicStatsInfo(topic)
         return await self._json(TopicStats, Code.GET_TOPIC_STATS_INFO, header)
 
+    async def system_topics(self) -> list[str]:
+        """Return the topics that the broker keeps for itself."""
+        return (await self._json(TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
+
+    async def clean_unused_topics(self) -> None:
+        """Delete the queues of topics that the broker does not know any more."""
+        await self.invoke(Code.CLEAN_UNUSED_TOPIC)
+
+    # -- figures ------------------------------------------------------------------------------
+
+    async def stats(self, name: str, key: str) -> BrokerStatsData:
+        """Return one statistic of the last minute, hour and day; ServerError without any."""
+        header = admin.ViewBrokerStatsData(name, key)
+        return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
+
+    async def all_consume_stats(
+        self, *, is_order: bool = False, timeout_ms: int | None = None
+    ) -> BrokerConsumeStats:
+        """Return how far all groups of the broker are; it takes long with many."""
+        header = admin.GetBrokerConsumeStats(is_order)
+        return await self._json(
+            BrokerConsumeStats, Code.GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms
+        )
+
+    async def producers(self) -> dict[str, list[ProducerInfo]]:
+        """Return the connected members of all producer groups."""
+        return (await self._json(ProducerTable, Code.GET_ALL_PRODUCER_INFO)).data
+
     # -- the broker itself --------------------------------------------------------------------
+
+    async def clean_expired_queues(self) -> None:
+        """Delete queue files whose messages are gone from the commit log."""
+        await self.invoke(Code.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def delete_expired_logs(self) -> None:
+        """Delete the expired files of the commit log now."""
+        await self.invoke(Code.DELETE_EXPIRED_COMMITLOG)
 
     async def runtime_info(self) -> dict[str, str]:
         """Return figures of the running broker by name."""

@@ -30,6 +30,10 @@ class NamesrvAdmin:
         """The name servers."""
         return self._namesrv.addresses
 
+    def each(self) -> dict[str, "NamesrvAdmin"]:
+        """Return every name server alone, by address."""
+        return {one.addresses[0]: NamesrvAdmin(one) for one in self._namesrv.each()}
+
     # -- routes -------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:

@@ -60,6 +60,13 @@ class Namesrv:
         random.shuffle(self.addresses)
         return True
 
+    def each(self) -> list["Namesrv"]:
+        """Return every name server alone, in the order of their addresses."""
+        return [
+            Namesrv([address], self._remoting, timeout_ms=self._timeout_ms)
+            for address in sorted(self.addresses)
+        ]
+
     async def invoke(
         self,
         code: RequestCode,
