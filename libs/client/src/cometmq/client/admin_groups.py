@@ -1,29 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of consumer groups: their members and offsets at all brokers."""
-
-import msgspec
+"""Administration of consumer groups and their members, at all brokers."""
 
 from cometmq.client.admin_base import AdminBase
 from cometmq.client.message import check_group
-from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.bodies.stats import QueueTimeSpan
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
-
-
-class QueueLag(msgspec.Struct, frozen=True):
-    """How far a group is in one queue."""
-
-    queue: MessageQueue
-    max_offset: int
-    committed_offset: int
-    last_timestamp: int
-    """When the message at the committed offset was stored; 0 if unknown."""
-
-    @property
-    def lag(self) -> int:
-        """Messages that are not consumed yet."""
-        return self.max_offset - self.committed_offset
+from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError
 
 
 class GroupAdmin(AdminBase):
@@ -67,51 +52,59 @@ class GroupAdmin(AdminBase):
             raise ConsumerNotOnline(f"the consumer group <{group}> not online")
         return found
 
-    async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """Return how far a group is in each queue, its retry topic included."""
-        found: dict[MessageQueue, QueueLag] = {}
+    async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
+        """Return the connected members of a producer group; ServerError without any."""
+        found = ProducerConnections()
+        refusal: ServerError | None = None
+        for broker in await self._brokers_of(topic):
+            try:
+                answer = await broker.producer_connections(group)
+            except ServerError as error:
+                refusal = error  # this broker does not know the group: another may
+                continue
+            known = {connection.client_id for connection in found.connection_set}
+            found.connection_set += [c for c in answer.connection_set if c.client_id not in known]
+        if refusal is not None and not found.connection_set:
+            raise refusal
+        return found
+
+    async def consuming_groups(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic, or have an offset in it."""
+        found: set[str] = set()
+        for broker in await self._brokers_of(topic):
+            found.update(await broker.groups_of(topic))
+        return sorted(found)
+
+    async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
+        """Return how old the messages of each queue are, and the one a group consumes."""
+        found: list[QueueTimeSpan] = []
+        for broker in await self._brokers_of(topic):
+            found += await broker.time_spans(topic, group)
+        return found
+
+    async def running_info(
+        self, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Return what a connected consumer says about itself; some broker passes the question on.
+
+        A member may be connected to a part of the brokers only, so each is tried.
+        """
+        refusal: CommandError = ConsumerNotOnline(f"the consumer group <{group}> not online")
         for master in (await self.masters()).values():
             try:
-                stats = await master.consume_stats(group, topic)
-            except (TopicNotExist, ServerError):
-                continue  # the group has consumed nothing here
-            for queue, pair in stats.offset_table.items():
-                found[queue] = QueueLag(
-                    queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp
-                )
-        return [found[queue] for queue in sorted(found)]
+                return await master.running_info(group, client_id, with_stacks=with_stacks)
+            except CommandError as error:
+                refusal = error
+        raise refusal
 
-    # -- offsets ------------------------------------------------------------------------------
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message of a queue."""
-        return await (await self._master_of(queue)).min_offset(queue.topic, queue.queue_id)
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of a queue will get."""
-        return await (await self._master_of(queue)).max_offset(queue.topic, queue.queue_id)
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
-        master = await self._master_of(queue)
-        return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
-
-    async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; None if there is none."""
-        master = await self._master_of(queue)
-        return await master.committed_offset(group, queue.topic, queue.queue_id)
-
-    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a group; connected members do not notice, and overwrite it."""
-        master = await self._master_of(queue)
-        await master.commit_offset(group, queue.topic, queue.queue_id, offset)
-
-    async def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int
-    ) -> dict[MessageQueue, int]:
-        """Move a group that is not connected to a moment in every queue; return the offsets."""
-        moved: dict[MessageQueue, int] = {}
-        for queue in await self.queues(topic):
-            moved[queue] = await self.search_offset(queue, timestamp_ms)
-            await self.commit_offset(group, queue, moved[queue])
-        return moved
+    async def member_offsets(
+        self, topic: str, group: str, *, client_id: str = ""
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return where the connected members of a group are, by client id; they are asked."""
+        found: dict[str, dict[MessageQueue, int]] = {}
+        for broker in await self._brokers_of(topic):
+            for member, offsets in (
+                await broker.member_offsets(topic, group, client_id=client_id)
+            ).items():
+                found.setdefault(member, {}).update(offsets)
+        return found

@@ -4,11 +4,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
 from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, MemoryBroker, pulled
 from cometmq.client.testing.queues import sent_back
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
-from cometmq.remoting.bodies.queues import ConsumerIdList
+from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands import clients, offsets, pull, queries, send
@@ -20,7 +21,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.flags import PullSysFlag, tag_code
 from cometmq.remoting.message.properties import PropertyKey, property_value
-from cometmq.remoting.message.record import NewMessage, decode_record
+from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.transport.dispatch import Handler
 
 RECONSUME_TIMES_MAX: Final = 16
@@ -157,14 +158,9 @@ def search_offset_by_timestamp(
     broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
 ) -> offsets.SearchOffsetByTimestampReply:
     """Return the first offset stored at a moment or later."""
-    header, queues = call.header, broker.queues
-    begin = queues.min_offset(header.topic, header.queue_id)
-    end = queues.max_offset(header.topic, header.queue_id)
-    stored = queues.read(header.topic, header.queue_id, begin, end - begin)
-    for offset, record in enumerate(stored, begin):
-        if decode_record(record).store_timestamp >= header.timestamp:
-            return offsets.SearchOffsetByTimestampReply(offset)
-    return offsets.SearchOffsetByTimestampReply(end)
+    header = call.header
+    queue = MessageQueue(header.topic, broker.name, header.queue_id)
+    return offsets.SearchOffsetByTimestampReply(offset_at(broker, queue, header.timestamp))
 
 
 def view_message_by_id(broker: MemoryBroker, call: Call[queries.ViewMessageById]) -> Reply:
@@ -205,4 +201,5 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
     RequestCode.QUERY_MESSAGE: query_message,
     RequestCode.CHECK_CLIENT_CONFIG: lambda _broker, _call: OK,
+    **ADMIN_HANDLERS,
 }

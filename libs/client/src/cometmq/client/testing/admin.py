@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker in memory answers to tools that look after groups and offsets."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cometmq.client.testing.broker import MemoryBroker
+from cometmq.remoting.bodies.connections import (
+    Connection,
+    ConsumerConnections,
+    ProducerConnections,
+)
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.offsets import QueueOffsetTable
+from cometmq.remoting.bodies.queues import GroupList, MessageQueue
+from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset, TopicStats
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands import admin, callbacks, topics
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.transport.dispatch import Handler
+
+
+def get_consumer_connection_list(
+    broker: MemoryBroker, call: Call[admin.GetConsumerConnectionList]
+) -> Reply:
+    """Say who is in a consumer group, and what they subscribe to."""
+    group = call.header.consumer_group
+    members = broker.groups.get(group)
+    if not members:
+        raise ConsumerNotOnline(f"the consumer group[{group}] not online")
+    found = ConsumerConnections(
+        [Connection(peer.address, client_id) for client_id, (peer, _) in members.items()]
+    )
+    for _, data in members.values():
+        found.consume_from_where = data.consume_from_where
+        found.consume_type = data.consume_type
+        found.message_model = data.message_model
+        found.subscription_table |= {wanted.topic: wanted for wanted in data.subscription_data_set}
+    return Reply(body=encode_json(found))
+
+
+def get_producer_connection_list(
+    broker: MemoryBroker, call: Call[admin.GetProducerConnectionList]
+) -> Reply:
+    """Say who is in a producer group."""
+    group = call.header.producer_group
+    if group not in broker.producers:
+        raise ServerError(f"the producer group[{group}] not exist")
+    members = [Connection(client_id=client_id) for client_id in sorted(broker.producers[group])]
+    return Reply(body=encode_json(ProducerConnections(members)))
+
+
+def get_topic_stats_info(broker: MemoryBroker, call: Call[topics.GetTopicStatsInfo]) -> Reply:
+    """Return begin and end of each queue."""
+    topic = call.header.topic
+    table = {
+        queue: TopicOffset(
+            max_offset=broker.queues.max_offset(topic, queue.queue_id),
+            min_offset=broker.queues.min_offset(topic, queue.queue_id),
+        )
+        for queue in _queues(broker, topic)
+    }
+    return Reply(body=encode_json(TopicStats(table)))
+
+
+def get_consume_stats(broker: MemoryBroker, call: Call[admin.GetConsumeStats]) -> Reply:
+    """Say how far a group is in the topics that it has an offset in."""
+    header = call.header
+    known = {topic for group, topic, _ in broker.offsets if group == header.consumer_group}
+    wanted = known if header.topic is None else known & {header.topic}
+    table = {
+        queue: OffsetPair(
+            broker.queues.max_offset(topic, queue.queue_id),
+            broker.offsets.get((header.consumer_group, topic, queue.queue_id), 0),
+        )
+        for topic in sorted(wanted)
+        for queue in _queues(broker, topic)
+    }
+    return Reply(body=encode_json(ConsumeStats(offset_table=table)))
+
+
+def query_topic_consume_by_who(
+    broker: MemoryBroker, call: Call[admin.QueryTopicConsumeByWho]
+) -> Reply:
+    """Return the groups that consume a topic, or have an offset in it."""
+    topic = call.header.topic
+    groups = {group for group, name, _ in broker.offsets if name == topic}
+    for group, members in broker.groups.items():
+        for _, data in members.values():
+            if any(wanted.topic == topic for wanted in data.subscription_data_set):
+                groups.add(group)
+    return Reply(body=encode_json(GroupList(sorted(groups))))
+
+
+def invoke_broker_to_reset_offset(
+    broker: MemoryBroker, call: Call[admin.InvokeBrokerToResetOffset]
+) -> Reply:
+    """Have the members of a group continue at a moment."""
+    header = call.header
+    members = broker.groups.get(header.group)
+    if not members:
+        raise ConsumerNotOnline(f"Consumer not online, so can not reset offset, {header.group}")
+    table: dict[MessageQueue, int] = {}
+    for queue in _queues(broker, header.topic):
+        committed = broker.offsets.get((header.group, header.topic, queue.queue_id), 0)
+        wanted = offset_at(broker, queue, header.timestamp)
+        table[queue] = wanted if header.is_force or wanted < committed else committed
+    body = encode_json(QueueOffsetTable(table))
+    passed_on = callbacks.ResetConsumerClientOffset(
+        header.topic, header.group, header.timestamp, header.is_force
+    )
+    for peer, _ in members.values():
+        peer.send(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, passed_on, body)
+    return Reply(body=body)
+
+
+def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
+    count = broker.queues.queue_counts.get(topic)
+    if count is None:
+        raise TopicNotExist(f"topic[{topic}] not exist")
+    return [MessageQueue(topic, broker.name, number) for number in range(count)]
+
+
+def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
+    """Return the first offset stored at a moment or later; -1 is the end."""
+    place = (queue.topic, queue.queue_id)
+    begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)
+    if timestamp_ms >= 0:
+        for offset, record in enumerate(broker.queues.read(*place, begin, end - begin), begin):
+            if decode_record(record).store_timestamp >= timestamp_ms:
+                return offset
+    return end
+
+
+ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connection_list,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connection_list,
+    RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats_info,
+    RequestCode.GET_CONSUME_STATS: get_consume_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: query_topic_consume_by_who,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: invoke_broker_to_reset_offset,
+}
