@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admin clients: what concerns several brokers; `broker()` and `namesrv` speak to one kind."""
 
-from cometmq.client.admin_groups import GroupAdmin
 from cometmq.client.admin_messages import MessageAdmin
-from cometmq.client.admin_offsets import OffsetAdmin, QueueLag
+from cometmq.client.admin_offsets import QueueLag, Rollback
 from cometmq.client.admin_topics import TopicAdmin
+from cometmq.client.admin_tracks import MessageTrack, TrackAdmin, TrackType
 
-__all__ = ["AdminClient", "QueueLag"]
+__all__ = ["AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
 
 
-class AdminClient(TopicAdmin, GroupAdmin, OffsetAdmin, MessageAdmin):
+class AdminClient(TopicAdmin, TrackAdmin, MessageAdmin):
     """Looks after topics, groups, offsets, brokers and name servers."""

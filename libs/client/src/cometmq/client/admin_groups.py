@@ -49,7 +49,7 @@ class GroupAdmin(AdminBase):
             known = {connection.client_id for connection in found.connection_set}
             found.connection_set += [c for c in answer.connection_set if c.client_id not in known]
         if found is None:
-            raise ConsumerNotOnline(f"the consumer group <{group}> not online")
+            raise ConsumerNotOnline(f"the consumer group[{group}] not online")
         return found
 
     async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
@@ -89,7 +89,7 @@ class GroupAdmin(AdminBase):
 
         A member may be connected to a part of the brokers only, so each is tried.
         """
-        refusal: CommandError = ConsumerNotOnline(f"the consumer group <{group}> not online")
+        refusal: CommandError = ConsumerNotOnline(f"the consumer group[{group}] not online")
         for master in (await self.masters()).values():
             try:
                 return await master.running_info(group, client_id, with_stacks=with_stacks)
