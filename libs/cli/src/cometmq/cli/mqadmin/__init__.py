@@ -15,6 +15,17 @@ PANEL: Final = "As RocketMQ's mqadmin"
 FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     "cometmq.cli.mqadmin.topics": {
         "updateTopic": "Create a topic, or change it.",
+        "updateTopicPerm": "Change what clients may do with a topic.",
+        "deleteTopic": "Delete a topic with its messages from brokers and name servers.",
+        "topicRoute": "Show which brokers have a topic, as clients see it.",
+        "topicStatus": "Show begin, end and last message of each queue of a topic.",
+        "topicClusterList": "List the clusters that have a topic.",
+        "topicList": "List the topics.",
+    },
+    "cometmq.cli.mqadmin.topic_queues": {
+        "updateOrderConf": "Show, set or delete which queues an ordered topic keeps when brokers"
+        " change.",
+        "allocateMQ": "Show how consumers would share the queues of a topic.",
     },
 }
 """Module -> its commands -> what they do."""

@@ -20,6 +20,7 @@ from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.errors import BrokerMissing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,6 +84,24 @@ async def targets(admin: AdminClient, broker: str | None, cluster: str | None) -
     if broker is not None:
         return [admin.broker(broker)]
     return list((await admin.masters(cluster)).values())
+
+
+async def all_targets(
+    admin: AdminClient, broker: str | None, cluster: str | None
+) -> list[BrokerAdmin]:
+    """Return the broker at an address, or masters and slaves of a cluster."""
+    if broker is not None:
+        return [admin.broker(broker)]
+    groups = await admin.broker_groups(cluster)
+    return [member for group in groups.values() for member in group.values()]
+
+
+async def broker_name_of(admin: AdminClient, address: str) -> str:
+    """Return the name under which the broker at an address is registered."""
+    for name, group in (await admin.broker_groups()).items():
+        if any(member.address == address for member in group.values()):
+            return name
+    raise BrokerMissing(f"no broker is registered with the address {address}")
 
 
 # -- what to print ----------------------------------------------------------------------------
