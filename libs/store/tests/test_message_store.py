@@ -167,6 +167,40 @@ def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
     assert result.size == sum(map(len, records))
 
 
+def test_a_batch_may_be_of_several_queues(rig):
+    """A unit is in the log as a whole: what a commit of a transaction needs."""
+    results: list[PutResult] = []
+    rig.put(make_message("U"))
+    unit = [
+        make_message("T", body=b"a"),
+        make_message("U", body=b"b"),
+        make_message("T", body=b"c"),
+    ]
+    rig.store.put_batch(unit, results.append)
+    rig.store.commit()
+    assert results[0].status is PutStatus.PUT_OK
+    assert bodies(rig, "T") == [b"a", b"c"]
+    assert bodies(rig, "U")[1:] == [b"b"]
+    records = (
+        rig.store.get_messages("T", 0, 0, 32).records
+        + rig.store.get_messages("U", 0, 1, 32).records
+    )
+    offsets = sorted(decode_record(r).physical_offset for r in records)
+    assert offsets[0] == results[0].physical_offset
+    assert [decode_record(r).queue_offset for r in records] == [0, 1, 1]
+    assert rig.store.commit_log.end - offsets[0] == sum(map(len, records)) == results[0].size
+
+
+def test_nothing_of_a_batch_is_stored_if_one_message_cannot_be(rig):
+    results: list[PutResult] = []
+    rig.store.put_batch([make_message("T"), make_message("a/b")], results.append)
+    rig.store.put_batch([make_message("T"), make_message("U", body=bytes(4096))], results.append)
+    rig.store.commit()
+    assert [result.status for result in results] == [PutStatus.MESSAGE_ILLEGAL] * 2
+    assert rig.store.commit_log.end == 0
+    assert rig.put(make_message("T")).queue_offset == 0
+
+
 def test_a_batch_never_spans_two_files(rig):
     while rig.store.commit_log.end < 3500:
         rig.put(make_message(body=bytes(100)))

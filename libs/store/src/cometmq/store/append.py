@@ -111,7 +111,7 @@ class Appender:
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Remember messages of one queue, which are stored side by side or not at all."""
+        """Remember messages, of any queues, that are stored side by side or not at all."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
@@ -211,36 +211,39 @@ class Appender:
             self._staged_count += 1
 
     def _stage_batch(self, messages: tuple[NewMessage, ...], done: PutDone) -> None:
-        """Stage messages of one queue as a unit: all in one file, with consecutive offsets."""
-        first = messages[0]
-        queue = self._queues.get((first.topic, first.queue_id)) or self._new_queue(first)
-        is_legal = all(
+        """Stage messages as a unit: side by side in one file, those of a queue in their order."""
+        queues = [
+            self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
+            for message in messages
+        ]
+        known = [queue for queue in queues if queue is not None]
+        is_legal = len(known) == len(messages) and all(
             len(message.body) <= self._body_bytes_max
             and len(message.properties) <= PROPERTIES_CHARS_MAX
             for message in messages
         )
-        if queue is None or not is_legal:
+        if not is_legal:
             done(PutResult(PutStatus.MESSAGE_ILLEGAL))
             return
         try:
             size = sum(map(record_size, messages))
             if self._end + size + BLANK_BYTES_MIN > self._file_end:
                 self._roll_for(size)
-            records = _encode_batch(messages, queue.next_offset, self._end, self._now_ms)
+            records = _encode_batch(messages, known, self._end, self._now_ms)
         except (ValueError, struct.error):
             done(PutResult(max(map(_status_of_unencodable, messages))))
             return
-        result = PutResult(PutStatus.PUT_OK, self._end, size, queue.next_offset, self._now_ms)
-        result.message_id = ",".join(self._place_batch(messages, records, queue))
-        self._results.append((done, first.wait, result))
+        result = PutResult(PutStatus.PUT_OK, self._end, size, known[0].next_offset, self._now_ms)
+        result.message_id = ",".join(self._place_batch(messages, records, known))
+        self._results.append((done, messages[0].wait, result))
 
     def _place_batch(
-        self, messages: tuple[NewMessage, ...], records: list[bytes], queue: ConsumeQueue
+        self, messages: tuple[NewMessage, ...], records: list[bytes], queues: list[ConsumeQueue]
     ) -> list[str]:
         """Place encoded records; return their ids."""
         message_ids = []
         now_ms = self._now_ms
-        for message, record in zip(messages, records, strict=True):
+        for message, record, queue in zip(messages, records, queues, strict=True):
             offset = self._end
             message_ids.append(offset_message_id(message.store_host, offset))
             if queue.stage(offset, len(record), message.tag_code, now_ms):
@@ -282,11 +285,17 @@ def undo(batch: Batch) -> None:
 
 
 def _encode_batch(
-    messages: Sequence[NewMessage], queue_offset: int, physical_offset: int, now_ms: int
+    messages: Sequence[NewMessage],
+    queues: Sequence[ConsumeQueue],
+    physical_offset: int,
+    now_ms: int,
 ) -> list[bytes]:
     records = []
-    for index, message in enumerate(messages):
-        record = encode_record(message, queue_offset + index, physical_offset, now_ms)
+    next_offsets: dict[ConsumeQueue, int] = {}
+    for message, queue in zip(messages, queues, strict=True):
+        queue_offset = next_offsets.get(queue, queue.next_offset)
+        record = encode_record(message, queue_offset, physical_offset, now_ms)
+        next_offsets[queue] = queue_offset + 1
         physical_offset += len(record)
         records.append(record)
     return records

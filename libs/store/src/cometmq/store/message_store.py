@@ -156,7 +156,7 @@ class MessageStore:
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of one queue as a unit with one answer."""
+        """Stage messages, of any queues, as a unit: side by side, or none; with one answer."""
         self._appender.put_batch(messages, done)
 
     @property
@@ -367,6 +367,11 @@ class MessageStore:
     def is_writable(self) -> bool:
         """Whether puts are taken now."""
         return self.write_state.is_writable
+
+    @property
+    def put_count(self) -> int:
+        """Messages stored since the start."""
+        return self._counters.put_count
 
     @property
     def waiting_put_count(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from cometmq.broker.put_times import PutTimes
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
@@ -86,8 +87,11 @@ class StoreDriver:
         self._reads: set[asyncio.Future[Any]] = set()
         self._jobs: set[asyncio.Future[None]] = set()
         self.commit_count = 0
+        self.put_times = PutTimes()
         self.waiting_count = 0
         """Sends that wait until their bytes are on the disk, as of the last commit or flush."""
+        self._waiting_since_ms: int | None = None  # the oldest that no sync under way serves
+        self._flushing_since_ms: int | None = None  # the oldest that the sync under way serves
 
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Store a message with those of this turn; `done` is called when its fate is known."""
@@ -96,7 +100,7 @@ class StoreDriver:
             self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Store messages of one queue side by side or not at all."""
+        """Store messages, of any queues, side by side or not at all."""
         self._store.put_batch(messages, done)
         self._schedule()
 
@@ -104,9 +108,17 @@ class StoreDriver:
         """Write what is staged, wake held pulls, let the answers leave."""
         self._is_scheduled = False
         self.commit_count += 1
-        self._store.commit()
+        store = self._store
+        put_count = store.put_count
+        started_ms = self._clock.monotonic_ms()
+        store.commit()
+        self.waiting_count = store.waiting_put_count
+        if not self.waiting_count:
+            elapsed_ms = self._clock.monotonic_ms() - started_ms
+            self.put_times.add(elapsed_ms, store.put_count - put_count)
+        elif self._waiting_since_ms is None:
+            self._waiting_since_ms = started_ms
         self.after_commit()
-        self.waiting_count = self._store.waiting_put_count
         if self.waiting_count:
             self._flush()
 
@@ -203,6 +215,18 @@ class StoreDriver:
             future.add_done_callback(self._jobs.discard)
             future.add_done_callback(partial(self._job_ended, job))
 
+    @property
+    def read_count(self) -> int:
+        """Reads and searches under way."""
+        return len(self._reads)
+
+    def head_wait_ms(self) -> int:
+        """Return how long the oldest send waits for the disk."""
+        since_ms = self._flushing_since_ms
+        if since_ms is None:
+            since_ms = self._waiting_since_ms
+        return 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+
     async def drain(self) -> None:
         """Write everything that was put; wait until reads and those who wait are answered.
 
@@ -234,14 +258,20 @@ class StoreDriver:
             return
         job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
         if job is not None:
+            self._flushing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
             self._flushing = self._workers.flush.submit(job.run)
             self._flushing.add_done_callback(partial(self._flushed, job))
 
     def _flushed(self, job: FlushJob, future: asyncio.Future[None]) -> None:
         self._flushing = None
+        waiting_count = self.waiting_count
         self._store.flush_done(job, _error(future))
-        self.after_commit()
         self.waiting_count = self._store.waiting_put_count
+        if self._flushing_since_ms is not None:
+            elapsed_ms = self._clock.monotonic_ms() - self._flushing_since_ms
+            self.put_times.add(elapsed_ms, waiting_count - self.waiting_count)
+            self._flushing_since_ms = None
+        self.after_commit()
         if self.waiting_count:
             self._flush()
 
