@@ -27,6 +27,26 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         " change.",
         "allocateMQ": "Show how consumers would share the queues of a topic.",
     },
+    "cometmq.cli.mqadmin.brokers": {
+        "updateBrokerConfig": "Change a setting of running brokers.",
+        "getBrokerConfig": "Show the settings of brokers.",
+        "brokerStatus": "Show what running brokers tell about themselves.",
+        "brokerConsumeStats": "Show how far all groups are at a broker.",
+        "producer": "Show the connected members of all producer groups of a broker.",
+        "cleanExpiredCQ": "Delete queue files whose messages are gone; of all brokers without -b"
+        " and -c.",
+        "cleanUnusedTopic": "Delete queues of topics that are gone; of all brokers without -b and"
+        " -c.",
+        "deleteExpiredCommitLog": "Delete expired log files now; of all brokers without -b and -c.",
+    },
+    "cometmq.cli.mqadmin.namesrvs": {
+        "updateKvConfig": "Set a value at every name server.",
+        "deleteKvConfig": "Delete a value at every name server.",
+        "wipeWritePerm": "Let nobody send to a broker: for its maintenance.",
+        "addWritePerm": "Let clients send to a broker again.",
+        "getNamesrvConfig": "Show the settings of every name server.",
+        "updateNamesrvConfig": "Change a setting of every name server.",
+    },
 }
 """Module -> its commands -> what they do."""
 

@@ -7,10 +7,11 @@ A family is a module with `app = Family()` and a function per command:
     def delete_topic(topic: Topic, cluster: ..., namesrv: Namesrv = DEFAULT_NAMESRV, *, ...)
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand
@@ -21,7 +22,9 @@ from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin_broker import BrokerAdmin
 from cometmq.client.errors import BrokerMissing
+from cometmq.remoting.errors import CometError
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 TrueFalse = Literal["true", "false"]
@@ -94,6 +97,33 @@ async def all_targets(
         return [admin.broker(broker)]
     groups = await admin.broker_groups(cluster)
     return [member for group in groups.values() for member in group.values()]
+
+
+async def ask_each(
+    brokers: Sequence[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
+) -> tuple[dict[str, T], dict[str, CometError]]:
+    """Ask all brokers at once; return answers and failures by address."""
+
+    async def asked(broker: BrokerAdmin) -> tuple[T | None, CometError | None]:
+        try:
+            return await question(broker), None
+        except CometError as error:
+            return None, error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {broker.address: group.create_task(asked(broker)) for broker in brokers}
+    results = {address: task.result() for address, task in tasks.items()}
+    failures = {address: error for address, (_, error) in results.items() if error is not None}
+    answers = {at: cast("T", answer) for at, (answer, _) in results.items() if at not in failures}
+    return answers, failures
+
+
+def exit_if_any(failures: Mapping[str, CometError]) -> None:
+    """Say which servers failed, a line for each, and end with exit status 1; or go on."""
+    for address, error in failures.items():
+        typer.echo(f"cometmq: {address}: {error}", err=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 async def broker_name_of(admin: AdminClient, address: str) -> str:

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands about single brokers: their settings, figures, files and clients."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin.frame import (
+    BrokerAddr,
+    ClusterName,
+    Column,
+    Family,
+    Namesrv,
+    TrueFalse,
+    all_targets,
+    ask_each,
+    check_target,
+    exit_if_any,
+    print_done,
+    print_table,
+    targets,
+    time_column,
+    to_object,
+)
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.routes import MASTER_ID
+from cometmq.remoting.bodies.connections import ProducerInfo
+from cometmq.remoting.bodies.stats import BrokerConsumeStats
+from cometmq.remoting.errors import CometError
+
+app = Family()
+
+CONSUME_COLUMNS: Final = (
+    Column("topic", "#Topic", "%-64.64s  "),
+    Column("group", "#Group", "%-64s  "),
+    Column("broker", "#Broker Name", "%-32.32s  "),
+    Column("queue", "#QID", "%-4d  "),
+    Column("broker_offset", "#Broker Offset", "%-20d  "),
+    Column("consumer_offset", "#Consumer Offset", "%-20d  "),
+    Column("diff", "#Diff", "%-20d  "),
+    time_column("last_time", "#LastTime"),
+)
+
+AnyCluster = Annotated[
+    str | None, typer.Option("-c", "--cluster", help="Every broker of this cluster.")
+]
+OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of the broker.")]
+
+
+# -- settings ---------------------------------------------------------------------------------
+
+
+@app.named("updateBrokerConfig")
+def update_broker_config(
+    key: Annotated[str, typer.Option("-k", "--key", help="Name of the setting.")],
+    value: Annotated[str, typer.Option("-v", "--value", help="Its new value.")],
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Change a setting of running brokers."""
+    check_target(broker, cluster)
+
+    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
+        masters = await targets(admin, broker, cluster)
+        return await ask_each(masters, lambda one: one.update_config({key.strip(): value.strip()}))
+
+    done, failures = ask(namesrv, question)
+    lines = [f"update broker config success, {address}" for address in done]
+    facts = {"brokers": list(done), "key": key.strip(), "value": value.strip()}
+    print_done("\n".join(lines), facts, as_json=as_json)
+    exit_if_any(failures)
+
+
+@app.named("getBrokerConfig")
+def get_broker_config(
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings of brokers."""
+    check_target(broker, cluster)
+
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, CometError]]:
+        if broker is not None:
+            titles, members = {broker: broker}, [admin.broker(broker)]
+        else:
+            groups = list((await admin.broker_groups(cluster)).values())
+            titles = {
+                it.address: _role_title(group, it) for group in groups for it in group.values()
+            }
+            members = [it for group in groups for it in group.values()]
+        return titles, *await ask_each(members, lambda one: one.config())
+
+    titles, found, failures = ask(namesrv, question)
+    if as_json:
+        print_json(found)
+    else:
+        for address, config in found.items():
+            typer.echo(f"============{titles[address]}============")
+            for key, value in config.items():
+                typer.echo(f"{key:<50}=  {value}")
+            typer.echo()
+    exit_if_any(failures)
+
+
+def _role_title(group: dict[int, BrokerAdmin], member: BrokerAdmin) -> str:
+    master = group.get(MASTER_ID)
+    if member is master:
+        return f"Master: {member.address}"
+    return f"My Master: {master.address if master else None}=====Slave: {member.address}"
+
+
+# -- figures ----------------------------------------------------------------------------------
+
+
+@app.named("brokerStatus")
+def broker_status(
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what running brokers tell about themselves."""
+    check_target(broker, cluster)
+
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[dict[str, dict[str, str]], dict[str, CometError]]:
+        members = await all_targets(admin, broker, cluster)
+        return await ask_each(members, lambda one: one.runtime_info())
+
+    found, failures = ask(namesrv, question)
+    if as_json:
+        print_json(found)
+    else:
+        for address, facts in found.items():
+            prefix = "" if broker is not None else f"{address:<24} "
+            for key, value in sorted(facts.items()):
+                typer.echo(f"{prefix}{key:<32}: {value}")
+    exit_if_any(failures)
+
+
+@app.named("brokerConsumeStats")
+def broker_consume_stats(
+    broker: OneBroker,
+    timeout_ms: Annotated[
+        int, typer.Option("-t", "--timeoutMillis", min=1, help="Wait so long for the answer.")
+    ] = 50_000,
+    level: Annotated[
+        int, typer.Option("-l", "--level", help="Only queues with so many messages to consume.")
+    ] = 0,
+    order: Annotated[
+        TrueFalse, typer.Option("-o", "--order", help="Only ordered topics.")
+    ] = "false",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far all groups are at a broker."""
+
+    async def question(admin: AdminClient) -> BrokerConsumeStats:
+        one = admin.broker(broker)
+        return await one.all_consume_stats(is_order=order == "true", timeout_ms=timeout_ms)
+
+    found = ask(namesrv, question)
+    rows = [
+        (
+            *(queue.topic, group, queue.broker_name, queue.queue_id),
+            *(at.broker_offset, at.consumer_offset, diff, at.last_timestamp),
+        )
+        for groups in found.consume_stats_list
+        for group, parts in groups.items()
+        for part in parts
+        for queue, at in sorted(part.offset_table.items())
+        if (diff := at.broker_offset - at.consumer_offset) >= level and at.last_timestamp > 0
+    ]
+    if as_json:
+        objects = [to_object(CONSUME_COLUMNS, row) for row in rows]
+        print_json({"queues": objects, "diff_total": found.total_diff})
+    else:
+        print_table(CONSUME_COLUMNS, rows, as_json=False)
+        typer.echo(f"\nDiff Total: {found.total_diff}")
+
+
+@app.named("producer")
+def producer(
+    broker: Annotated[str, typer.Option("-b", "--broker", help="Address of the broker.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the connected members of all producer groups of a broker."""
+
+    async def question(admin: AdminClient) -> dict[str, list[ProducerInfo]]:
+        return await admin.broker(broker).producers()
+
+    found = ask(namesrv, question)
+    lines = [
+        f"producer group ({group}) instance : clientId={one.client_id},remoteIP={one.remote_ip}, "
+        f"language={one.language}, version={one.version}, "
+        f"lastUpdateTimestamp={one.last_update_timestamp}"
+        for group, members in found.items()
+        for one in members
+    ]
+    print_done("\n".join(lines), found, as_json=as_json)
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@app.named("cleanExpiredCQ")
+def clean_expired_queues(
+    broker: BrokerAddr = None,
+    cluster: AnyCluster = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Delete queue files whose messages are gone; of all brokers without -b and -c."""
+    _clean(namesrv, broker, cluster, lambda one: one.clean_expired_queues(), as_json=as_json)
+
+
+@app.named("cleanUnusedTopic")
+def clean_unused_topics(
+    broker: BrokerAddr = None,
+    cluster: AnyCluster = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Delete queues of topics that are gone; of all brokers without -b and -c."""
+    _clean(namesrv, broker, cluster, lambda one: one.clean_unused_topics(), as_json=as_json)
+
+
+@app.named("deleteExpiredCommitLog")
+def delete_expired_logs(
+    broker: BrokerAddr = None,
+    cluster: AnyCluster = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Delete expired log files now; of all brokers without -b and -c."""
+    _clean(namesrv, broker, cluster, lambda one: one.delete_expired_logs(), as_json=as_json)
+
+
+def _clean(
+    namesrv: str,
+    broker: str | None,
+    cluster: str | None,
+    call: Callable[[BrokerAdmin], Awaitable[None]],
+    *,
+    as_json: bool,
+) -> None:
+    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
+        return await ask_each(await all_targets(admin, broker, cluster), call)
+
+    done, failures = ask(namesrv, question)
+    print_done("false" if failures else "success", {"brokers": list(done)}, as_json=as_json)
+    exit_if_any(failures)

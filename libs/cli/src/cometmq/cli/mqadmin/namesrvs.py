@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands about name servers: their values, their settings, write permissions."""
+
+from typing import Annotated
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin.frame import Family, Namesrv, print_done
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+
+app = Family()
+
+Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Where the value is kept.")]
+Key = Annotated[str, typer.Option("-k", "--key", help="Its name.")]
+Value = Annotated[str, typer.Option("-v", "--value", help="Its new value.")]
+BrokerName = Annotated[str, typer.Option("-b", "--brokerName", help="Name of the broker.")]
+
+
+@app.named("updateKvConfig")
+def update_kv_config(
+    namespace: Namespace,
+    key: Key,
+    value: Value,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Set a value at every name server."""
+
+    async def question(admin: AdminClient) -> None:
+        await admin.namesrv.put_kv(namespace.strip(), key.strip(), value.strip())
+
+    ask(namesrv, question)
+    facts = {"namespace": namespace.strip(), "key": key.strip(), "value": value.strip()}
+    print_done("create or update kv config to namespace success.", facts, as_json=as_json)
+
+
+@app.named("deleteKvConfig")
+def delete_kv_config(
+    namespace: Namespace, key: Key, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Delete a value at every name server."""
+
+    async def question(admin: AdminClient) -> None:
+        await admin.namesrv.delete_kv(namespace.strip(), key.strip())
+
+    ask(namesrv, question)
+    facts = {"namespace": namespace.strip(), "key": key.strip()}
+    print_done("delete kv config from namespace success.", facts, as_json=as_json)
+
+
+@app.named("wipeWritePerm")
+def wipe_write_perm(
+    broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Let nobody send to a broker: for its maintenance."""
+
+    async def question(admin: AdminClient) -> dict[str, int]:
+        servers = admin.namesrv.each()
+        return {at: await server.wipe_write_perm(broker) for at, server in servers.items()}
+
+    _print_perms("wipe", broker, ask(namesrv, question), as_json=as_json)
+
+
+@app.named("addWritePerm")
+def add_write_perm(
+    broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Let clients send to a broker again."""
+
+    async def question(admin: AdminClient) -> dict[str, int]:
+        servers = admin.namesrv.each()
+        return {at: await server.add_write_perm(broker) for at, server in servers.items()}
+
+    _print_perms("add", broker, ask(namesrv, question), as_json=as_json)
+
+
+def _print_perms(verb: str, broker: str, counts: dict[str, int], *, as_json: bool) -> None:
+    lines = [
+        f"{verb} write perm of broker[{broker}] in name server[{address}] OK, {count}"
+        for address, count in counts.items()
+    ]
+    facts = [{"name_server": address, "topics": count} for address, count in counts.items()]
+    print_done("\n".join(lines), facts, as_json=as_json)
+
+
+@app.named("getNamesrvConfig")
+def get_namesrv_config(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
+    """Show the settings of every name server."""
+
+    async def question(admin: AdminClient) -> dict[str, dict[str, str]]:
+        return {at: await server.config() for at, server in admin.namesrv.each().items()}
+
+    found = ask(namesrv, question)
+    if as_json:
+        print_json(found)
+        return
+    for address, config in found.items():
+        typer.echo(f"============{address}============")
+        for key, value in config.items():
+            typer.echo(f"{key:<50}=  {value}")
+
+
+@app.named("updateNamesrvConfig")
+def update_namesrv_config(
+    key: Key, value: Value, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Change a setting of every name server."""
+
+    async def question(admin: AdminClient) -> list[str]:
+        await admin.namesrv.update_config({key.strip(): value.strip()})
+        return sorted(admin.namesrv.addresses)
+
+    addresses = ask(namesrv, question)
+    places = ", ".join(addresses)
+    text = f"update name server config success![{places}]\n{key.strip()} : {value.strip()}"
+    facts = {"name_servers": addresses, "key": key.strip(), "value": value.strip()}
+    print_done(text, facts, as_json=as_json)
