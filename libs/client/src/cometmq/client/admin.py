@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admin clients: what concerns several brokers; `broker()` and `namesrv` speak to one kind."""
 
+from cometmq.client.admin_clusters import ClusterAdmin
 from cometmq.client.admin_messages import MessageAdmin
 from cometmq.client.admin_offsets import QueueLag, Rollback
 from cometmq.client.admin_topics import TopicAdmin
@@ -9,5 +10,5 @@ from cometmq.client.admin_tracks import MessageTrack, TrackAdmin, TrackType
 __all__ = ["AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
 
 
-class AdminClient(TopicAdmin, TrackAdmin, MessageAdmin):
+class AdminClient(ClusterAdmin, TopicAdmin, TrackAdmin, MessageAdmin):
     """Looks after topics, groups, offsets, brokers and name servers."""

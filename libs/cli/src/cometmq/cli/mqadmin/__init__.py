@@ -39,6 +39,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         " -c.",
         "deleteExpiredCommitLog": "Delete expired log files now; of all brokers without -b and -c.",
     },
+    "cometmq.cli.mqadmin.clusters": {
+        "clusterList": "Show every broker with its load.",
+    },
     "cometmq.cli.mqadmin.namesrvs": {
         "updateKvConfig": "Set a value at every name server.",
         "deleteKvConfig": "Delete a value at every name server.",

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running broker tells about itself, from texts to numbers."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One direction: messages per second, requests that wait, and for how long the first does."""
+
+    tps: float = 0.0
+    waiting: int = 0
+    wait_ms: int = 0
+
+
+class BrokerFigures(msgspec.Struct, frozen=True):
+    """Figures of one broker; one that it does not tell is 0, or None where 0 means something."""
+
+    version: str = ""
+    incoming: Load = Load()
+    outgoing: Load = Load()
+    page_cache_lock_ms: int = 0
+    put_yesterday: int = 0
+    put_today: int = 0
+    got_yesterday: int = 0
+    got_today: int = 0
+    started_ms: int = 0
+    earliest_message_ms: int | None = None
+    commit_log_disk_ratio: float | None = None
+    """Of the disk that holds the commit log: how much is used, 0 to 1."""
+
+
+def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
+    """Return the figures of what `runtime_info` answered."""
+    earliest_ms = int(_number(facts, "earliestMessageTimeStamp", -1))
+    ratio = _number(facts, "commitLogDiskRatio", -1)
+    put = _totals(facts, "msgPutTotal")
+    got = _totals(facts, "msgGetTotal")
+    return BrokerFigures(
+        version=facts.get("brokerVersionDesc", ""),
+        incoming=_load(facts, "putTps", "send"),
+        outgoing=_load(facts, "getTransferedTps", "pull"),
+        page_cache_lock_ms=int(_number(facts, "pageCacheLockTimeMills")),
+        put_yesterday=put[1] - put[0],
+        put_today=put[2] - put[1],
+        got_yesterday=got[1] - got[0],
+        got_today=got[2] - got[1],
+        started_ms=int(_number(facts, "bootTimestamp")),
+        earliest_message_ms=None if earliest_ms < 0 else earliest_ms,
+        commit_log_disk_ratio=None if ratio < 0 else ratio,
+    )
+
+
+def _load(facts: Mapping[str, str], rate: str, pool: str) -> Load:
+    return Load(
+        tps=_number(facts, rate),
+        waiting=int(_number(facts, f"{pool}ThreadPoolQueueSize")),
+        wait_ms=int(_number(facts, f"{pool}ThreadPoolQueueHeadWaitTimeMills")),
+    )
+
+
+def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
+    """Return a count as it was yesterday morning, this morning, and is now."""
+    yesterday, today, now = (
+        int(_number(facts, f"{name}{moment}"))
+        for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")
+    )
+    return yesterday, today, now
+
+
+def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
+    """Return the first number of a text: rates come over three periods."""
+    words = facts.get(name, "").split()
+    try:
+        return float(words[0]) if words else default
+    except ValueError:
+        return default
