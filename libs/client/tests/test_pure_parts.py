@@ -174,7 +174,7 @@ def test_only_messages_of_the_retry_topic_show_another_one() -> None:
 def test_a_message_that_is_sent_anew_remembers_where_it_came_from() -> None:
     text = "KEYS\x01k\x02UNIQ_KEY\x01ABC\x02TRAN_MSG\x01true"
     message = received(decode_record(encode_record(record("T", text), 4, 0, 0)), "a")
-    prepared = retry_message(message, "g", max_reconsume_times=16)
+    prepared = retry_message(message, "g", topic="T", max_reconsume_times=16)
     properties = parse_properties(prepared.properties)
     assert (prepared.topic, prepared.reconsume_times) == ("%RETRY%g", 2)
     assert properties["RETRY_TOPIC"] == "T"

@@ -2,6 +2,7 @@
 """Whom an admin client asks: name servers, brokers, those of a cluster or of a topic."""
 
 from contextlib import AsyncExitStack
+from typing import Self
 
 from cometmq.client.admin_broker import BrokerAdmin
 from cometmq.client.admin_namesrv import NamesrvAdmin
@@ -9,7 +10,7 @@ from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.instance import ClientInstance
 from cometmq.client.routes import MASTER_ID
 from cometmq.client.settings import ClientOptions, checked
-from cometmq.client.state import Client
+from cometmq.client.state import Client, ClientState
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.log import NO_LOG, Log
@@ -28,6 +29,14 @@ class AdminBase(Client):
         super().__init__()
         self.options = checked(options or ClientOptions(), namesrv)
         self._log = log
+
+    @classmethod
+    def attached(cls, instance: ClientInstance, options: ClientOptions, log: Log) -> Self:
+        """Return one in the connections of a running client, to which closing it is left."""
+        found = cls(options=options, log=log)
+        found.state = ClientState.RUNNING
+        found._instance = instance
+        return found
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         instance = await ClientInstance.acquire(self.options, log=self._log)

@@ -78,6 +78,11 @@ class OffsetAdmin(AdminBase):
         master = await self._master_of(queue)
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
+    async def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """Return when the oldest message of a queue was stored, in milliseconds; None if empty."""
+        master = await self._master_of(queue)
+        return await master.earliest_store_time(queue.topic, queue.queue_id)
+
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group; None if there is none."""
         master = await self._master_of(queue)

@@ -4,6 +4,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
+from cometmq.client.request_reply import push_reply_message_to_client
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.offsets import ConsumerStatus, QueueOffsetTable
@@ -42,7 +43,7 @@ class ConsumerMember(Protocol):
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return how far each own queue of a topic is."""
 
-    def running_info(self) -> ConsumerRunningInfo:
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
         """Return what the consumer does, for administrators."""
 
     async def consume_directly(
@@ -87,7 +88,9 @@ def get_consumer_status_from_client(
 
 def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInfo]) -> Reply:
     """Say what the consumer does."""
-    return Reply(body=encode_json(_member(members, call.header.consumer_group).running_info()))
+    consumer = _member(members, call.header.consumer_group)
+    info = consumer.running_info(with_stacks=call.header.jstack_enable)
+    return Reply(body=encode_json(info))
 
 
 async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
@@ -111,4 +114,5 @@ CALLBACKS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: get_consumer_status_from_client,
     RequestCode.GET_CONSUMER_RUNNING_INFO: get_consumer_running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_message_directly,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: push_reply_message_to_client,
 }

@@ -11,6 +11,10 @@ from cometmq.remoting.errors import CometError
 NO_NAMESRV: Final = 10004
 NO_ROUTE: Final = 10005
 BROKER_MISSING: Final = 10003
+NO_REPLY: Final = 10006
+NO_REPLY_MESSAGE: Final = 10007
+ILLEGAL_MESSAGE: Final = 13
+WITHOUT_CODE: Final = -1
 
 
 class ClientError(CometError):
@@ -26,7 +30,25 @@ class ClientStateError(ClientError):
 class InvalidArgument(ClientError):
     """A message, a name or an option that RocketMQ does not accept."""
 
-    code = 13
+    code = WITHOUT_CODE
+
+
+class IllegalMessage(InvalidArgument):
+    """A message whose body RocketMQ does not accept."""
+
+    code = ILLEGAL_MESSAGE
+
+
+class NotARequest(InvalidArgument):
+    """A message that cannot be replied to: it is no request, or its broker names no cluster."""
+
+    code = NO_REPLY_MESSAGE
+
+
+class NoReply(ClientError):
+    """A request was stored, but no reply came in time."""
+
+    code = NO_REPLY
 
 
 class NoNamesrv(ClientError):

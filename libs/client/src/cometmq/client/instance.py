@@ -24,7 +24,9 @@ from cometmq.client.errors import (
     NoNamesrv,
 )
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
+from cometmq.client.namespace import namespace_of
 from cometmq.client.namesrv import Namesrv, find_addresses
+from cometmq.client.request_reply import PendingReplies
 from cometmq.client.route_book import RouteBook
 from cometmq.client.routes import Route
 from cometmq.client.settings import ClientOptions
@@ -51,11 +53,19 @@ class ClientInstance:
     """One client id at all brokers, used by any number of producers and consumers."""
 
     def __init__(
-        self, options: ClientOptions, addresses: Sequence[str], *, suffix: str, log: Log
+        self,
+        options: ClientOptions,
+        addresses: Sequence[str],
+        *,
+        suffix: str,
+        is_named: bool = False,
+        log: Log,
     ) -> None:
         """Prepare on the running loop; nothing is connected yet."""
         self.options = options
-        self.client_id = client_id_of(options, suffix=suffix)
+        self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
+        self.namespace = namespace_of(options)
+        self.replies = PendingReplies()
         self._key = (options, suffix)
         self.remoting = RemotingClient(
             ClientSettings(serialization=options.serialization, tls=options.tls),
@@ -82,16 +92,21 @@ class ClientInstance:
 
     @classmethod
     async def acquire(
-        cls, options: ClientOptions, *, suffix: str = "", log: Log
+        cls, options: ClientOptions, *, suffix: str = "", is_named: bool = False, log: Log
     ) -> "ClientInstance":
-        """Return the instance of that name on this loop; DEFAULT always makes a new one."""
+        """Return the instance of that name on this loop.
+
+        DEFAULT always makes a new one, unless `is_named`: who keeps files under its client id
+        has to find them again.
+        """
         base = _base_options(options)
         addresses = await find_addresses(base.namesrv, base.namesrv_url)
         shared = _INSTANCES.setdefault(asyncio.get_running_loop(), {})
-        instance = shared.get((base, suffix))
-        if instance is None:
-            instance = cls(base, addresses, suffix=suffix, log=log)
-            if base.instance_name != DEFAULT_INSTANCE:
+        may_share = is_named or base.instance_name != DEFAULT_INSTANCE
+        instance = shared.get((base, suffix)) if may_share else None
+        if instance is None or instance._process_id != os.getpid():
+            instance = cls(base, addresses, suffix=suffix, is_named=is_named, log=log)
+            if may_share:
                 shared[base, suffix] = instance
             instance.routes.start(instance.background, interval_ms=base.poll_namesrv_interval_ms)
             if base.namesrv_url:
@@ -203,6 +218,11 @@ class ClientInstance:
     def heartbeat_soon(self) -> None:
         """Announce what has changed without waiting for the next round."""
         self._heartbeat_due.set()
+
+    async def be_known(self) -> None:
+        """Return when every known broker knows us, so that it can reach us."""
+        if not self._greeted.issuperset(self.routes.addresses(with_slaves=False)):
+            await self.heartbeat()
 
     async def heartbeat(self) -> bool:
         """Tell every known broker who is here; False if one of them does not answer."""

@@ -9,7 +9,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import IllegalMessage, InvalidArgument
+from cometmq.client.namespace import (
+    NO_NAMESPACE,
+    Namespace,
+)
+from cometmq.client.namespace import RETRY_PREFIX as RETRY_PREFIX  # noqa: PLC0414  # re-exported
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import SysFlag
@@ -29,8 +34,6 @@ _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
-
-RETRY_PREFIX: Final = "%RETRY%"
 
 FORBIDDEN_TOPICS: Final = frozenset(
     {
@@ -58,6 +61,9 @@ class Message(msgspec.Struct):
     """0: at once; 1 to 18: after 1s 5s 10s 30s 1m ... 2h, by the broker's table."""
     wait_store_ok: bool = True
     """Answer only when the message is as safe as the broker's settings ask."""
+    message_id: str | None = None
+    """The unique key; None: a new one for each send. `Producer.new_message_id()` makes one to give
+    here when a message may be sent again after an error: consumers see that it is the same."""
 
 
 def wire_properties(message: Message) -> dict[str, str]:
@@ -129,27 +135,35 @@ class UnreadableMessage(MessageExt, frozen=True):
     """A received message that no listener sees: its `body` is still compressed, and broken."""
 
 
-def received(record: MessageRecord, broker_name: str) -> MessageExt:
+def received(
+    record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
+) -> MessageExt:
     """Return a stored record as an application sees it; CorruptRecord if the body is broken.
 
     A message that comes from the retry topic shows the topic it was sent to.
     """
     body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
-    return _as_message(MessageExt, record, body, broker_name)
+    return _as_message(MessageExt, record, body, broker_name, namespace)
 
 
-def unreadable(record: MessageRecord, broker_name: str) -> UnreadableMessage:
+def unreadable(
+    record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
+) -> UnreadableMessage:
     """Return a record whose body is broken, so that it can be given back as it is."""
-    return _as_message(UnreadableMessage, record, record.body, broker_name)
+    return _as_message(UnreadableMessage, record, record.body, broker_name, namespace)
 
 
-def _as_message(kind: type[_Kind], record: MessageRecord, body: bytes, broker_name: str) -> _Kind:
+def _as_message(
+    kind: type[_Kind], record: MessageRecord, body: bytes, broker_name: str, namespace: Namespace
+) -> _Kind:
     properties = record.properties
     offset_id = record.offset_message_id
     stored_topic = record.topic
     topic = stored_topic
     if stored_topic.startswith(RETRY_PREFIX):
         topic = properties.get(PropertyKey.RETRY_TOPIC, stored_topic)
+    if namespace.name:
+        topic, stored_topic = namespace.unwrap(topic), namespace.unwrap(stored_topic)
     return kind(
         topic,
         body,
@@ -203,10 +217,10 @@ def check_message(message: Message, body_bytes_max: int) -> None:
     if message.topic in FORBIDDEN_TOPICS:
         raise InvalidArgument(f"Sending message to topic[{message.topic}] is forbidden.")
     if not isinstance(message.body, bytes | bytearray | memoryview):
-        raise InvalidArgument(f"the message body is bytes, not {type(message.body).__name__}")
+        raise IllegalMessage(f"the message body is bytes, not {type(message.body).__name__}")
     if not message.body:
-        raise InvalidArgument("the message body length is zero")
+        raise IllegalMessage("the message body length is zero")
     if len(message.body) > body_bytes_max:
-        raise InvalidArgument(
+        raise IllegalMessage(
             f"the message body size over max value, MAX: {body_bytes_max}, is {len(message.body)}"
         )

@@ -6,14 +6,24 @@ Hot path
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import InvalidArgument
-from cometmq.client.message import RETRY_PREFIX, Message, check_message, wire_properties
+from cometmq.client import trace_context
+from cometmq.client.errors import IllegalMessage, InvalidArgument
+from cometmq.client.message import (
+    RETRY_PREFIX,
+    Message,
+    check_message,
+    check_topic,
+    wire_properties,
+)
+from cometmq.client.namespace import NO_NAMESPACE, Namespace
+from cometmq.client.request_reply import ReplyMessage
 from cometmq.client.settings import ProducerOptions
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.compression import compress, compression_bits
 from cometmq.remoting.message.ids import UniqueIds
@@ -29,6 +39,12 @@ _COMPRESS_AWAY_BYTES: Final = 32 * 1024
 """Bodies from this size on are compressed on a thread: zlib takes 1 ms for 50 KiB."""
 
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_INSTANCE_ID: Final = PropertyKey.INSTANCE_ID.value
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_V1: Final = int(RequestCode.SEND_MESSAGE)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+_REPLY_V1: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
 """Fixed fields of one item of a batch, and the unique key that every item gets."""
 
@@ -37,41 +53,69 @@ class Prepared(msgspec.Struct, gc=False):
     """A message or batch in the form that travels."""
 
     topic: str
+    """The full name."""
     body: bytes
     properties: str
     message_id: str
     sys_flag: int = 0
     flag: int = 0
-    is_batch: bool = False
+    code: int = _SEND
+    messages: Sequence[Message] = ()
+    """What the application gave; not that of a consumer that sends a message back."""
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is several messages in one."""
+        return self.code == _SEND_BATCH
 
 
 class Outgoing:
     """Brings messages into the form that travels."""
 
-    def __init__(self, options: ProducerOptions, ids: UniqueIds) -> None:
+    def __init__(
+        self, options: ProducerOptions, ids: UniqueIds, namespace: Namespace = NO_NAMESPACE
+    ) -> None:
         """Check and compress as the options say."""
         self._options = options
         self._ids = ids
+        self._namespace = namespace
+        self._code = _SEND if options.short_headers else _SEND_V1
+        self._reply_code = _REPLY if options.short_headers else _REPLY_V1
 
-    async def prepare(self, message: Message) -> Prepared:
-        """Check a message, give it its id and compress it; InvalidArgument if it cannot be sent."""
+    def next_id(self) -> str:
+        """Return a unique key for a message."""
+        return self._ids.next_id()
+
+    async def prepare(
+        self, message: Message, *, extra: Mapping[str, str] | None = None
+    ) -> Prepared:
+        """Check a message, give it its id and compress it; InvalidArgument if it cannot be sent.
+
+        `extra` are properties that applications cannot set.
+        """
         options = self._options
         check_message(message, options.body_bytes_max)
-        message_id = self._ids.next_id()
-        properties = wire_properties(message)
-        properties[_UNIQUE_KEY] = message_id
+        topic, message_id, properties = self._named(message)
+        if extra is not None:
+            properties.update(extra)
+        code = self._code
+        if isinstance(message, ReplyMessage):
+            topic, code = message.topic, self._reply_code
+            properties.update(message.reply_properties)
         body, sys_flag = message.body, 0
         if len(body) >= options.compress_over_bytes:
             body, sys_flag = await self._compressed(body)
         return Prepared(
-            message.topic,
+            topic,
             body,
             properties_text(properties),
             message_id,
             sys_flag,
             message.flag,
+            code,
+            (message,),
         )
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
@@ -79,22 +123,43 @@ class Outgoing:
         check_batch(messages)
         ids: list[str] = []
         items: list[BatchItem] = []
+        topic = ""
         for message in messages:
             check_message(message, self._options.body_bytes_max)
-            message_id = self._ids.next_id()
-            properties = wire_properties(message)
-            properties[_UNIQUE_KEY] = message_id
+            topic, message_id, properties = self._named(message)
             ids.append(message_id)
             items.append(BatchItem(message.flag, message.body, properties_text(properties)))
         body = join_batch(items)
         if len(body) > self._options.body_bytes_max:
-            raise InvalidArgument(
+            raise IllegalMessage(
                 f"the message body size over max value, MAX: {self._options.body_bytes_max}, "
                 f"is {len(body)}: split the batch"
             )
-        first = messages[0]
-        wait = render_properties({PropertyKey.WAIT: "true" if first.wait_store_ok else "false"})
-        return Prepared(first.topic, body, wait, ",".join(ids), is_batch=True)
+        own = {PropertyKey.WAIT.value: "true" if messages[0].wait_store_ok else "false"}
+        if self._namespace.name:
+            own[_INSTANCE_ID] = self._namespace.name
+        return Prepared(
+            topic,
+            body,
+            render_properties(own),
+            ",".join(ids),
+            code=_SEND_BATCH,
+            messages=tuple(messages),
+        )
+
+    def _named(self, message: Message) -> tuple[str, str, dict[str, str]]:
+        """Return the full topic, the unique key, and all properties of a message."""
+        properties = wire_properties(message)
+        message_id = message.message_id or self._ids.next_id()
+        properties[_UNIQUE_KEY] = message_id
+        if self._options.trace_context:
+            trace_context.inject(properties)
+        topic = message.topic
+        if self._namespace.name:
+            properties[_INSTANCE_ID] = self._namespace.name
+            topic = self._namespace.wrap(topic)
+            check_topic(topic)
+        return topic, message_id, properties
 
     async def _compressed(self, body: bytes) -> tuple[bytes, int]:
         kind, level = self._options.compress_type, self._options.compress_level

@@ -3,25 +3,34 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.background import described
+from cometmq.client.client_admin import ClientAdmin
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import InvalidArgument, NoReply, SendFailed
+from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
 from cometmq.client.instance import ClientInstance
-from cometmq.client.message import Message, SendResult, check_group
-from cometmq.client.outgoing import split_messages
+from cometmq.client.message import Message, MessageExt, SendResult, check_group
+from cometmq.client.namespace import namespace_of
+from cometmq.client.outgoing import Prepared, split_messages
 from cometmq.client.queue_selection import QueueSelector, by_hash
+from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ProducerOptions, checked
 from cometmq.client.state import Client
+from cometmq.client.trace.start import producer_trace
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, CommandError, TransportError
 from cometmq.remoting.log import NO_LOG, Log
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+NO_ARGUMENT: Final = object()
+"""Of a request whose queue is chosen as that of any message."""
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
@@ -45,9 +54,14 @@ class Producer(Client):
         namesrv: str = "",
         *,
         options: ProducerOptions | None = None,
+        hooks: Sequence[SendHook] = (),
+        forbidden: Sequence[ForbiddenHook] = (),
         log: Log = NO_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Prepare; `namesrv` stands for the option of that name.
+
+        `hooks` see every attempt to send, `forbidden` may refuse one.
+        """
         super().__init__()
         check_group(group)
         if group == DEFAULT_GROUP:
@@ -56,6 +70,10 @@ class Producer(Client):
             )
         self.group = group
         self.options = checked(options or ProducerOptions(), namesrv)
+        self._namespace = namespace_of(self.options)
+        self._full_group = self._namespace.wrap(group)
+        check_group(self._full_group)
+        self._hooks = (tuple(hooks), tuple(forbidden))
         self._log = log
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
@@ -66,11 +84,19 @@ class Producer(Client):
         """Connect to the brokers that the name servers know."""
         instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
-        instance.register_producer(self.group)
-        stack.push_async_callback(instance.unregister, producer_group=self.group)
+        instance.register_producer(self._full_group)
+        stack.push_async_callback(instance.unregister, producer_group=self._full_group)
+        hooks, forbidden = self._hooks
+        if self.options.trace:
+            hooks = (*hooks, await producer_trace(instance, self.group, self.options, stack))
         stack.push_async_callback(self._drain)
-        ids = unique_ids(self.options)
-        self._sender = MessageSender(instance, self.group, self.options, ids=ids)
+        self._sender = MessageSender(
+            instance,
+            self._full_group,
+            self.options,
+            ids=unique_ids(self.options),
+            hooks=SendHooks(hooks, forbidden, self._log),
+        )
         await self._announce(instance)
         self._log.info("producer.started", group=self.group, client_id=instance.client_id)
         return instance
@@ -111,9 +137,19 @@ class Producer(Client):
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             if queue is not None:
-                await sender.route(message.topic)
-                return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
+                return await self._send_to(queue, prepared, timeout_ms)
             return await sender.send(prepared, timeout_ms=timeout_ms)
+
+    async def _send_to(
+        self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
+    ) -> SendResult:
+        """Send to the queue that an application has named."""
+        sender = self._sending()
+        queue = self._namespace.wrap_queue(queue)
+        if queue.topic != prepared.topic:
+            raise InvalidArgument("message's topic not equal mq's topic")
+        await sender.route(prepared.topic)
+        return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
 
     async def send_ordered(
         self,
@@ -130,7 +166,7 @@ class Producer(Client):
         sender = self._sending()
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            route = await sender.route(message.topic)
+            route = await sender.route(prepared.topic)
             queue = sender.choose_by(selector, route, message, argument)
             return await sender.send_to(
                 queue, prepared, timeout_ms=timeout_ms or self.options.send_timeout_ms
@@ -141,10 +177,9 @@ class Producer(Client):
         sender = self._sending()
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            route = await sender.route(message.topic)
-            await sender.send_oneway(
-                queue or sender.choose(route), prepared, timeout_ms=self.options.send_timeout_ms
-            )
+            route = await sender.route(prepared.topic)
+            chosen = self._namespace.wrap_queue(queue) if queue else sender.choose(route)
+            await sender.send_oneway(chosen, prepared, timeout_ms=self.options.send_timeout_ms)
 
     async def send_batch(
         self,
@@ -163,8 +198,7 @@ class Producer(Client):
         async with self._room:
             prepared = sender.outgoing.prepare_batch(messages)
             if queue is not None:
-                await sender.route(prepared.topic)
-                return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
+                return await self._send_to(queue, prepared, timeout_ms)
             return await sender.send(prepared, timeout_ms=timeout_ms)
 
     def split_batch(
@@ -175,8 +209,86 @@ class Producer(Client):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic may go to."""
-        route = await self._sending().route(topic)
-        return list(route.publish_queues)
+        route = await self._sending().route(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
+
+    def new_message_id(self) -> str:
+        """Return a unique key for `Message.message_id`: for a message that may be sent twice."""
+        return self._sending().outgoing.next_id()
+
+    @property
+    def admin(self) -> ClientAdmin:
+        """Administration in this producer's connections: topics, offsets, messages by id."""
+        return ClientAdmin(self._running(), self.options, self._log)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        argument: Any = NO_ARGUMENT,
+        selector: QueueSelector = by_hash,
+    ) -> MessageExt:
+        """Send a message and return what its consumer replies.
+
+        The queue is `queue`, or what `selector` chooses by `argument`, or one of our choice.
+        Raises NoReply if none comes in time, SendFailed if the request was not stored.
+        """
+        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        deadline_ms = monotonic_ms() + timeout_ms
+        pending = self._running().replies.expect(count_max=self.options.pending_requests_max)
+        async with pending as (correlation_id, reply):
+            extra = request_properties(correlation_id, self.client_id, timeout_ms)
+            try:
+                async with self._room:
+                    prepared = await self._sending().outgoing.prepare(message, extra=extra)
+                    chosen = await self._requested(prepared, message, queue, argument, selector)
+                    await self._send_by(deadline_ms, prepared, chosen)
+            except (CommandError, TransportError) as error:
+                if not reply.done():  # an answer may be lost of a request that was served
+                    raise SendFailed(
+                        f"send request message to <{message.topic}> fail: {described(error)}",
+                        brokers=(),
+                    ) from error
+            with suppress(TimeoutError):
+                async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
+                    return await reply
+        raise NoReply(
+            f"send request message to <{message.topic}> OK, "
+            f"but wait reply message timeout, {timeout_ms} ms."
+        )
+
+    async def _requested(
+        self,
+        prepared: Prepared,
+        message: Message,
+        queue: MessageQueue | None,
+        argument: Any,
+        selector: QueueSelector,
+    ) -> MessageQueue | None:
+        """Return the queue for a request, once every broker knows where to bring the reply."""
+        sender = self._sending()
+        route = await sender.route(prepared.topic)
+        await self._running().be_known()
+        if argument is NO_ARGUMENT:
+            return queue
+        return self._namespace.unwrap_queue(sender.choose_by(selector, route, message, argument))
+
+    async def _send_by(
+        self, deadline_ms: int, prepared: Prepared, queue: MessageQueue | None
+    ) -> None:
+        left_ms = max(1, deadline_ms - monotonic_ms())
+        if queue is not None:
+            await self._send_to(queue, prepared, left_ms)
+        else:
+            await self._sending().send(prepared, timeout_ms=left_ms)
+
+    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Answer a consumed request; NotARequest if the message is none."""
+        return await self.send(reply_message(request, body))
 
     def stats(self) -> ProducerStats:
         """Return what was counted."""

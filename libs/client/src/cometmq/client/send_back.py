@@ -7,6 +7,7 @@ import msgspec
 
 from cometmq.client.background import described
 from cometmq.client.instance import ClientInstance
+from cometmq.client.listener import DEAD_LETTER_LEVEL
 from cometmq.client.message import RETRY_PREFIX, MessageExt, UnreadableMessage
 from cometmq.client.outgoing import Prepared, properties_text
 from cometmq.client.sender import MessageSender
@@ -55,6 +56,16 @@ class SendBack:
             return True
         if isinstance(message, UnreadableMessage):
             return False  # as a new message its bytes would pass for a body
+        return await self._is_sent_anew(message)
+
+    async def give_up(self, message: MessageExt) -> bool:
+        """Have a message buried that was delivered often enough; return whether it is."""
+        if isinstance(message, UnreadableMessage):
+            return await self.send_back(message, DEAD_LETTER_LEVEL)
+        # The broker buries what it finds in a retry topic with all its deliveries used up.
+        return await self._is_sent_anew(with_reconsume_times(message, message.reconsume_times - 1))
+
+    async def _is_sent_anew(self, message: MessageExt) -> bool:
         try:
             await self._as_new_message(message)
         except CometError as error:
@@ -73,7 +84,8 @@ class SendBack:
             group=self._group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._instance.namespace.wrap(message.topic),
+            unit_mode=self._instance.options.unit_mode,
             max_reconsume_times=self._max_reconsume_times,
         )
         await self._instance.remoting.invoke(
@@ -85,20 +97,28 @@ class SendBack:
 
     async def _as_new_message(self, message: MessageExt) -> None:
         prepared = retry_message(
-            message, self._group, max_reconsume_times=self._max_reconsume_times
+            message,
+            self._group,
+            topic=self._instance.namespace.wrap(message.topic),
+            max_reconsume_times=self._max_reconsume_times,
         )
         await self._sender.send(prepared, timeout_ms=SEND_BACK_TIMEOUT_MS)
 
 
-def retry_message(message: MessageExt, group: str, *, max_reconsume_times: int) -> Prepared:
-    """Return the message that a consumer sends itself to the retry topic of its group."""
+def retry_message(
+    message: MessageExt, group: str, *, topic: str, max_reconsume_times: int
+) -> Prepared:
+    """Return the message that a consumer sends itself to the retry topic of its group.
+
+    `group` and `topic`, where the message came from, are full names.
+    """
     properties = dict(message.properties)
     for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):
         properties.pop(name, None)
     properties[PropertyKey.ORIGIN_MESSAGE_ID] = properties.get(
         PropertyKey.ORIGIN_MESSAGE_ID, message.message_id
     )
-    properties[PropertyKey.RETRY_TOPIC] = message.topic
+    properties[PropertyKey.RETRY_TOPIC] = topic
     properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
     properties[PropertyKey.WAIT] = "true"
     return Prepared(

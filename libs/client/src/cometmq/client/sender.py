@@ -8,13 +8,16 @@ Hot path
 
 import asyncio
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cometmq.client.background import described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
+from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import Message, SendResult, SendStatus
+from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Outgoing, Prepared
 from cometmq.client.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.client.routes import Route
@@ -22,8 +25,9 @@ from cometmq.client.settings import ProducerOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
+from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
 from cometmq.remoting.errors import (
+    CometError,
     CommandError,
     ConnectFailed,
     ConnectionLost,
@@ -33,20 +37,15 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.message.ids import UniqueIds
+from cometmq.remoting.message.properties import PropertyKey
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
-RETRIED_CODES: Final = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    }
+SendHeader = SendMessage | SendMessageV2
+NO_EXT: Final[Mapping[str, str]] = {}
+_LONG_HEADER_CODES: Final = frozenset(
+    {int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)}
 )
-"""Refusals after which another broker may accept the message; SYSTEM_BUSY is not one."""
-
+_START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -55,13 +54,25 @@ class MessageSender:
     """Sends the messages of one producer group through one client instance."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, options: ProducerOptions, *, ids: UniqueIds
+        self,
+        instance: ClientInstance,
+        group: str,
+        options: ProducerOptions,
+        *,
+        ids: UniqueIds,
+        namespace: Namespace | None = None,
+        hooks: SendHooks | None = None,
     ) -> None:
-        """Begin with a random queue, so that producers spread over them."""
+        """Begin with a random queue, so that producers spread over them.
+
+        `group` is a full name; the namespace of messages is that of the instance unless given.
+        """
         self._instance = instance
         self._group = group
         self._options = options
-        self.outgoing = Outgoing(options, ids)
+        self._namespace = instance.namespace if namespace is None else namespace
+        self._hooks = hooks or None
+        self.outgoing = Outgoing(options, ids, self._namespace)
         self._robins: dict[str, RoundRobin] = {}
         self._faults = LatencyFaults()
         self.sent_count = 0
@@ -118,43 +129,51 @@ class MessageSender:
             pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
             await asyncio.sleep(pause_ms / 1000)
             return True
-        return error.code in RETRIED_CODES
+        return error.code in self._options.retry_codes
 
     async def send_to(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> SendResult:
         """Send to one queue, once."""
-        options = self._options
         instance = self._instance
         address = instance.master(queue.broker_name)
+        context = None
+        if self._hooks is not None:
+            context = self._context(queue, address, prepared, is_oneway=False)
+            self._hooks.before(context)
         header = self._header(queue, prepared)
-        code = RequestCode.SEND_BATCH_MESSAGE if prepared.is_batch else RequestCode.SEND_MESSAGE_V2
-        begin_ms = monotonic_ms() if options.avoid_slow_brokers else 0
+        begin_ms = monotonic_ms() if self._options.avoid_slow_brokers else 0
         try:
-            response = await self._invoke(address, code, header, prepared.body, timeout_ms)
-        except (ConnectFailed, ConnectionLost, RequestTimeout):
-            instance.suspect(address)
+            response = await self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
+        except CometError as error:
+            if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
+                instance.suspect(address)
             self._note(queue.broker_name, begin_ms, failed=True)
-            raise
-        except CommandError:
-            self._note(queue.broker_name, begin_ms, failed=True)
+            if context is not None:
+                self._tell(context, error=error)
             raise
         self._note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
-        return _result(response, queue, prepared)
+        result = _result(response, self._namespace.unwrap_queue(queue), prepared)
+        if context is not None:
+            self._tell(context, result=result, ext=response.ext)
+        return result
 
     async def send_oneway(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> None:
         """Send to one queue without asking for an answer."""
         address = self._instance.master(queue.broker_name)
-        code = RequestCode.SEND_BATCH_MESSAGE if prepared.is_batch else RequestCode.SEND_MESSAGE_V2
+        context = None
+        if self._hooks is not None:
+            context = self._context(queue, address, prepared, is_oneway=True)
+            self._hooks.before(context)
         header = self._header(queue, prepared)
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
             try:
                 await self._instance.remoting.invoke_oneway(
-                    address, code, header, prepared.body, timeout_ms=timeout_ms
+                    address, prepared.code, header, prepared.body, timeout_ms=timeout_ms
                 )
             except Overloaded:
                 if monotonic_ms() >= deadline_ms:
@@ -162,10 +181,12 @@ class MessageSender:
                 await asyncio.sleep(_FULL_PAUSE_S)
             else:
                 self.sent_count += 1
+                if context is not None:
+                    self._tell(context)
                 return
 
     async def _invoke(
-        self, address: str, code: int, header: SendMessageV2, body: bytes, timeout_ms: int
+        self, address: str, code: int, header: SendHeader, body: bytes, timeout_ms: int
     ) -> Response:
         """Send, waiting while the connection takes no more; that is no failure of the broker."""
         remoting = self._instance.remoting
@@ -187,9 +208,10 @@ class MessageSender:
             except Overloaded:
                 continue
 
-    def _header(self, queue: MessageQueue, prepared: Prepared) -> SendMessageV2:
+    def _header(self, queue: MessageQueue, prepared: Prepared) -> SendHeader:
         options = self._options
-        return SendMessageV2(
+        kind = SendMessage if prepared.code in _LONG_HEADER_CODES else SendMessageV2
+        return kind(
             self._group,
             queue.topic,
             options.default_topic,
@@ -200,10 +222,43 @@ class MessageSender:
             prepared.flag,
             prepared.properties,
             prepared.reconsume_times,
-            False,  # unit mode: positional, as keywords cost 0.4 us here
+            options.unit_mode,  # positional, as keywords cost 0.4 us here
             prepared.max_reconsume_times,
             prepared.is_batch,
         )
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def _context(
+        self, queue: MessageQueue, address: str, prepared: Prepared, *, is_oneway: bool
+    ) -> SendContext:
+        return SendContext(
+            group=self._group,
+            messages=prepared.messages,
+            message_id=prepared.message_id,
+            body_bytes=len(prepared.body),
+            kind=_kind(prepared.messages),
+            queue=self._namespace.unwrap_queue(queue),
+            address=address,
+            begin_ms=wall_ms(),
+            is_oneway=is_oneway,
+        )
+
+    def _tell(
+        self,
+        context: SendContext,
+        *,
+        result: SendResult | None = None,
+        error: Exception | None = None,
+        ext: Mapping[str, str] = NO_EXT,
+    ) -> None:
+        assert self._hooks is not None
+        context.result = result
+        context.error = error
+        context.end_ms = wall_ms()
+        context.region = ext.get(PropertyKey.MSG_REGION, "")
+        context.is_trace_on = ext.get(PropertyKey.TRACE_ON) != "false"
+        self._hooks.after(context)
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -215,10 +270,13 @@ class MessageSender:
         self, selector: QueueSelector, route: Route, message: Message, argument: Any
     ) -> MessageQueue:
         """Return the queue that a selector wants."""
-        queue = selector(route.publish_queues, message, argument)
+        queues: Sequence[MessageQueue] = route.publish_queues
+        if self._namespace:
+            queues = [self._namespace.unwrap_queue(queue) for queue in queues]
+        queue = selector(queues, message, argument)
         if queue.topic != message.topic:
             raise InvalidArgument(f"the selector chose a queue of the topic {queue.topic}")
-        return queue
+        return self._namespace.wrap_queue(queue)
 
     def _choose(self, route: Route, failed_broker: str | None) -> MessageQueue:
         robin = self._robins.get(route.topic)
@@ -262,3 +320,12 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
         queue,
         reply.queue_offset,
     )
+
+
+def _kind(messages: Sequence[Message]) -> MessageKind:
+    """Return what kind of message hooks are told of; a batch holds normal ones only."""
+    if len(messages) == 1:
+        message = messages[0]
+        if message.delay_level or _START_DELIVER_TIME in message.properties:
+            return MessageKind.DELAY
+    return MessageKind.NORMAL

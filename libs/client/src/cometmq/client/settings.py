@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
@@ -17,12 +18,30 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where clients put traces unless another topic is chosen."""
+
+RETRY_CODES: Final = frozenset(
+    int(code)
+    for code in (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)
+"""Refusals after which another broker may accept a message; SYSTEM_BUSY is not one."""
+
 
 class MessageModel(StrEnum):
     """Who gets a message of a subscribed topic."""
 
     CLUSTERING = "CLUSTERING"
     """One member of the group."""
+    BROADCASTING = "BROADCASTING"
+    """Every member; each keeps its own offsets in a file, and nothing is delivered again."""
 
 
 class ConsumeFrom(StrEnum):
@@ -31,6 +50,15 @@ class ConsumeFrom(StrEnum):
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class AccessChannel(StrEnum):
+    """What kind of service the brokers are."""
+
+    LOCAL = "LOCAL"
+    """A cluster of one's own."""
+    CLOUD = "CLOUD"
+    """A hosted service: it has a trace topic per region."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +81,26 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="Part of the client id; DEFAULT: a name that no other client has."),
     ] = "DEFAULT"
     unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
+    unit_mode: Annotated[
+        bool, Meta(description="Topics and groups that are created are marked as of a unit.")
+    ] = False
+    namespace: Annotated[
+        str,
+        Meta(
+            description="Topics and groups are those of this tenant; empty: that of a name server "
+            "address `MQ_INST_x_y.host:port`, else none."
+        ),
+    ] = ""
+    access_channel: Annotated[
+        AccessChannel, Meta(description="CLOUD: traces go to a topic of the region.")
+    ] = AccessChannel.LOCAL
+    trace_context: Annotated[
+        bool,
+        Meta(
+            description="Continue W3C traces: sent messages carry `traceparent`, and listeners run "
+            "in the trace of their message; with OpenTelemetry if it is installed."
+        ),
+    ] = False
     poll_namesrv_interval_ms: Annotated[
         int, Meta(ge=1, description="How often routes are asked for anew.")
     ] = 30_000
@@ -95,6 +143,25 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         bool,
         Meta(description="Try again, after a pause, when a broker is overloaded (SYSTEM_BUSY)."),
     ] = False
+    retry_codes: Annotated[
+        frozenset[int],
+        Meta(description="Refusals after which another attempt may succeed (retryResponseCodes)."),
+    ] = RETRY_CODES
+    short_headers: Annotated[
+        bool,
+        Meta(
+            description="Send with one-letter header names (sendSmartMsg); all brokers know them."
+        ),
+    ] = True
+    trace: Annotated[
+        bool, Meta(description="Send a trace of each sent message (enableMsgTrace).")
+    ] = False
+    trace_topic: Annotated[str, Meta(description="Where traces go (customizedTraceTopic).")] = (
+        TRACE_TOPIC
+    )
+    pending_requests_max: Annotated[
+        int, Meta(ge=1, description="Requests that wait for their reply; further ones are refused.")
+    ] = 10_000
     compress_over_bytes: Annotated[
         int, Meta(ge=0, description="Bodies of this size and more travel compressed.")
     ] = 4096
@@ -119,12 +186,28 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common to push and lite pull consumers."""
 
+    message_model: Annotated[
+        MessageModel, Meta(description="Who gets a message: one member of the group, or each.")
+    ] = MessageModel.CLUSTERING
+    offsets_dir: Annotated[
+        str,
+        Meta(
+            description="Where BROADCASTING keeps `CLIENT_ID/GROUP/offsets.json`; empty: "
+            "`.rocketmq_offsets` in the home folder."
+        ),
+    ] = ""
     consume_from: Annotated[
         ConsumeFrom, Meta(description="Where a group without an offset begins in a queue.")
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
         int, Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0: half an hour before the start.")
     ] = 0
+    trace: Annotated[
+        bool, Meta(description="Send a trace of each consumed message (enableMsgTrace).")
+    ] = False
+    trace_topic: Annotated[str, Meta(description="Where traces go (customizedTraceTopic).")] = (
+        TRACE_TOPIC
+    )
     rebalance_interval_ms: Annotated[
         int,
         Meta(ge=1, description="How often queues are shared anew even if no broker asks for it."),
@@ -192,8 +275,27 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             description="Like `queue_bytes_max`, for all own queues of a topic; 0: no bound.",
         ),
     ] = 0
+    orderly: Annotated[
+        bool,
+        Meta(
+            description="Messages of a queue are consumed one list after the other, by one member "
+            "of the group at a time; the listener returns OrderlyResult."
+        ),
+    ] = False
+    suspend_queue_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=30_000,
+            description="With `orderly`: how long a queue waits when its listener has failed.",
+        ),
+    ] = 1_000
     max_reconsume_times: Annotated[
-        int, Meta(ge=-1, description="Deliveries again before a message is dead; -1: 16.")
+        int,
+        Meta(
+            ge=-1,
+            description="Deliveries again before a message is dead; -1: 16, with `orderly` no end.",
+        ),
     ] = -1
     consume_timeout_ms: Annotated[
         int,

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces: names that several tenants of one cluster may use at the same time.
+
+Invariants
+    Inside the client every topic and group has its full name, `ns%name`, which is the one that
+    brokers see. Applications see and give names without it. The prefix of a retry or
+    dead-letter topic stays in front; names of RocketMQ itself are the same for everybody.
+"""
+
+import os
+import re
+from typing import Final
+
+import msgspec
+
+from cometmq.client.namesrv import ENVIRONMENT_NAME
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.bodies.queues import MessageQueue
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SEPARATOR: Final = "%"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+_SYSTEM_PREFIXES: Final = (SYSTEM_GROUP_PREFIX, SYSTEM_TOPIC_PREFIX)
+_ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """The namespace of one client; an empty one changes no name."""
+
+    name: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self.name)
+
+    def wrap(self, resource: str) -> str:
+        """Return the full name of a topic or group; a full name stays as it is."""
+        if not self.name or not resource or is_system(resource):
+            return resource
+        prefix, rest = _split(resource)
+        if rest.startswith(self.name + SEPARATOR):
+            return resource
+        return f"{prefix}{self.name}{SEPARATOR}{rest}"
+
+    def unwrap(self, resource: str) -> str:
+        """Return the name that an application knows; one of another namespace stays as it is."""
+        if not self.name or is_system(resource):
+            return resource
+        prefix, rest = _split(resource)
+        mark = self.name + SEPARATOR
+        return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
+
+    def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with the full name of its topic."""
+        if not self.name:
+            return queue
+        return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue as an application knows it."""
+        if not self.name:
+            return queue
+        return MessageQueue(self.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+
+NO_NAMESPACE: Final = Namespace()
+
+
+def is_system(resource: str) -> bool:
+    """Whether a topic or group is RocketMQ's own."""
+    return resource in SYSTEM_TOPICS or resource.startswith(_SYSTEM_PREFIXES)
+
+
+def without_namespace(resource: str) -> str:
+    """Return a name without its namespace, whichever that is."""
+    if is_system(resource):
+        return resource
+    prefix, rest = _split(resource)
+    at = rest.find(SEPARATOR)
+    return prefix + rest[at + 1 :] if at > 0 else resource
+
+
+def namespace_of(options: ClientOptions) -> Namespace:
+    """Return the namespace that the options give, or that the name server's address names.
+
+    Compatibility: `http://MQ_INST_x_y.host:port` is the address form of hosted services.
+    """
+    if options.namespace:
+        return Namespace(options.namespace)
+    address = options.namesrv or os.getenv(ENVIRONMENT_NAME, "")
+    found = _ENDPOINT.fullmatch(address.strip())
+    return Namespace(found.group(1)) if found is not None else NO_NAMESPACE
+
+
+def _split(resource: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix, resource[len(prefix) :]
+    return "", resource

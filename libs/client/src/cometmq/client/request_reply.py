@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and replies: a message whose sender waits for what its consumer answers.
+
+The requester adds a correlation id and its client id to the message. The consumer sends the
+reply to a topic of the cluster, from where the broker hands it to the requester's connection.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError, NotARequest
+from cometmq.client.message import Message, MessageExt
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
+from cometmq.remoting.errors import CorruptRecord, ServerError
+from cometmq.remoting.message.compression import compression_type, decompress
+from cometmq.remoting.message.flags import SysFlag
+from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
+
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+REPLY_TYPE: Final = "reply"
+_PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, PropertyKey.TTL)
+
+
+class ReplyMessage(Message):
+    """A message that answers a request; made by `reply_message`."""
+
+    reply_properties: Mapping[str, str] = {}
+    """What brings it to the requester."""
+
+
+def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
+    """Return the reply to a consumed request, to be sent by any producer.
+
+    NotARequest if the message is none; to it nobody waits for an answer.
+    """
+    cluster = request.properties.get(PropertyKey.CLUSTER)
+    if not cluster:
+        raise NotARequest(
+            "create reply message fail, requestMessage error, "
+            f"property[{PropertyKey.CLUSTER}] is null."
+        )
+    properties = {PropertyKey.MSG_TYPE.value: REPLY_TYPE}
+    for key in _PASSED_ON:
+        text = request.properties.get(key)
+        if text is None:
+            raise NotARequest(f"the message {request.message_id} has no property {key}")
+        properties[key.value] = text
+    return ReplyMessage(
+        topic=f"{cluster}{REPLY_TOPIC_SUFFIX}", body=body, reply_properties=properties
+    )
+
+
+def is_request(message: MessageExt) -> bool:
+    """Whether somebody waits for a reply to a consumed message."""
+    return PropertyKey.REPLY_TO_CLIENT in message.properties
+
+
+def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict[str, str]:
+    """Return what makes a message a request."""
+    return {
+        PropertyKey.CORRELATION_ID.value: correlation_id,
+        PropertyKey.REPLY_TO_CLIENT.value: client_id,
+        PropertyKey.TTL.value: str(ttl_ms),
+    }
+
+
+class PendingReplies:
+    """The requests of one client instance that wait for their replies."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def expect(
+        self, *, count_max: int
+    ) -> AsyncIterator[tuple[str, asyncio.Future[MessageExt]]]:
+        """Yield a correlation id and the future of its reply, which is forgotten at the end."""
+        if len(self._waiting) >= count_max:
+            raise ClientError(f"{len(self._waiting)} requests wait for their replies already")
+        correlation_id = str(uuid.uuid4())
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        try:
+            yield correlation_id, future
+        finally:
+            del self._waiting[correlation_id]
+            future.cancel()
+
+    def resolve(self, reply: MessageExt) -> bool:
+        """Hand a reply to who waits for it; False if nobody does, any more."""
+        correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
+        future = self._waiting.get(correlation_id)
+        if future is None or future.done():
+            return False
+        future.set_result(reply)
+        return True
+
+
+def pushed_reply(header: PushReplyMessageToClient, body: bytes) -> MessageExt:
+    """Return a reply as the requester sees it; CorruptRecord if the body is broken."""
+    if header.sys_flag & SysFlag.COMPRESSED:
+        body = decompress(body, compression_type(header.sys_flag))
+    properties = parse_properties(header.properties)
+    properties[PropertyKey.ARRIVE_TIME.value] = str(wall_ms())
+    unique_key = properties.get(PropertyKey.UNIQUE_KEY, "")
+    return MessageExt(
+        topic=header.topic,
+        body=body,
+        tag=properties.get(PropertyKey.TAGS),
+        keys=index_keys(None, properties.get(PropertyKey.KEYS)),
+        properties=properties,
+        message_id=unique_key,
+        offset_message_id="",
+        queue=MessageQueue(header.topic, "", header.queue_id),
+        queue_offset=0,
+        physical_offset=0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        reconsume_times=header.reconsume_times,
+        born_timestamp=header.born_timestamp,
+        born_host=header.born_host,
+        store_timestamp=header.store_timestamp,
+        store_host=header.store_host,
+    )
+
+
+class Requester(Protocol):
+    """Where the handler of replies finds who waits for them."""
+
+    @property
+    def replies(self) -> PendingReplies:
+        """The requests of this client."""
+
+
+def push_reply_message_to_client(
+    requester: Requester, call: Call[PushReplyMessageToClient]
+) -> Reply:
+    """Hand a reply to who waits for it; one that comes too late is dropped."""
+    try:
+        reply = pushed_reply(call.header, call.body)
+    except CorruptRecord as error:
+        raise ServerError("process reply message fail") from error
+    requester.replies.resolve(reply)
+    return OK

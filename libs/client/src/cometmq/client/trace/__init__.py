@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Message trace: who sent a message, who consumed it, when, and how that ended.
+
+Clients with the option `trace` send records of that to a topic, where RocketMQ's tools and
+dashboards find them by message id or key.
+"""
+
+from cometmq.client.trace.records import (
+    CorruptTrace,
+    EndTransaction,
+    Pub,
+    SubAfter,
+    SubBefore,
+    TraceRecord,
+    TransactionState,
+    decode_trace,
+    encode_record,
+    record_keys,
+)
+
+__all__ = [
+    "CorruptTrace",
+    "EndTransaction",
+    "Pub",
+    "SubAfter",
+    "SubBefore",
+    "TraceRecord",
+    "TransactionState",
+    "decode_trace",
+    "encode_record",
+    "record_keys",
+]

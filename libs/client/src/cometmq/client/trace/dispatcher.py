@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces on their way: gathered for half a second, joined to messages, sent in the background.
+
+Invariants
+    Tracing never holds a message up and never fails it: beyond `RECORD_COUNT_MAX` unsent
+    records new ones are dropped and counted, and what cannot be sent is logged.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from cometmq.client.background import Background, described
+from cometmq.client.trace.records import TraceRecord, encode_record, record_keys
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+
+RECORD_COUNT_MAX: Final = 16_384
+BODY_CHARS_MAX: Final = 118_000
+KEYS_CHARS_MAX: Final = 24_000
+"""Of one message; its properties together must stay below 32 KiB."""
+GATHER_MS: Final = 500
+FLUSH_MS: Final = 3_000
+
+SendTrace = Callable[[str, str, Sequence[str]], Awaitable[None]]
+"""Send topic, text and keys."""
+
+
+class _Segment:
+    """What goes to one topic with the next message."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.keys: dict[str, None] = {}
+        self.chars = 0
+        self.keys_chars = 0
+
+    def add(self, text: str, keys: Sequence[str]) -> None:
+        self.texts.append(text)
+        self.chars += len(text)
+        for key in keys:
+            if key not in self.keys:
+                self.keys[key] = None
+                self.keys_chars += len(key) + 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.chars >= BODY_CHARS_MAX or self.keys_chars >= KEYS_CHARS_MAX
+
+
+class TraceDispatcher:
+    """Sends the traces of one producer or consumer."""
+
+    def __init__(self, send: SendTrace, background: Background, log: Log) -> None:
+        """Send by `send`, in tasks of `background`."""
+        self._send = send
+        self._background = background
+        self._log = log
+        self._segments: dict[str, _Segment] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._record_count = 0
+        self._dropped_count = 0
+
+    def append(self, topic: str, records: Sequence[TraceRecord]) -> bool:
+        """Have records sent soon; False if there are too many already."""
+        if self._record_count + len(records) > RECORD_COUNT_MAX:
+            self._dropped_count += len(records)
+            return False
+        segment = self._segments.get(topic)
+        if segment is None:
+            segment = self._segments[topic] = _Segment()
+        for record in records:
+            segment.add(encode_record(record), record_keys(record))
+        self._record_count += len(records)
+        if segment.is_full:
+            self._leave(topic)
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(GATHER_MS / 1000, self._leave_all)
+        return True
+
+    async def close(self) -> None:
+        """Send what is left; what takes too long is given up."""
+        self._leave_all()
+        if self._sending:
+            _, late = await asyncio.wait(self._sending, timeout=FLUSH_MS / 1000)
+            for task in late:
+                task.cancel()
+            if late:
+                self._log.warning("trace.unsent", count=self._record_count, error="no time left")
+
+    def _leave_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for topic in list(self._segments):
+            self._leave(topic)
+        if self._dropped_count:
+            self._log.warning("trace.dropped", count=self._dropped_count)
+            self._dropped_count = 0
+
+    def _leave(self, topic: str) -> None:
+        segment = self._segments.pop(topic)
+        task = self._background.spawn(self._deliver(topic, segment), name="trace")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, topic: str, segment: _Segment) -> None:
+        count = len(segment.texts)
+        try:
+            await self._send(topic, "".join(segment.texts), list(segment.keys))
+        except CometError as error:
+            self._log.warning("trace.unsent", count=count, error=described(error))
+        finally:
+            self._record_count -= count

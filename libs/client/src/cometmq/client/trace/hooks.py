@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks that make trace records of what is sent and consumed."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.client.hooks import ConsumeContext, SendContext
+from cometmq.client.message import MessageExt, SendStatus
+from cometmq.client.namespace import without_namespace
+from cometmq.client.settings import AccessChannel
+from cometmq.client.trace.dispatcher import TraceDispatcher
+from cometmq.client.trace.records import Pub, SubAfter, SubBefore
+from cometmq.remoting.message.properties import PropertyKey
+
+REGION_DEFAULT: Final = "DefaultRegion"
+REGION_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"
+_BEFORE: Final = "trace.before"
+
+
+class TraceTopic:
+    """Which topic traces go to."""
+
+    def __init__(self, topic: str, channel: AccessChannel) -> None:
+        """Use `topic`, or in the cloud one per region."""
+        self._topic = topic
+        self._is_by_region = channel is AccessChannel.CLOUD
+
+    def of(self, region: str | None) -> str:
+        """Return the topic for traces of a region."""
+        return f"{REGION_TOPIC_PREFIX}{region}" if self._is_by_region else self._topic
+
+    def is_own(self, topic: str) -> bool:
+        """Whether messages of a topic are traces themselves, which are not traced."""
+        return topic.startswith(self._topic)
+
+
+class SendTraceHook:
+    """Traces what a producer sends."""
+
+    def __init__(self, dispatcher: TraceDispatcher, topic: TraceTopic) -> None:
+        """Give the records to `dispatcher`."""
+        self._dispatcher = dispatcher
+        self._topic = topic
+
+    def before_send(self, context: SendContext) -> None:
+        """Wait for the result."""
+
+    def after_send(self, context: SendContext) -> None:
+        """Record a send that has a result, unless the broker wants no traces."""
+        result = context.result
+        first = context.messages[0]
+        if result is None or not context.is_trace_on or self._topic.is_own(first.topic):
+            return
+        keys = first.keys if isinstance(first.keys, str) else " ".join(first.keys)
+        region = context.region or REGION_DEFAULT
+        record = Pub(
+            timestamp=context.begin_ms,
+            region=region,
+            group=without_namespace(context.group),
+            topic=without_namespace(first.topic),
+            message_id=result.message_id,
+            tag=None if context.is_batch else first.tag,
+            keys=None if context.is_batch else keys or None,
+            store_host=context.address,
+            body_bytes=context.body_bytes,
+            cost_ms=context.end_ms - context.begin_ms,
+            kind=context.kind,
+            offset_message_id=result.offset_message_id,
+            is_success=result.status is SendStatus.SEND_OK,
+        )
+        self._dispatcher.append(self._topic.of(region), (record,))
+
+
+class ConsumeTraceHook:
+    """Traces what a consumer's listener gets, and how that ends."""
+
+    def __init__(
+        self, dispatcher: TraceDispatcher, topic: TraceTopic, *, next_id: Callable[[], str]
+    ) -> None:
+        """Give the records to `dispatcher`; `next_id` makes request ids."""
+        self._dispatcher = dispatcher
+        self._topic = topic
+        self._next_id = next_id
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        """Record that the listener is called with these messages."""
+        request_id = self._next_id()
+        group = without_namespace(context.group)
+        records = tuple(
+            SubBefore(
+                timestamp=context.begin_ms,
+                region=message.properties.get(PropertyKey.MSG_REGION),
+                group=group,
+                request_id=request_id,
+                message_id=message.message_id,
+                retry_times=message.reconsume_times,
+                keys=message.properties.get(PropertyKey.KEYS),
+            )
+            for message in context.messages
+            if _is_traced(message)
+        )
+        context.state[_BEFORE] = records
+        if records:
+            self._dispatcher.append(self._topic.of(records[-1].region), records)
+
+    def after_consume(self, context: ConsumeContext) -> None:
+        """Record how it ended."""
+        before: tuple[SubBefore, ...] = context.state.get(_BEFORE, ())
+        if not before:
+            return
+        cost_ms = (context.end_ms - context.begin_ms) // len(context.messages)
+        records = tuple(
+            SubAfter(
+                request_id=record.request_id,
+                message_id=record.message_id,
+                cost_ms=cost_ms,
+                is_success=context.is_success,
+                keys=record.keys,
+                outcome=int(context.outcome or 0),
+                timestamp=context.end_ms,
+                group=record.group,
+            )
+            for record in before
+        )
+        self._dispatcher.append(self._topic.of(before[-1].region), records)
+
+
+def _is_traced(message: MessageExt) -> bool:
+    return message.properties.get(PropertyKey.TRACE_ON) != "false"

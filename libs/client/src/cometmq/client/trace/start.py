@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting the tracing of a producer or consumer, in the connections of its own instance."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from cometmq.client.background import Background
+from cometmq.client.identity import unique_ids
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import Message
+from cometmq.client.namespace import NO_NAMESPACE, without_namespace
+from cometmq.client.sender import MessageSender
+from cometmq.client.settings import ClientOptions, ConsumerOptions, ProducerOptions
+from cometmq.client.trace.dispatcher import BODY_CHARS_MAX, TraceDispatcher
+from cometmq.client.trace.hooks import ConsumeTraceHook, SendTraceHook, TraceTopic
+
+GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+SEND_TIMEOUT_MS: Final = 5_000
+_UTF8_BYTES_MAX: Final = 4
+_numbers: Final = itertools.count(1)
+
+
+async def producer_trace(
+    instance: ClientInstance, group: str, options: ProducerOptions, stack: AsyncExitStack
+) -> SendTraceHook:
+    """Begin to trace the sends of a producer group, until the stack is closed."""
+    dispatcher = _dispatcher(instance, f"{group}-PRODUCE", options, stack)
+    return SendTraceHook(dispatcher, TraceTopic(options.trace_topic, options.access_channel))
+
+
+async def consumer_trace(
+    instance: ClientInstance, group: str, options: ConsumerOptions, stack: AsyncExitStack
+) -> ConsumeTraceHook:
+    """Begin to trace what a consumer group consumes, until the stack is closed."""
+    dispatcher = _dispatcher(instance, f"{group}-CONSUME", options, stack)
+    topic = TraceTopic(options.trace_topic, options.access_channel)
+    return ConsumeTraceHook(dispatcher, topic, next_id=unique_ids(options).next_id)
+
+
+def _dispatcher(
+    instance: ClientInstance, name: str, options: ClientOptions, stack: AsyncExitStack
+) -> TraceDispatcher:
+    group = f"{GROUP_PREFIX}-{without_namespace(name)}-{next(_numbers)}"
+    instance.register_producer(group)
+    stack.push_async_callback(instance.unregister, producer_group=group)
+    sender = MessageSender(
+        instance,
+        group,
+        _sending_options(options),
+        ids=unique_ids(options),
+        namespace=NO_NAMESPACE,
+    )
+
+    async def send(topic: str, text: str, keys: Sequence[str]) -> None:
+        message = Message(topic, text.encode(), keys=keys)
+        prepared = await sender.outgoing.prepare(message)
+        await sender.send(prepared, timeout_ms=SEND_TIMEOUT_MS)
+
+    background = Background(instance.log)
+    stack.push_async_callback(background.close)
+    dispatcher = TraceDispatcher(send, background, instance.log)
+    stack.push_async_callback(dispatcher.close)
+    return dispatcher
+
+
+def _sending_options(options: ClientOptions) -> ProducerOptions:
+    """Return options for sending traces in the name of a client."""
+    names = ClientOptions.__struct_fields__
+    common = {name: getattr(options, name) for name in names} | {"trace_context": False}
+    return ProducerOptions(**common, body_bytes_max=_UTF8_BYTES_MAX * 2 * BODY_CHARS_MAX)
