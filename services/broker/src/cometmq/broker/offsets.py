@@ -70,6 +70,18 @@ class Offsets:
         """Return the groups that have an offset in the topic."""
         return {group for name, group in self._keys() if name == topic}
 
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give a group the offsets of another in a topic in place of its own, if there are any."""
+        offsets = self.queues(source, topic)
+        if not offsets:
+            return
+        count = self._count + len(offsets) - len(self.queues(target, topic))
+        if count > COUNT_MAX:
+            raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+        self._count = count
+        self.table[f"{topic}{KEY_SEPARATOR}{target}"] = dict(offsets)
+        self.is_dirty = True
+
     def drop_group(self, group: str) -> None:
         """Forget the group everywhere."""
         for topic in self.topics_of(group):

@@ -5,7 +5,9 @@ As in the dispatcher any exception is caught: one call's bug is its answer and a
 calls that are served in the same turn get theirs.
 """
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,3 +63,25 @@ def look_up(
         call.fail(ServerError(describe(error)))
 
     broker.driver.look_up(lookup, done, failed, peer=call.peer)
+
+
+async def found(broker: Broker, lookup: Lookup[T]) -> T:
+    """Return what a search finds; raise its failure as an answer."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    broker.driver.look_up(lookup, partial(settle, future), partial(_fail_search, broker, future))
+    return await future
+
+
+def settle(future: asyncio.Future[T], result: T) -> None:
+    """Give a result to who waits for it, if anybody still does."""
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail_search(broker: Broker, future: asyncio.Future[T], error: Exception) -> None:
+    if future.done():
+        return
+    if not isinstance(error, CommandError):
+        broker.log.warning("read.failed", error=describe(error))
+        error = ServerError(describe(error))
+    future.set_exception(error)

@@ -74,8 +74,8 @@ def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
 def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     header = call.header
     topic = header.topic
-    config = _admit(broker, call)
-    answered_id = queue_id = _queue_id(broker, config, header.queue_id, call)
+    config = admit(broker, call)
+    answered_id = queue_id = choose_queue(broker, config, header.queue_id, call)
     sent = read_sent(header.properties, broker.cluster_pair)
     if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
         topic, queue_id = _redirect(broker, call, topic, queue_id)
@@ -110,8 +110,8 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:
     header = call.header
     topic = header.topic
-    config = _admit(broker, call)
-    queue_id = _queue_id(broker, config, header.queue_id, call)
+    config = admit(broker, call)
+    queue_id = choose_queue(broker, config, header.queue_id, call)
     if topic.startswith(RETRY_PREFIX):
         raise MessageIllegal(remarks.BATCH_RETRY_TOPIC + RETRY_PREFIX)
     common = read_sent(header.properties, broker.cluster_pair)
@@ -167,7 +167,7 @@ def _batch_message(
     )
 
 
-def _admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
+def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     """Return the topic's configuration, or raise why the broker takes no message for it."""
     topic = call.header.topic
     config = broker.topics.table.get(topic)
@@ -232,7 +232,7 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
     return config
 
 
-def _queue_id(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
+def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
     """Return the queue to write to; a negative wish means any."""
     if queue_id < 0:
         broker.stats.any_queue_count += 1

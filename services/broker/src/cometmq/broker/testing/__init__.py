@@ -2,6 +2,7 @@
 """What tests of handlers need: peers without sockets, a broker in memory, captured exchanges."""
 
 from cometmq.broker.testing.brokers import MemoryStore, memory_broker
+from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.peers import FakePeer, Sent
 from cometmq.broker.testing.replay import Answer, expected_answer, replay
 
@@ -9,6 +10,7 @@ __all__ = [
     "Answer",
     "FakePeer",
     "MemoryStore",
+    "RecordingLog",
     "Sent",
     "expected_answer",
     "memory_broker",

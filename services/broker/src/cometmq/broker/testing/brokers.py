@@ -80,6 +80,12 @@ class MemoryStore:
         yield from ()
         return stored_ms if low <= offset < high else -1
 
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
+        """Find the oldest message for a time until all were stored, else the end."""
+        low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
+        yield from ()
+        return low if timestamp <= stored_ms else high
+
     confirm_offset = 0
 
     def read_record(self, physical_offset: int) -> Lookup[None]:

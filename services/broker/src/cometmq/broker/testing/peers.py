@@ -7,19 +7,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cometmq.remoting.command import Call, Reply, Response
-from cometmq.remoting.errors import ConnectionLost
+from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.raw import Body
 
 
 class Sent(NamedTuple):
-    """One oneway request that the peer received."""
+    """One request that the peer received."""
 
     code: int
     header: msgspec.Struct | None
+    body: Body = b""
 
 
 class FakePeer:
-    """A peer that keeps what it is sent and how its calls are answered."""
+    """A peer that keeps what it is sent and how its calls are answered.
+
+    `answers` holds what it answers to a code: a response, or the error that the asking end meets.
+    """
 
     def __init__(self, address: str = "127.0.0.1:40001") -> None:
         """Connect from an address."""
@@ -29,6 +33,8 @@ class FakePeer:
         self.is_writable = True
         self.state: dict[str, object] = {}
         self.sent: list[Sent] = []
+        self.asked: list[Sent] = []
+        self.answers: dict[int, Response | CometError] = {}
         self.replies: list[Reply] = []
 
     def send(
@@ -40,7 +46,7 @@ class FakePeer:
     ) -> bool:
         """Keep a oneway request."""
         if self.is_open and self.is_writable:
-            self.sent.append(Sent(int(code), header))
+            self.sent.append(Sent(int(code), header, body))
         return self.is_open and self.is_writable
 
     async def invoke(
@@ -51,8 +57,13 @@ class FakePeer:
         *,
         timeout_ms: int,
     ) -> Response:
-        """Answer nothing: the connection is lost."""
-        raise ConnectionLost(f"{self.address} does not answer {code}")
+        """Answer as `answers` says; what is not in it meets a lost connection."""
+        self.asked.append(Sent(int(code), header, body))
+        lost = ConnectionLost(f"{self.address} does not answer {int(code)}")
+        answer = self.answers.get(int(code), lost)
+        if isinstance(answer, CometError):
+            raise answer
+        return answer
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
         """Keep an answer that a handler gave later."""

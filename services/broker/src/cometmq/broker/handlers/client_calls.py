@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools ask a broker and the broker asks its clients: offsets (223), state (307), one
+message consumed now (309).
+
+Compatibility: RocketMQ asks the members of a group one after the other; here all at once, so that
+the answer takes no longer than the slowest. Only the fields of the command go on to a client:
+RocketMQ passes signatures on too.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import found
+from cometmq.broker.messages import stored_bytes
+from cometmq.broker.producers import Client
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.offsets import ConsumerStatus
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.admin import InvokeBrokerToGetConsumerStatus
+from cometmq.remoting.commands.callbacks import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+)
+from cometmq.remoting.errors import (
+    CometError,
+    ConsumeMsgTimeout,
+    RequestTimeout,
+    ServerError,
+    command_error,
+)
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.raw import Body
+from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, version_name
+from cometmq.runtime.tasks import describe
+
+CALL_TIMEOUT_MS: Final = 10_000
+STATUS_TIMEOUT_MS: Final = 5_000
+
+
+def check_versions(members: Collection[Client]) -> None:
+    """Raise the answer about a group with a client too old for resets and such questions."""
+    for client in members:
+        if client.version < RESET_OFFSET_MIN:
+            raise ServerError(remarks.client_too_old(version_name(client.version)))
+
+
+def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) -> None:
+    """Log that a client could not be asked, or did not answer as it should."""
+    broker.log.warning(
+        "client_call.failed",
+        code=int(code),
+        client_id=client.client_id,
+        peer=client.peer.address,
+        reason=reason,
+    )
+
+
+async def invoke_broker_to_get_consumer_status(
+    broker: Broker, call: Call[InvokeBrokerToGetConsumerStatus]
+) -> Reply:
+    """Ask the members of a group, or one of them, how far they are in a topic.
+
+    Members that do not answer in time are left out.
+    """
+    header = call.header
+    group = broker.consumers.group(header.group)
+    if group is None:
+        raise ServerError(remarks.no_consumer_online(header.group))
+    only = (header.client_addr or "").strip()
+    members = [client for client in group.clients.values() if only in {"", client.client_id}]
+    check_versions(members)
+
+    question = GetConsumerStatusFromClient(topic=header.topic, group=header.group)
+    async with asyncio.TaskGroup() as asking:
+        answers = [
+            (client.client_id, asking.create_task(_status(broker, client, question)))
+            for client in members
+        ]
+    statuses = [(client_id, answer.result()) for client_id, answer in answers]
+    table = {client_id: status for client_id, status in statuses if status is not None}
+    return Reply(body=encode_json(ConsumerStatus(consumer_table=table)), remark=remarks.NOT_SET)
+
+
+async def _status(
+    broker: Broker, client: Client, question: GetConsumerStatusFromClient
+) -> dict[MessageQueue, int] | None:
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    try:
+        answer = await client.peer.invoke(code, question, timeout_ms=STATUS_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise command_error(answer.code, answer.remark)
+        return decode_json(ConsumerStatus, answer.body).message_queue_table if answer.body else None
+    except CometError as error:
+        call_failed(broker, code, client, describe(error))
+        return None
+
+
+async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunningInfo]) -> Reply:
+    """Pass the question on to the client, and its answer back."""
+    header = call.header
+    client = _online(broker, header.consumer_group, header.client_id)
+    return await _pass_on(call, header.consumer_group, client, header)
+
+
+async def consume_message_directly(broker: Broker, call: Call[ConsumeMessageDirectly]) -> Reply:
+    """Have a client consume one stored message now; return what came of it."""
+    header = call.header
+    client = _online(broker, header.consumer_group, header.client_id)
+    body = await _stored_message(broker, header.msg_id)
+    request = msgspec.structs.replace(header, broker_name=broker.settings.broker_name)
+    return await _pass_on(call, header.consumer_group, client, request, body)
+
+
+async def _stored_message(broker: Broker, message_id: str | None) -> bytes:
+    try:
+        offset = parse_offset_message_id(message_id or "").physical_offset
+    except ValueError as error:
+        raise ServerError(f"msgId={message_id}: {error}") from error
+    record = await found(broker, broker.store.read_record(offset))
+    if record is None:
+        raise ServerError(remarks.message_not_found(offset))
+    return stored_bytes(record)
+
+
+def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
+    """Return a member of a group that can be asked, or raise why it cannot."""
+    group = broker.consumers.group(group_name)
+    members = () if group is None else group.clients.values()
+    client = next((member for member in members if member.client_id == client_id), None)
+    if client is None:
+        raise ServerError(remarks.consumer_not_online(group_name, client_id or "null"))
+    if client.version < CLIENT_CALLS_MIN:
+        version = version_name(client.version)
+        raise ServerError(remarks.consumer_too_old(client.client_id, version))
+    return client
+
+
+async def _pass_on(
+    call: Call[Any], group: str, client: Client, header: msgspec.Struct, body: Body = b""
+) -> Reply:
+    """Return a client's answer to the request as it is, or what kept it from answering."""
+    try:
+        answer = await client.peer.invoke(call.code, header, body, timeout_ms=CALL_TIMEOUT_MS)
+    except RequestTimeout as error:
+        reason = f"{client.peer.address} did not answer in {CALL_TIMEOUT_MS} ms"
+        remark = remarks.consumer_timeout(group, client.client_id, reason)
+        raise ConsumeMsgTimeout(remark) from error
+    except CometError as error:
+        remark = remarks.consumer_call_failed(group, client.client_id, describe(error))
+        raise ServerError(remark) from error
+    return Reply(answer.code, remark=answer.remark, body=answer.body, ext=answer.ext or None)

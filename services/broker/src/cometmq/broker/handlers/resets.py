@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving groups: resets of connected ones (222), corrections (308) and copies (314) of offsets.
+
+Compatibility: as in RocketMQ a reset changes no stored offset: the members are told (220), and
+commit where they are from then on.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.consumers import ConsumerGroup
+from cometmq.broker.handlers.client_calls import call_failed, check_versions
+from cometmq.broker.handlers.late import look_up
+from cometmq.broker.names import check_group
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.offsets import (
+    CorrectionOffsets,
+    QueueOffset,
+    QueueOffsetList,
+    QueueOffsetTable,
+)
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.admin import (
+    CloneGroupOffset,
+    InvokeBrokerToResetOffset,
+    QueryCorrectionOffset,
+)
+from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError
+from cometmq.remoting.types import Language
+from cometmq.store.reads import Lookup
+
+END: Final = -1  # as a time: the end of each queue
+BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group is behind all others
+
+
+def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
+    """Have all members of a group go on at a moment; answer where that is in each queue."""
+    header = call.header
+    config = broker.topics.get(header.topic)
+    if config is None:
+        raise ServerError(remarks.reset_offset_no_topic(header.topic))
+    queue_ids = _queues(header, config)
+    if not broker.offsets.queues(header.group, header.topic):
+        raise ServerError(remarks.reset_offset_no_group(header.group))
+    _members(broker, header)  # nothing is searched for nobody
+    look_up(broker, call, _targets(broker, header, queue_ids), partial(_reset, broker, call))
+
+
+def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[int]:
+    """Return the queues to reset: all of the topic, or the one that a 5.x tool names."""
+    if header.queue_id is None or header.queue_id < 0:
+        return range(config.write_queue_nums)
+    if header.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+        raise ServerError(f"queueId={header.queue_id}: topic[{header.topic}] has no such queue")
+    return [header.queue_id]
+
+
+def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup:
+    """Return the connected group, or raise why it cannot be reset."""
+    group = broker.consumers.group(header.group)
+    if group is None:
+        raise ConsumerNotOnline(
+            remarks.reset_offset_offline(
+                group=header.group, topic=header.topic, timestamp=header.timestamp
+            )
+        )
+    check_versions(group.clients.values())
+    return group
+
+
+def _targets(
+    broker: Broker, header: InvokeBrokerToResetOffset, queue_ids: Sequence[int]
+) -> Lookup[dict[MessageQueue, int]]:
+    """Find where each queue goes on: unless forced, never further on than the group is.
+
+    Compatibility: RocketMQ refuses everything when one queue has no stored offset, as a queue
+    that was just added; here the group is at its begin.
+    """
+    targets = {}
+    for queue_id in queue_ids:
+        target = yield from _target(broker, header, queue_id)
+        if not header.is_force:
+            committed = broker.offsets.committed(header.group, header.topic, queue_id) or 0
+            target = min(target, committed)
+        queue = MessageQueue(header.topic, broker.settings.broker_name, queue_id)
+        targets[queue] = max(0, target)
+    return targets
+
+
+def _target(broker: Broker, header: InvokeBrokerToResetOffset, queue_id: int) -> Lookup[int]:
+    end = broker.store.max_offset(header.topic, queue_id)
+    names_queue = header.queue_id is not None and header.queue_id >= 0
+    if names_queue and header.offset is not None and header.offset >= 0:
+        return min(header.offset, end)
+    if header.timestamp == END:
+        return end
+    return (yield from broker.store.offset_by_time(header.topic, queue_id, header.timestamp))
+
+
+def _reset(
+    broker: Broker, call: Call[InvokeBrokerToResetOffset], targets: dict[MessageQueue, int]
+) -> Reply:
+    """Tell the members, C++ clients in the form that they read.
+
+    Compatibility: RocketMQ sends isForce=false whatever was asked, and chooses the form by the
+    language of the tool, which a member of another language cannot read.
+    """
+    header = call.header
+    group = _members(broker, header)
+    request = ResetConsumerClientOffset(
+        topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
+    )
+    table = encode_json(QueueOffsetTable(offset_table=targets))
+    rows = encode_json(QueueOffsetList(offset_table=[_row(*item) for item in targets.items()]))
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    for client in group.clients.values():
+        body = rows if client.language == Language.CPP else table
+        if not client.peer.send(code, request, body):
+            call_failed(broker, code, client, "the connection takes nothing now")
+    broker.log.info(
+        "offsets.reset",
+        peer=call.peer.address,
+        group=header.group,
+        topic=header.topic,
+        timestamp=header.timestamp,
+        is_force=header.is_force,
+        queues=len(targets),
+    )
+    return Reply(body=table, remark=remarks.NOT_SET)
+
+
+def _row(queue: MessageQueue, offset: int) -> QueueOffset:
+    return QueueOffset(queue.broker_name, offset, queue.queue_id, queue.topic)
+
+
+def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
+    """Return the least offset of all groups in each queue of a topic.
+
+    Where the compared group is behind all others, RocketMQ's greatest number stands instead.
+
+    Compatibility: RocketMQ forgets the offsets of the filtered groups for good; here they are
+    left out of the answer.
+    """
+    header = call.header
+    left_out = set((header.filter_groups or "").split(","))
+    least: dict[int, int] = {}
+    for group in broker.offsets.groups_of(header.topic) - left_out:
+        for queue_id, offset in broker.offsets.queues(group, header.topic).items():
+            if offset >= broker.store.min_offset(header.topic, queue_id):
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+    for queue_id, offset in broker.offsets.queues(header.compare_group, header.topic).items():
+        if queue_id in least and least[queue_id] > offset:
+            least[queue_id] = BEHIND
+    return Reply(body=encode_json(CorrectionOffsets(correction_offsets=least)))
+
+
+def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
+    """Give a group the offsets of another, in one topic or in all of its topics.
+
+    Unless asked for an offline group, topics that the connected one has left are skipped.
+
+    Compatibility: asked for all topics, RocketMQ copies nothing.
+    """
+    header = call.header
+    source = header.src_group
+    check_group(header.dest_group)
+    asked = (header.topic or "").strip()
+    topics = {asked} if asked else broker.offsets.topics_of(source)
+    online = None if header.offline else broker.consumers.group(source)
+    subscribed = online.subscriptions.keys() if online is not None else ()
+    for topic in topics:
+        if topic in broker.topics.table and (not subscribed or topic in subscribed):
+            broker.offsets.clone(source, header.dest_group, topic)
+    broker.log.info(
+        "offsets.cloned", peer=call.peer.address, group=source, to_group=header.dest_group
+    )
+    return OK
