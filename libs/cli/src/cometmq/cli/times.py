@@ -8,6 +8,7 @@ from typing import Final
 from cometmq.client.errors import InvalidArgument
 
 _AGO: Final = re.compile(r"(\d+)([smhd])")
+_MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -24,7 +25,7 @@ def shown(timestamp_ms: int) -> str | None:
 def parsed(text: str, *, now_ms: int) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` ago, or such a number.
 
-    A moment without zone is one of this machine's.
+    So is mqadmin's form, `2026-11-20#10:00:00:000`. A moment without zone is one of this machine's.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -32,7 +33,7 @@ def parsed(text: str, *, now_ms: int) -> int:
     if text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
         raise InvalidArgument(
             f"{text} is no moment: give 2026-11-20T10:00, 90m (ago) or milliseconds since 1970"

@@ -50,6 +50,57 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "getNamesrvConfig": "Show the settings of every name server.",
         "updateNamesrvConfig": "Change a setting of every name server.",
     },
+    "cometmq.cli.mqadmin.sending": {
+        "sendMessage": "Send a message.",
+        "sendMsgStatus": "Send to the topic that has a broker's name, and show what becomes of each"
+        " message.",
+        "checkMsgSendRT": "Send to the queues of a topic in turn, and show how long each message"
+        " took.",
+        "clusterRT": "Send to every broker again and again, and show how long it takes; Ctrl-C ends"
+        " it.",
+    },
+    "cometmq.cli.mqadmin.groups": {
+        "updateSubGroup": "Create a consumer group, or change it.",
+        "deleteSubGroup": "Delete a consumer group.",
+        "getConsumerConfig": "Show the settings of a consumer group.",
+    },
+    "cometmq.cli.mqadmin.consumers": {
+        "consumerStatus": "Show what the members of a group say about themselves.",
+        "consumer": "As consumerStatus, for all members.",
+        "consumerConnection": "Show the connected members of a consumer group.",
+        "producerConnection": "Show the connected members of a producer group.",
+    },
+    "cometmq.cli.mqadmin.progress": {
+        "consumerProgress": "Show how far a group is in each queue, or how far all groups are.",
+    },
+    "cometmq.cli.mqadmin.offsets": {
+        "resetOffsetByTime": "Have a group continue at a moment.",
+        "resetOffsetByTimeOld": "Set the stored offsets of a group to a moment.",
+        "skipAccumulatedMessage": "Have a group continue at the end of every queue.",
+        "cloneGroupOffset": "Give a group the offsets that another has in a topic.",
+        "getConsumerStatus": "Ask the connected members of a group where they are.",
+    },
+    "cometmq.cli.mqadmin.queries": {
+        "queryMsgById": "Show messages by their ids; or have them consumed, or sent, again.",
+        "queryMsgByUniqueKey": "Show a message by its unique key; or have it consumed again.",
+        "queryMsgByKey": "List messages that have a key.",
+        "queryMsgByOffset": "Show the message at a place of a queue.",
+    },
+    "cometmq.cli.mqadmin.traces": {
+        "queryMsgTraceById": "Show who sent a message and who consumed it.",
+    },
+    "cometmq.cli.mqadmin.reading": {
+        "printMsg": "Print the messages of a topic.",
+        "printMsgByQueue": "Print the messages of a queue, or how many have each tag.",
+        "consumeMessage": "Print the oldest messages of a topic or a queue.",
+    },
+    "cometmq.cli.mqadmin.places": {
+        "DecodeMessageId": "Show the machine and the moment that a unique key was made of.",
+        "queryCq": "Show entries of a consume queue.",
+    },
+    "cometmq.cli.mqadmin.monitoring": {
+        "startMonitoring": "Print what groups have not consumed, and what is wrong with them.",
+    },
 }
 """Module -> its commands -> what they do."""
 

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands about connected clients and what groups have consumed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin import running_text
+from cometmq.cli.mqadmin.frame import (
+    Column,
+    Family,
+    Namesrv,
+    Topic,
+    print_table,
+    to_object,
+)
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
+from cometmq.remoting.bodies.connections import Connection, ConsumerConnections
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.versions import version_name
+
+app = Family()
+
+Group = Annotated[str, typer.Option("-g", "--consumerGroup", help="Name of the consumer group.")]
+Stacks = Annotated[
+    bool, typer.Option("-s", "--jstack", help="Also what each thread of the consumer does.")
+]
+MemberOf = Annotated[
+    str | None, typer.Option("-b", "--brokerAddr", help="Ask the broker at this address.")
+]
+
+_MEMBER_COLUMNS: Final = (
+    Column("client_id", "#ClientId", "%-36s "),
+    Column("client_addr", "#ClientAddr", "%-22s "),
+    Column("language", "#Language", "%-10s "),
+    Column("version", "#Version", "%s", version_name, version_name),
+)
+
+
+# -- members ----------------------------------------------------------------------------------
+
+
+@app.named("consumerConnection")
+def consumer_connection(
+    group: Group,
+    broker: MemberOf = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the connected members of a consumer group and what they subscribe to."""
+    found = ask(namesrv, lambda admin: _members(admin, group, broker))
+    subscriptions = [(wanted.topic, wanted.sub_string) for wanted in _wanted(found)]
+    if as_json:
+        members = [to_object(_MEMBER_COLUMNS, row) for row in _rows(found.connection_set)]
+        wanted = [{"topic": topic, "expression": text} for topic, text in subscriptions]
+        facts = {
+            "consume_type": found.consume_type,
+            "message_model": found.message_model,
+            "consume_from_where": found.consume_from_where,
+        }
+        print_json({"members": members, "subscriptions": wanted, **facts})
+        return
+    print_table(_MEMBER_COLUMNS, _rows(found.connection_set), as_json=False)
+    typer.echo(f"\nBelow is subscription:\n{'#Topic':<20} #SubExpression")
+    for topic, text in subscriptions:
+        typer.echo(f"{topic:<20} {text}")
+    typer.echo(f"\nConsumeType: {found.consume_type}\nMessageModel: {found.message_model}")
+    typer.echo(f"ConsumeFromWhere: {found.consume_from_where}")
+
+
+@app.named("producerConnection")
+def producer_connection(
+    group: Annotated[str, typer.Option("-g", "--producerGroup", help="Name of the group.")],
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the connected members of a producer group."""
+    found = ask(namesrv, lambda admin: admin.producer_connections(group, topic))
+    columns = (Column("number", "", "%04d  "), *_MEMBER_COLUMNS)
+    rows = [(number, *row) for number, row in enumerate(_rows(found.connection_set), 1)]
+    print_table(columns, rows, as_json=as_json, has_heading=False)
+
+
+async def _members(admin: AdminClient, group: str, broker: str | None) -> ConsumerConnections:
+    if broker is not None:
+        return await admin.broker(broker).consumer_connections(group)
+    return await admin.consumer_connections(group)
+
+
+def _wanted(found: ConsumerConnections) -> list[SubscriptionData]:
+    return [wanted for _, wanted in sorted(found.subscription_table.items())]
+
+
+def _rows(members: Iterable[Connection]) -> list[tuple[str, str, str, int]]:
+    return [(m.client_id, m.client_addr, m.language, m.version) for m in members]
+
+
+# -- what members say -------------------------------------------------------------------------
+
+
+@app.named("consumerStatus")
+def consumer_status(
+    group: Group,
+    client_id: Annotated[
+        str | None, typer.Option("-i", "--clientId", help="Only this member.")
+    ] = None,
+    broker: MemberOf = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    jstack: Stacks = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the members of a group say about themselves, and what is wrong with them.
+
+    What each says goes into a file, unless one member is asked for.
+    """
+    if client_id is None:
+        _show_members(namesrv, group, broker, jstack=jstack, as_json=as_json)
+        return
+    found = ask(namesrv, lambda admin: admin.running_info(group, client_id, with_stacks=jstack))
+    if as_json:
+        print_json(_as_object(client_id, found))
+    else:
+        typer.echo(running_text.described(found))
+
+
+@app.named("consumer")
+def consumer(
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    jstack: Stacks = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the members of a group say about themselves, and what is wrong with them."""
+    _show_members(namesrv, group, None, jstack=jstack, as_json=as_json)
+
+
+Said = dict[str, tuple[int, ConsumerRunningInfo]]
+"""Version and state by client id."""
+
+
+def _show_members(
+    namesrv: str, group: str, broker: str | None, *, jstack: bool, as_json: bool
+) -> None:
+    async def question(admin: AdminClient) -> Said:
+        return await members_say(admin, group, broker, jstack=jstack)
+
+    said, now_ms = ask(namesrv, question), wall_ms()
+    infos = {client_id: info for client_id, (_, info) in said.items()}
+    is_same = running_text.is_same_subscription(infos, now_ms=now_ms)
+    wrong = [
+        line
+        for client_id, info in infos.items()
+        for line in running_text.troubles(client_id, info, now_ms=now_ms)
+    ]
+    if as_json:
+        members = [_as_object(client_id, info) for client_id, info in infos.items()]
+        print_json({"members": members, "same_subscription": is_same, "troubles": wrong})
+        return
+    typer.echo(f"{'#Index':<10} {'#ClientId':<40} {'#Version':<20} #ConsumerRunningInfoFile")
+    for number, (client_id, (version, info)) in enumerate(said.items(), 1):
+        path = _write(info, str(now_ms), client_id)
+        typer.echo(f"{number:<10} {client_id:<40} {version_name(version):<20} {path}")
+    if is_same:
+        typer.echo("\n\nSame subscription in the same group of consumer\n\n\nRebalance OK")
+        typer.echo("\n".join(wrong), nl=bool(wrong))
+    else:
+        typer.echo("\n\nWARN: Different subscription in the same group of consumer!!!")
+
+
+async def members_say(admin: AdminClient, group: str, broker: str | None, *, jstack: bool) -> Said:
+    """Return what each connected member of a group says about itself."""
+    members = sorted(
+        (await _members(admin, group, broker)).connection_set, key=lambda m: m.client_id
+    )
+    return {
+        member.client_id: (
+            member.version,
+            await admin.running_info(group, member.client_id, with_stacks=jstack),
+        )
+        for member in members
+    }
+
+
+def _write(info: ConsumerRunningInfo, folder: str, client_id: str) -> Path:
+    """Write what a member says to a file; the client chose its id, so no slash of it counts."""
+    path = Path(folder) / client_id.replace("/", "_")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(running_text.described(info), encoding="utf-8")
+    except OSError as error:
+        raise ClientError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _as_object(client_id: str, info: ConsumerRunningInfo) -> dict[str, object]:
+    queues = [
+        {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "state": state}
+        for queue, state in sorted(info.mq_table.items())
+    ]
+    return {
+        "client_id": client_id,
+        "properties": info.properties,
+        "subscriptions": info.subscription_set,
+        "queues": queues,
+        "rates": info.status_table,
+        "jstack": info.jstack,
+    }

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands about the settings of consumer groups."""
+
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from cometmq.broker.names import DLQ_PREFIX, retry_topic
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin import java_text
+from cometmq.cli.mqadmin.frame import (
+    BrokerAddr,
+    ClusterName,
+    Family,
+    Namesrv,
+    TrueFalse,
+    check_target,
+    print_done,
+    targets,
+)
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError
+from cometmq.client.message import check_group
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+
+FIELDS: Final = (
+    "groupName", "consumeEnable", "consumeFromMinEnable", "consumeBroadcastEnable",
+    "retryQueueNums", "retryMaxTimes", "brokerId", "whichBrokerWhenConsumeSlowly",
+    "notifyConsumerIdsChangedEnable",
+)  # fmt: skip
+
+app = Family()
+
+GroupName = Annotated[str, typer.Option("-g", "--groupName", help="Name of the consumer group.")]
+
+
+class Placed(NamedTuple):
+    """The settings of a group at one broker."""
+
+    cluster: str
+    broker: str
+    config: SubscriptionGroupConfig
+
+
+@app.named("updateSubGroup")
+def update_sub_group(  # one parameter per option
+    group: GroupName,
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    consume: Annotated[
+        TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")
+    ] = "true",
+    from_min: Annotated[
+        TrueFalse, typer.Option("-m", "--consumeFromMinEnable", help="Whether it may begin first.")
+    ] = "false",
+    broadcast: Annotated[
+        TrueFalse, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may broadcast.")
+    ] = "false",
+    retry_queues: Annotated[
+        int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")
+    ] = 1,
+    retry_max: Annotated[
+        int, typer.Option("-r", "--retryMaxTimes", help="Attempts before the dead letters.")
+    ] = 16,
+    broker_id: Annotated[
+        int, typer.Option("-i", "--brokerId", help="Which broker of a name it reads from.")
+    ] = 0,
+    slow_id: Annotated[
+        int,
+        typer.Option(
+            "-w", "--whichBrokerWhenConsumeSlowly", help="Which one when it is far behind."
+        ),
+    ] = 1,
+    notify: Annotated[
+        TrueFalse,
+        typer.Option(
+            "-a", "--notifyConsumerIdsChanged", help="Tell its members who comes and goes."
+        ),
+    ] = "true",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Create a consumer group, or change it; what is not given takes its default."""
+    check_target(broker, cluster)
+    config = SubscriptionGroupConfig(
+        group_name=group,
+        consume_enable=consume == "true",
+        consume_from_min_enable=from_min == "true",
+        consume_broadcast_enable=broadcast == "true",
+        retry_queue_nums=retry_queues,
+        retry_max_times=retry_max,
+        broker_id=broker_id,
+        which_broker_when_consume_slowly=slow_id,
+        notify_consumer_ids_changed_enable=notify == "true",
+    )
+
+    async def question(admin: AdminClient) -> list[str]:
+        check_group(group)
+        masters = await targets(admin, broker, cluster)
+        for master in masters:
+            await master.create_group(config)
+        return [master.address for master in masters]
+
+    addresses = ask(namesrv, question)
+    lines = [f"create subscription group to {address} success." for address in addresses]
+    lines.append(java_text.bracketed("SubscriptionGroupConfig", java_text.fields(config, FIELDS)))
+    print_done("\n".join(lines), {"group": config, "brokers": addresses}, as_json=as_json)
+
+
+@app.named("deleteSubGroup")
+def delete_sub_group(
+    group: GroupName,
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    remove_offset: Annotated[
+        TrueFalse, typer.Option("-r", "--removeOffset", help="Whether its offsets go too.")
+    ] = "false",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a consumer group; with -c also its retry and dead-letter topics."""
+    check_target(broker, cluster)
+
+    async def question(admin: AdminClient) -> list[str]:
+        masters = await targets(admin, broker, cluster)
+        for master in masters:
+            await master.delete_group(group, remove_offsets=remove_offset == "true")
+        if cluster is not None:
+            for topic in (retry_topic(group), DLQ_PREFIX + group):
+                await admin.delete_topic(topic, cluster=cluster)
+        return [master.address for master in masters]
+
+    addresses = ask(namesrv, question)
+    inside = "" if cluster is None else f" in cluster [{cluster}]"
+    lines = [
+        f"delete subscription group [{group}] from broker [{address}]{inside} success."
+        for address in addresses
+    ]
+    if cluster is not None:
+        lines += [
+            f"delete topic [{topic}] from cluster [{cluster}] success."
+            for topic in (retry_topic(group), DLQ_PREFIX + group)
+        ]
+    print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)
+
+
+@app.named("getConsumerConfig")
+def get_consumer_config(
+    group: GroupName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Show the settings of a consumer group at every broker that knows it."""
+    found = ask(namesrv, lambda admin: _placed(admin, group))
+    if as_json:
+        print_json([row._asdict() for row in found])
+        return
+    for row in found:
+        line = "=" * 29
+        typer.echo(f"{line}{row.cluster}:{row.broker}{line}")
+        for name, value in java_text.fields(row.config, FIELDS):
+            typer.echo(f"{name:<40}=  {java_text.word(value)}")
+
+
+async def _placed(admin: AdminClient, group: str) -> list[Placed]:
+    clusters = (await admin.cluster()).cluster_addr_table
+    found = []
+    for name, master in (await admin.masters()).items():
+        config = (await master.groups()).get(group)
+        if config is not None:
+            cluster = next(key for key, names in clusters.items() if name in names)
+            found.append(Placed(cluster, name, config))
+    if not found:
+        raise ClientError(f"no broker knows the consumer group {group}")
+    return found

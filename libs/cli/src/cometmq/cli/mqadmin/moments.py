@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments among the options of mqadmin's commands."""
+
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli import times
+from cometmq.cli.connecting import wrong_usage
+from cometmq.client.admin_broker_groups import END
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import InvalidArgument
+
+FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
+
+Begin = Annotated[
+    str | None, typer.Option("-b", "--beginTimestamp", help=f"Only what was stored from {FORMS}.")
+]
+End = Annotated[
+    str | None, typer.Option("-e", "--endTimestamp", help=f"Only what was stored before {FORMS}.")
+]
+
+
+def moment(text: str) -> int:
+    """Return a moment; `now` and -1 are the END of a queue."""
+    if text in {"now", "-1"}:
+        return END
+    try:
+        return times.parsed(text, now_ms=wall_ms())
+    except InvalidArgument as error:
+        raise wrong_usage(str(error)) from error
+
+
+def past_moment(text: str | None, option: str) -> int | None:
+    """Return a moment that is not to come."""
+    if text is None:
+        return None
+    found = moment(text)
+    if found > wall_ms():
+        raise wrong_usage(f"{option}: {text} is still to come")
+    return found

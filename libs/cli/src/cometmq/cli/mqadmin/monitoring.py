@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's command that watches all groups, round by round."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from cometmq.broker.names import RETRY_PREFIX
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run
+from cometmq.cli.mqadmin import java_text, running_text
+from cometmq.cli.mqadmin.frame import Family, Namesrv
+from cometmq.cli.output import AsJson
+from cometmq.client import ConsumeResult, MessageExt, PushConsumer
+from cometmq.client.admin import AdminClient, QueueLag
+from cometmq.client.clock import wall_ms
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.errors import CometError, CommandError
+from cometmq.runtime.service import new_event_loop
+
+ROUND_S: Final = 60.0
+GROUP: Final = "__MONITOR_CONSUMER"
+MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+_UNDONE_FIELDS: Final = (
+    "consumerGroup", "topic", "undoneMsgsTotal", "undoneMsgsSingleMQ", "undoneMsgsDelayTimeMills",
+)  # fmt: skip
+
+app = Family()
+
+
+class Undone(msgspec.Struct, frozen=True, rename="camel"):
+    """What a group has not consumed yet of a topic."""
+
+    consumer_group: str
+    topic: str
+    undone_msgs_total: int
+    undone_msgs_single_mq: int = msgspec.field(name="undoneMsgsSingleMQ")
+    undone_msgs_delay_time_mills: int
+
+
+@app.named("startMonitoring")
+def start_monitoring(
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds from round to round.")
+    ] = ROUND_S,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="End after so many rounds.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what groups have not consumed, what is wrong with them, and whose offsets moved."""
+    monitor = Monitor(as_json=as_json)
+    run(monitor.watch(namesrv, interval, rounds), loop_factory=new_event_loop)
+
+
+class Monitor:
+    """Watches the groups of a cluster and prints what it finds."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        """Print lines for people, or a line of JSON for each finding."""
+        self._as_json = as_json
+
+    async def watch(self, namesrv: str, interval_s: float, rounds: int | None) -> None:
+        """Look at every group, wait, and look again."""
+        async with AsyncExitStack() as stack:
+            admin = await stack.enter_async_context(AdminClient(namesrv))
+            if MOVED_TOPIC in await admin.topics():
+                await stack.enter_async_context(self._listener(namesrv))
+            number = 0
+            while True:
+                number += 1
+                await self._round(admin)
+                if number == rounds:
+                    return
+                await asyncio.sleep(interval_s)
+
+    def _listener(self, namesrv: str) -> PushConsumer:
+        """Return the consumer of what brokers say when they correct the offset of a group."""
+
+        async def listen(messages: list[MessageExt]) -> ConsumeResult:
+            for message in messages:
+                text = message.body.decode("utf-8", "replace")
+                moved = {"event": text, "timestamp": message.store_timestamp}
+                self._report("reportDeleteMsgsEvent", moved, text)
+            return ConsumeResult.SUCCESS
+
+        consumer = PushConsumer(GROUP, namesrv, listener=listen, log=Complaints())
+        consumer.subscribe(MOVED_TOPIC)
+        return consumer
+
+    async def _round(self, admin: AdminClient) -> None:
+        self._report("beginRound", {}, "=" * 41)
+        for topic in await admin.topics():
+            if topic.startswith(RETRY_PREFIX):
+                try:
+                    await self._look_at(admin, topic.removeprefix(RETRY_PREFIX))
+                except CometError as error:
+                    typer.echo(f"cometmq: {topic}: {error}", err=True)
+        self._report("endRound", {}, "=" * 41)
+
+    async def _look_at(self, admin: AdminClient, group: str) -> None:
+        try:
+            members = (await admin.consumer_connections(group)).connection_set
+        except CommandError:
+            return  # nobody is there to fall behind
+        for undone in await _undone(admin, group):
+            pairs = java_text.fields(undone, _UNDONE_FIELDS)
+            self._report("reportUndoneMsgs", undone, java_text.bracketed("UndoneMsgs", pairs))
+        infos: dict[str, ConsumerRunningInfo] = {}
+        for member in members:
+            infos[member.client_id] = await admin.running_info(group, member.client_id)
+        for trouble in _troubles(infos, wall_ms()):
+            found = {"consumer_group": group, "trouble": trouble}
+            self._report("reportConsumerRunningInfo", found, f"ConsumerGroup: {group}, {trouble}")
+
+    def _report(self, kind: str, found: Any, text: str) -> None:
+        if self._as_json:
+            typer.echo(msgspec.json.encode({"report": kind, "found": found}))
+        else:
+            typer.echo(f"[MONITOR] {kind}: {text}")
+
+
+def _troubles(infos: dict[str, ConsumerRunningInfo], now_ms: int) -> Iterator[str]:
+    if not running_text.is_same_subscription(infos, now_ms=now_ms):
+        yield "Subscription different"
+    for client_id, info in infos.items():
+        yield from running_text.troubles(client_id, info, now_ms=now_ms)
+
+
+async def _undone(admin: AdminClient, group: str) -> list[Undone]:
+    by_topic: dict[str, list[QueueLag]] = {}
+    for found in await admin.lag(group):
+        by_topic.setdefault(found.queue.topic, []).append(found)
+    return [
+        Undone(
+            group,
+            topic,
+            sum(max(0, lag.lag) for lag in lags),
+            max(0, *(lag.lag for lag in lags)),
+            max(0, *[await _delay_ms(admin, lag) for lag in lags]),
+        )
+        for topic, lags in by_topic.items()
+    ]
+
+
+async def _delay_ms(admin: AdminClient, lag: QueueLag) -> int:
+    """Return how much later the last message of a queue was stored than the last consumed."""
+    if lag.last_timestamp <= 0 or lag.lag <= 0:
+        return 0
+    stored_ms = await _last_stored_ms(admin, lag.queue, lag.max_offset)
+    return 0 if stored_ms is None else stored_ms - lag.last_timestamp
+
+
+async def _last_stored_ms(admin: AdminClient, queue: MessageQueue, end: int) -> int | None:
+    async for pulled in admin.read(queue, end - 1, end):
+        for message in pulled.messages:
+            return message.store_timestamp
+    return None

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's command about what groups have consumed."""
+
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.broker.names import RETRY_PREFIX
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin.consumers import members_say
+from cometmq.cli.mqadmin.frame import (
+    Column,
+    Family,
+    Namesrv,
+    local_time,
+    print_table,
+    to_object,
+)
+from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.times import shown
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import ConsumeStats
+from cometmq.remoting.errors import CommandError
+from cometmq.remoting.versions import version_name
+
+app = Family()
+
+_PROGRESS_COLUMNS: Final = (
+    Column("topic", "#Topic", "%-64.64s  "),
+    Column("broker", "#Broker Name", "%-32.32s  "),
+    Column("queue", "#QID", "%-4d  "),
+    Column("broker_offset", "#Broker Offset", "%-20d  "),
+    Column("consumer_offset", "#Consumer Offset", "%-20d  "),
+    Column("diff", "#Diff", "%-20d  "),
+    Column("last_time", "#LastTime", "%s", lambda moment: local_time(moment) or "N/A", shown),
+)
+_CLIENT_IP_COLUMN: Final = Column("client_ip", "#Client IP", "%-20s ", lambda ip: ip or "N/A")
+_GROUP_COLUMNS: Final = (
+    Column("group", "#Group", "%-64.64s  "),
+    Column("count", "#Count", "%-6d  "),
+    Column("version", "#Version", "%-24s "),
+    Column("type", "#Type", "%-5s  "),
+    Column("model", "#Model", "%-14s  "),
+    Column("tps", "#TPS", "%-7d  "),
+    Column("diff_total", "#Diff Total", "%d"),
+)
+
+
+@app.named("consumerProgress")
+def consumer_progress(
+    group: Annotated[
+        str | None, typer.Option("-g", "--groupName", help="A consumer group; all without one.")
+    ] = None,
+    show_client_ip: Annotated[
+        str, typer.Option("-s", "--showClientIP", help="true: who has each queue.")
+    ] = "false",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a group is in each queue, or how far all groups are."""
+    if group is None:
+        rows = ask(namesrv, _all_progress)
+        print_table(_GROUP_COLUMNS, rows, as_json=as_json)
+        return
+    with_ip = show_client_ip.lower() == "true"
+
+    async def question(admin: AdminClient) -> tuple[ConsumeStats, dict[MessageQueue, str]]:
+        stats = await admin.consume_stats(group)
+        if not stats.offset_table:
+            raise ClientError(f"the group {group} has consumed nothing yet")
+        return stats, await _owners(admin, group) if with_ip else {}
+
+    _print_progress(*ask(namesrv, question), with_ip=with_ip, as_json=as_json)
+
+
+def _print_progress(
+    stats: ConsumeStats, owners: dict[MessageQueue, str], *, with_ip: bool, as_json: bool
+) -> None:
+    owner_columns = (_CLIENT_IP_COLUMN,) if with_ip else ()
+    columns = (*_PROGRESS_COLUMNS[:5], *owner_columns, *_PROGRESS_COLUMNS[5:])
+    rows: list[list[object]] = []
+    for queue, pair in sorted(stats.offset_table.items()):
+        offsets = [pair.broker_offset, pair.consumer_offset]
+        owner = [owners.get(queue, "")] if with_ip else []
+        behind = pair.broker_offset - pair.consumer_offset
+        place = [queue.topic, queue.broker_name, queue.queue_id]
+        rows.append([*place, *offsets, *owner, behind, pair.last_timestamp])
+    total = _behind(stats)
+    if as_json:
+        queues = [to_object(columns, row) for row in rows]
+        print_json({"queues": queues, "consume_tps": stats.consume_tps, "diff_total": total})
+        return
+    print_table(columns, rows, as_json=False)
+    typer.echo(f"\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}")
+
+
+def _behind(stats: ConsumeStats) -> int:
+    return sum(pair.broker_offset - pair.consumer_offset for pair in stats.offset_table.values())
+
+
+async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
+    """Return the address of the member that has each queue."""
+    owners: dict[MessageQueue, str] = {}
+    try:
+        said = await members_say(admin, group, None, jstack=False)
+    except CommandError:
+        return owners  # nobody is connected, or is too old to say it
+    for client_id, (_, info) in said.items():
+        owners.update(dict.fromkeys(info.mq_table, client_id.partition("@")[0]))
+    return owners
+
+
+async def _all_progress(admin: AdminClient) -> list[list[object]]:
+    """Return a row for each group that has a retry topic, which is how groups are known."""
+    rows: list[list[object]] = []
+    for topic in await admin.topics():
+        if topic.startswith(RETRY_PREFIX):
+            group = topic.removeprefix(RETRY_PREFIX)
+            stats = await admin.consume_stats(group)
+            facts = await _group_facts(admin, group)
+            rows.append([group, *facts, int(stats.consume_tps), _behind(stats)])
+    return rows
+
+
+async def _group_facts(admin: AdminClient, group: str) -> list[object]:
+    """Return how many members are connected, their least version, how they consume."""
+    try:
+        found = await admin.consumer_connections(group)
+    except CommandError:
+        return [0, "OFFLINE", "", ""]
+    is_push = found.consume_type == "CONSUME_PASSIVELY"
+    version = min(member.version for member in found.connection_set)
+    model = found.message_model if is_push else ""
+    return [len(found.connection_set), version_name(version), "PUSH" if is_push else "PULL", model]

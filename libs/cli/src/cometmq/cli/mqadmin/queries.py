@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands that find messages."""
+
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, run, wrong_usage
+from cometmq.cli.mqadmin import java_text
+from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
+from cometmq.cli.mqadmin.message_text import Found, print_found
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client import Message, Producer, SendResult
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.client.message import MessageExt
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.errors import QueryNotFound
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.properties import RESERVED_KEYS
+
+RESEND_GROUP: Final = "ReSendMsgById"
+_KEY_COLUMNS: Final = (
+    Column("message_id", "#Message ID", "%-50s "),
+    Column("queue", "#QID", "%4d "),
+    Column("offset", "#Offset", "%40d"),
+)
+_RESULT_FIELDS: Final = ("order", "autoCommit", "consumeResult", "remark", "spentTimeMills")
+
+app = Family()
+
+Group = Annotated[
+    str | None, typer.Option("-g", "--consumerGroup", help="Have this group consume it again.")
+]
+ClientId = Annotated[
+    str | None, typer.Option("-d", "--clientId", help="Which member of the group does.")
+]
+
+
+@app.named("queryMsgById")
+def query_msg_by_id(
+    message_ids: Annotated[
+        str, typer.Option("-i", "--msgId", help="Offset message ids, separated by commas.")
+    ],
+    group: Group = None,
+    client_id: ClientId = None,
+    resend: Annotated[
+        str | None, typer.Option("-s", "--sendMessage", help="true: send it again.")
+    ] = None,
+    unit_name: Annotated[
+        str | None, typer.Option("-u", "--unitName", help="Unit that sends it.")
+    ] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages by their offset message ids; or have them consumed, or sent, again."""
+    ids = [text.strip() for text in message_ids.split(",") if text.strip()]
+    _check_ids(ids)
+    if group is not None and client_id is not None:
+        results = ask(namesrv, lambda admin: _consumed(admin, group, client_id, ids))
+        _print_results(results, as_json=as_json)
+    elif resend is not None:
+        if resend.lower() == "true":
+            _print_sent(ids, run(_resent(namesrv, ids, unit_name)), as_json=as_json)
+    else:
+        found = ask(namesrv, lambda admin: _tracked(admin, ids))
+        print_found(found, as_json=as_json)
+
+
+@app.named("queryMsgByUniqueKey")
+def query_msg_by_unique_key(
+    topic: Topic,
+    message_id: Annotated[str, typer.Option("-i", "--msgId", help="Unique key of the message.")],
+    group: Group = None,
+    client_id: ClientId = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    show_all: Annotated[
+        bool, typer.Option("-a", "--showAll", help="All with this key, not the first only.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a message by its unique key; or have it consumed again."""
+    if group is not None and client_id is not None:
+
+        async def consumed(admin: AdminClient) -> list[ConsumeMessageDirectlyResult]:
+            message = await admin.view_message(message_id, topic)
+            return [await admin.consume_directly(group, client_id, message)]
+
+        _print_results(ask(namesrv, consumed), as_json=as_json)
+        return
+
+    async def question(admin: AdminClient) -> Found:
+        messages = await admin.query_by_unique_key(topic, message_id)
+        if not messages:
+            raise QueryNotFound(f"no message of the topic {topic} has the unique key {message_id}")
+        return await _with_tracks(admin, messages if show_all else messages[:1])
+
+    print_found(ask(namesrv, question), as_json=as_json, with_id=False)
+
+
+@app.named("queryMsgByKey")
+def query_msg_by_key(
+    topic: Topic,
+    key: Annotated[str, typer.Option("-k", "--msgKey", help="A key of the messages.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List up to 64 messages that have a key."""
+    messages = ask(namesrv, lambda admin: admin.query_by_key(topic, key))
+    rows = [(m.message_id, m.queue.queue_id, m.queue_offset) for m in messages]
+    print_table(_KEY_COLUMNS, rows, as_json=as_json)
+    if not rows:
+        raise ClientError(f"no message of the topic {topic} has the key {key}")
+
+
+@app.named("queryMsgByOffset")
+def query_msg_by_offset(
+    topic: Topic,
+    broker: Annotated[str, typer.Option("-b", "--brokerName", help="Name of the broker.")],
+    queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="Number of the queue.")],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Place in the queue.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the message at a place of a queue."""
+
+    async def question(admin: AdminClient) -> Found:
+        await admin.route(topic)
+        master = (await admin.masters()).get(broker)
+        if master is None:
+            raise InvalidArgument(f"there is no master {broker}")
+        pulled = await master.pull(topic, queue_id, offset, count_max=1)
+        if not pulled.messages:
+            raise QueryNotFound(
+                f"{topic} has no message at offset {offset} of queue {queue_id}: "
+                f"it begins at {pulled.min_offset} and ends before {pulled.max_offset}"
+            )
+        return await _with_tracks(admin, pulled.messages)
+
+    print_found(ask(namesrv, question), as_json=as_json)
+
+
+# -- asking -----------------------------------------------------------------------------------
+
+
+def _check_ids(ids: list[str]) -> None:
+    try:
+        for text in ids:
+            parse_offset_message_id(text)
+    except ValueError as error:
+        raise wrong_usage(str(error)) from error
+    if not ids:
+        raise wrong_usage("-i: give at least one id")
+
+
+async def _tracked(admin: AdminClient, ids: list[str]) -> Found:
+    return await _with_tracks(admin, [await admin.stored_message(text) for text in ids])
+
+
+async def _with_tracks(admin: AdminClient, messages: list[MessageExt]) -> Found:
+    return [(message, await admin.message_tracks(message)) for message in messages]
+
+
+async def _consumed(
+    admin: AdminClient, group: str, client_id: str, ids: list[str]
+) -> list[ConsumeMessageDirectlyResult]:
+    messages = [await admin.stored_message(text) for text in ids]
+    return [await admin.consume_directly(group, client_id, message) for message in messages]
+
+
+async def _resent(namesrv: str, ids: list[str], unit_name: str | None) -> list[SendResult]:
+    """Send stored messages again as they are, under unique keys of their own."""
+    async with AdminClient(namesrv) as admin, Producer(RESEND_GROUP, namesrv) as producer:
+        messages = [await admin.stored_message(text) for text in ids]
+        return [await producer.send(_copy(message)) for message in messages]
+
+
+def _copy(message: MessageExt) -> Message:
+    own = {key: text for key, text in message.properties.items() if key not in RESERVED_KEYS}
+    keys = tuple(key for key in message.keys if key != message.message_id)
+    return Message(
+        message.topic,
+        message.body,
+        message.tag,
+        keys,
+        own,
+        message.flag,
+    )
+
+
+def _print_results(results: list[ConsumeMessageDirectlyResult], *, as_json: bool) -> None:
+    if as_json:
+        print_json(results)
+        return
+    for result in results:
+        pairs = java_text.fields(result, _RESULT_FIELDS)
+        typer.echo(java_text.bracketed("ConsumeMessageDirectlyResult", pairs))
+
+
+def _print_sent(ids: list[str], sent: list[SendResult], *, as_json: bool) -> None:
+    if as_json:
+        print_json(sent)
+        return
+    for text, result in zip(ids, sent, strict=True):
+        typer.echo(f"prepare resend msg. originalMsgId={text}{java_text.send_result(result)}")

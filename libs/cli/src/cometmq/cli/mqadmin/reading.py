@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands that read queues from one place to another."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from cometmq.cli import message_json
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
+from cometmq.cli.mqadmin import java_text
+from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
+from cometmq.cli.mqadmin.moments import FORMS, Begin, End, moment, past_moment
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker_groups import END
+from cometmq.client.admin_broker_messages import TOOLS_GROUP
+from cometmq.client.message import MessageExt
+from cometmq.client.puller import Pulled, PullStatus
+from cometmq.remoting.bodies.queues import MessageQueue
+
+DEFAULT_COUNT: Final = 128
+STATUS_NAMES: Final = {
+    PullStatus.FOUND: "FOUND",
+    PullStatus.NO_NEW: "NO_NEW_MSG",
+    PullStatus.NO_MATCHED: "NO_MATCHED_MSG",
+    PullStatus.OFFSET_ILLEGAL: "OFFSET_ILLEGAL",
+}
+
+app = Family()
+
+Charset = Annotated[
+    str, typer.Option("-c", "--charsetName", help="How bodies are encoded: UTF-8, GBK.")
+]
+Expression = Annotated[
+    str, typer.Option("-s", "--subExpression", help="Only these tags: 'TagA || TagB'.")
+]
+BrokerName = Annotated[str, typer.Option("-a", "--brokerName", help="Name of the broker.")]
+QueueId = Annotated[int, typer.Option("-i", "--queueId", min=0, help="Number of the queue.")]
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A part of a queue."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+
+
+class Page(msgspec.Struct):
+    """How messages are printed, one after the other."""
+
+    charset: str = "UTF-8"
+    with_body: bool = True
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown encoding before anything is printed."""
+        try:
+            b"".decode(self.charset)
+        except LookupError as error:
+            raise wrong_usage(f"-c: {error}") from error
+
+    def print(self, messages: Iterable[MessageExt]) -> None:
+        """Print messages; what is no text of the encoding is marked."""
+        for message in messages:
+            if self.as_json:
+                typer.echo(message_json.render(message))
+                continue
+            body = message.body.decode(self.charset, "replace")
+            shown = body if self.with_body else "NOT PRINT BODY"
+            text = java_text.message(message)
+            typer.echo(f"MSGID: {message.message_id} {text} BODY: {shown}")
+
+    def say(self, line: str) -> None:
+        """Print a line for people."""
+        if not self.as_json:
+            typer.echo(line)
+
+
+@app.named("printMsg")
+def print_msg(
+    topic: Topic,
+    charset: Charset = "UTF-8",
+    expression: Expression = "*",
+    begin: Begin = None,
+    end: End = None,
+    body: Annotated[
+        TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")
+    ] = "true",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a topic, queue by queue; --json: one a line."""
+    page = Page(charset, body == "true", as_json)
+    begin_ms, end_ms = _optional(begin), _optional(end)
+
+    async def question(admin: AdminClient) -> None:
+        for queue in await admin.queues(topic):
+            section = await _section(admin, queue, begin_ms, end_ms)
+            page.say(
+                f"minOffset={section.begin}, maxOffset={section.end}, {java_text.queue(queue)}"
+            )
+            await _print_section(admin, section, page, expression)
+            page.say("-" * 56)
+
+    ask(namesrv, question)
+
+
+@app.named("printMsgByQueue")
+def print_msg_by_queue(  # one parameter per option
+    topic: Topic,
+    broker: BrokerName,
+    queue_id: QueueId,
+    charset: Charset = "UTF-8",
+    expression: Expression = "*",
+    begin: Begin = None,
+    end: End = None,
+    printed: Annotated[
+        TrueFalse, typer.Option("-p", "--printMsg", help="Whether messages are printed.")
+    ] = "false",
+    body: Annotated[
+        TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")
+    ] = "false",
+    calculate: Annotated[
+        TrueFalse, typer.Option("-f", "--calculate", help="Count the messages of each tag.")
+    ] = "false",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a queue, or how many have each tag."""
+    page = Page(charset, body == "true", as_json)
+    begin_ms, end_ms = _optional(begin), _optional(end)
+    counts: Counter[str] = Counter()
+
+    async def question(admin: AdminClient) -> None:
+        queue = MessageQueue(topic, broker, queue_id)
+        section = await _section(admin, queue, begin_ms, end_ms)
+        reading = admin.read(queue, section.begin, section.end, expression=expression)
+        async for pulled in reading:
+            counts.update(message.tag for message in pulled.messages if message.tag)
+            if printed == "true":
+                page.print(pulled.messages)
+
+    ask(namesrv, question)
+    if calculate == "true":
+        _print_counts(counts, as_json=as_json)
+
+
+@app.named("consumeMessage")
+def consume_message(  # one parameter per option
+    topic: Topic,
+    broker: Annotated[
+        str | None, typer.Option("-b", "--brokerName", help="Name of the broker.")
+    ] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("-i", "--queueId", min=0, help="Number of the queue; needs -b.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("-o", "--offset", min=0, help="Place in the queue; needs -i.")
+    ] = None,
+    group: Annotated[
+        str, typer.Option("-g", "--consumerGroup", help="In whose name messages are read.")
+    ] = TOOLS_GROUP,
+    begin: Annotated[
+        str | None, typer.Option("-s", "--beginTimestamp", help=f"Stored from {FORMS}.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("-e", "--endTimestamp", help=f"Stored before {FORMS}.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("-c", "--MessageNumber", min=1, help="At most so many messages.")
+    ] = DEFAULT_COUNT,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print the oldest messages of a topic or a queue; no offset of a group changes."""
+    if queue_id is not None and broker is None:
+        raise wrong_usage("Please set the brokerName before queueId!")
+    if offset is not None and queue_id is None:
+        raise wrong_usage("Please set queueId before offset!")
+    times = (past_moment(begin, "-s"), past_moment(end, "-e"))
+    page = Page(as_json=as_json)
+
+    async def question(admin: AdminClient) -> None:
+        left = count
+        for queue in await admin.queues(topic):
+            if broker not in {None, queue.broker_name} or queue_id not in {None, queue.queue_id}:
+                continue
+            section = await _section(admin, queue, *times)
+            first = max(section.begin, offset or 0)
+            section = Section(queue, first, min(section.end, first + left))
+            left -= max(0, section.end - section.begin)
+            await _print_section(admin, section, page, group=group, found="Consume ok")
+            if left <= 0:
+                return
+
+    ask(namesrv, question)
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def _optional(text: str | None) -> int | None:
+    return None if text is None or moment(text) == END else moment(text)
+
+
+async def _section(
+    admin: AdminClient, queue: MessageQueue, begin_ms: int | None, end_ms: int | None
+) -> Section:
+    """Return the part of a queue that was stored between two moments."""
+    begin, end = await admin.min_offset(queue), await admin.max_offset(queue)
+    if begin_ms is not None:
+        begin = await admin.search_offset(queue, begin_ms)
+    if end_ms is not None:
+        end = await admin.search_offset(queue, end_ms)
+    return Section(queue, begin, end)
+
+
+async def _print_section(
+    admin: AdminClient,
+    section: Section,
+    page: Page,
+    expression: str = "*",
+    *,
+    group: str = TOOLS_GROUP,
+    found: str = "",
+) -> None:
+    queue = section.queue
+    reading = admin.read(queue, section.begin, section.end, expression=expression, group=group)
+    async for pulled in reading:
+        if pulled.status is PullStatus.FOUND:
+            if found:
+                page.say(found)
+            page.print(pulled.messages)
+        else:
+            page.say(_said(queue, pulled))
+
+
+def _said(queue: MessageQueue, pulled: Pulled) -> str:
+    is_over = pulled.status is not PullStatus.NO_MATCHED
+    what = "print msg finished" if is_over else "no matched msg"
+    status = STATUS_NAMES[pulled.status]
+    return f"{java_text.queue(queue)} {what}. status={status}, offset={pulled.next_offset}"
+
+
+def _print_counts(counts: Counter[str], *, as_json: bool) -> None:
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    if as_json:
+        print_json(dict(ordered))
+        return
+    for tag, count in ordered:
+        typer.echo(f"Tag: {tag:<30} Count: {count}")
