@@ -46,6 +46,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
     "delay.topic_missing": "A delayed message does not say where it belongs; it was passed over.",
     "delay.unreadable": "The disk cannot read a level's messages; tried again, other levels go on.",
+    "client_call.failed": "A client did not do what a tool or broker asked of it; see `reason`.",
+    "reply.not_stored": "A reply went to its requester, but the store did not take it.",
+    "reply.not_taken": "A requester did not take its reply; the replier was told.",
+    "subscription.mismatched": "Members of one group want different things and miss messages: "
+    "give them equal subscriptions, or groups of their own.",
     "group.creation_refused": "As many groups came by themselves as may; somebody invents names.",
     "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
     "namesrv.lookup_failed": "A name in namesrvAddr has no address now; the known ones are used.",

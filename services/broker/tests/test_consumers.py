@@ -3,9 +3,14 @@
 
 import pytest
 
-from cometmq.broker.consumers import ConsumerGroup, Consumers, tell_members
+from cometmq.broker.consumers import (
+    MISMATCH_INTERVAL_MS,
+    ConsumerGroup,
+    Consumers,
+    tell_members,
+)
 from cometmq.broker.producers import CLIENT_SILENCE_MS, Client
-from cometmq.broker.testing import FakePeer, Sent
+from cometmq.broker.testing import FakePeer, RecordingLog, Sent
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
@@ -169,3 +174,30 @@ def test_all_members_are_told_by_a_oneway_request() -> None:
     notice = Sent(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChanged("G"))
     assert one.sent == [notice, notice]
     assert two.sent == [notice]
+
+
+def test_members_that_want_different_things_are_told_apart_once_a_minute() -> None:
+    log = RecordingLog()
+    consumers = Consumers(changed=Told(), log=log)
+    one, two = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
+    consumers.register(data("T", tags="A"), client(one, "c1"))
+    assert log.named("subscription.mismatched") == []
+
+    consumers.register(data("T", tags="B"), client(two, "c2"))
+    consumers.register(data("T", tags="A"), client(one, "c1", seen_ms=MISMATCH_INTERVAL_MS - 1))
+
+    (told,) = log.named("subscription.mismatched")
+    assert told == {
+        "group": "G",
+        "topic": "T",
+        "client_id": "c1",
+        "wants": "A",
+        "other_client_id": "c2",
+        "other_wants": "B",
+    }
+    consumers.register(data("T", tags="A"), client(one, "c1", seen_ms=MISMATCH_INTERVAL_MS))
+    assert len(log.named("subscription.mismatched")) == 2
+
+    consumers.unregister("G", two)
+    consumers.register(data("T", tags="A"), client(one, "c1", seen_ms=9 * MISMATCH_INTERVAL_MS))
+    assert len(log.named("subscription.mismatched")) == 2

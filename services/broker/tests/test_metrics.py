@@ -4,7 +4,10 @@
 from pathlib import Path
 
 from cometmq.broker.metrics import collectors
+from cometmq.broker.producers import Client
+from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import Registry, render
@@ -21,6 +24,12 @@ async def test_a_scrape_shows_messages_lag_and_why_the_store_refuses(tmp_path: P
         for _ in range(3):
             ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"x"))
         broker.offsets.commit("G", "T", 1, 1)
+        for number, tags in enumerate("AB"):
+            data = ConsumerData(
+                group_name="G",
+                subscription_data_set=[SubscriptionData(topic="T", sub_string=tags)],
+            )
+            broker.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
 
         text = render(registry.collect()).decode()
@@ -30,6 +39,7 @@ async def test_a_scrape_shows_messages_lag_and_why_the_store_refuses(tmp_path: P
         f"cometmq_put_messages_total{{{LABELS}}} 3.0",
         f'cometmq_topic_put_messages_total{{{LABELS},topic="T"}} 3.0',
         f'cometmq_group_lag_messages{{{LABELS},group="G",topic="T"}} 2.0',
+        f'cometmq_group_mismatched_subscriptions{{{LABELS},group="G"}} 2.0',
         f"cometmq_store_writable{{{LABELS}}} 0.0",
         f'cometmq_store_refusal{{{LABELS},reason="disk-full"}} 1.0',
     ):

@@ -11,16 +11,19 @@ members are told about.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from cometmq.broker.producers import Client
+from cometmq.broker.wishes import Wishes
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.log import NO_LOG, Log
+
+MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
 
 
 class ConsumerGroup(msgspec.Struct):
@@ -34,6 +37,8 @@ class ConsumerGroup(msgspec.Struct):
     subscriptions: dict[str, SubscriptionData] = {}
     subscribed_ms: dict[str, int] = {}  # topic -> monotonic time of its first subscription
     updated_ms: int = 0
+    wishes: Wishes = msgspec.field(default_factory=Wishes)
+    mismatch_told_ms: int | None = None
 
     def peers(self) -> list[Peer]:
         """Return the connections of all members."""
@@ -71,6 +76,9 @@ class Consumers:
         group.updated_ms = client.seen_ms
         has_new_member = _add_member(group, client)
         has_new_topics = _merge_subscriptions(group, data.subscription_data_set)
+        group.wishes.note(client.peer, client.client_id, data.subscription_data_set)
+        if group.wishes.count > 1:
+            self._warn_of_mismatch(group)
         if has_new_member:
             self._joined.setdefault(client.peer, set()).add(group.name)
             self._log.info(
@@ -92,6 +100,7 @@ class Consumers:
         client = group.clients.pop(peer, None)
         if client is None:
             return
+        group.wishes.drop(peer)
         self._forget(name, peer)
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
@@ -130,6 +139,16 @@ class Consumers:
     def client_count(self) -> int:
         """Return the number of registrations."""
         return sum(len(group.clients) for group in self._groups.values())
+
+    def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
+        """Log, once a minute, that members want different things and so miss messages."""
+        told_ms = group.mismatch_told_ms
+        if told_ms is not None and group.updated_ms - told_ms < MISMATCH_INTERVAL_MS:
+            return
+        mismatch = group.wishes.mismatch()
+        if mismatch is not None:
+            group.mismatch_told_ms = group.updated_ms
+            self._log.warning("subscription.mismatched", group=group.name, **mismatch._asdict())
 
     def _forget(self, name: str, peer: Peer) -> None:
         joined = self._joined[peer]

@@ -49,6 +49,12 @@ def _lags(broker: Broker) -> Iterable[Row]:
     return rows
 
 
+def _mismatches(broker: Broker) -> Iterable[Row]:
+    """Groups whose members want different things, with how many."""
+    counts = ((group.name, group.wishes.count) for group in broker.consumers.groups())
+    return [((name,), count) for name, count in counts if count > 1]
+
+
 FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_put_messages_total", "Messages stored.", lambda b: b.stats.put_count),
     counter("cometmq_put_bytes_total", "Bytes stored.", lambda b: b.stats.put_bytes),
@@ -82,6 +88,11 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     gauge(
         "cometmq_consumer_groups", "Consumer groups connected.", lambda b: b.consumers.group_count
+    ),
+    labelled_gauge(
+        "cometmq_group_mismatched_subscriptions",
+        "Different subscriptions in a group whose members do not want the same.", ("group",),
+        _mismatches,
     ),
     gauge("cometmq_queue_locks", "Queues that orderly consumers hold.", lambda b: b.locks.count),
     gauge(

@@ -145,7 +145,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = False
     store_reply_message_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Accepted; request-reply is not served yet.")
+        bool, Meta(extra=MUTABLE, description="Keep replies in the topic <cluster>_REPLY_TOPIC too.")
     ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
