@@ -145,7 +145,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = False
     store_reply_message_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Keep replies in the topic <cluster>_REPLY_TOPIC too.")
+        bool, Meta(extra=MUTABLE, description="Keep replies in <cluster>_REPLY_TOPIC too.")
     ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
