@@ -33,6 +33,7 @@ from cometmq.remoting.transport.settings import ServerSettings
 
 LOOPBACK: Final = "127.0.0.1"
 AUTO_QUEUE_COUNT: Final = 4
+CLUSTER_NAME: Final = "MemoryCluster"
 
 HANG: Final = "hang"
 """For `MemoryBroker.fail`: take the request and never answer."""
@@ -52,9 +53,13 @@ class MemoryBroker:
         self.port = 0
         self.queues = MemoryQueues()
         self.queues.create("TBW102", AUTO_QUEUE_COUNT)
+        self.queues.create(f"{CLUSTER_NAME}_REPLY_TOPIC", 1)
+        self.send_ext = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
         self.producers: dict[str, set[str]] = {}
+        self.peers: dict[str, Peer] = {}
+        """The connections of producers by client id, for replies."""
         self.requests: Counter[int] = Counter()
         self.dead: list[MessageExt] = []
         """Messages that went to a dead-letter topic."""
@@ -192,6 +197,7 @@ class MemoryBroker:
         """Note who is here, and tell the others of a group when it has changed."""
         for producer in heartbeat.producer_data_set:
             self.producers.setdefault(producer.group_name, set()).add(heartbeat.client_id)
+            self.peers[heartbeat.client_id] = peer
         for data in heartbeat.consumer_data_set:
             members = self.groups.setdefault(data.group_name, {})
             known = members.get(heartbeat.client_id)
@@ -212,6 +218,7 @@ class MemoryBroker:
             peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
 
     def _forget(self, peer: Peer) -> None:
+        self.peers = {client: known for client, known in self.peers.items() if known is not peer}
         for group, members in self.groups.items():
             for client_id in [c for c, (member, _) in members.items() if member is peer]:
                 self.leave(group, client_id)

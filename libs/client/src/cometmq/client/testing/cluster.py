@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
-from cometmq.client.testing.broker import LOOPBACK, MemoryBroker
+from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
@@ -20,7 +20,6 @@ from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
 
-CLUSTER_NAME: Final = "MemoryCluster"
 _PERM: Final = int(Perm.READ | Perm.WRITE)
 
 

@@ -4,15 +4,16 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cometmq.client.clock import wall_ms
 from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
-from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, MemoryBroker, pulled
+from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, CLUSTER_NAME, MemoryBroker, pulled
 from cometmq.client.testing.queues import sent_back
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
-from cometmq.remoting.commands import clients, offsets, pull, queries, send
+from cometmq.remoting.commands import clients, offsets, pull, queries, request_reply, send
 from cometmq.remoting.errors import (
     QueryNotFound,
     ServerError,
@@ -20,11 +21,12 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.flags import PullSysFlag, tag_code
-from cometmq.remoting.message.properties import PropertyKey, property_value
+from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
 from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.transport.dispatch import Handler
 
 RECONSUME_TIMES_MAX: Final = 16
+REPLY_TIMEOUT_MS: Final = 10_000
 
 
 def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
@@ -48,7 +50,7 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
                 born_host=call.peer.host,
                 store_host=broker.store_host,
                 body=body,
-                properties=properties,
+                properties=append_property(properties, PropertyKey.CLUSTER, CLUSTER_NAME),
                 reconsume_times=header.reconsume_times,
                 tag_code=tag_code(property_value(properties, PropertyKey.TAGS)),
             ),
@@ -57,7 +59,36 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
     ]
     ids = ",".join(message_id for message_id, _ in stored)
     code = broker.send_codes.popleft() if broker.send_codes else ResponseCode.SUCCESS
-    return Reply(code, send.SendMessageReply(ids, header.queue_id, stored[0][1]))
+    reply = send.SendMessageReply(ids, header.queue_id, stored[0][1])
+    return Reply(code, reply, ext=broker.send_ext)
+
+
+async def send_reply_message(
+    broker: MemoryBroker, call: Call[request_reply.SendReplyMessageV2]
+) -> Reply:
+    """Hand a reply to the client that waits for it."""
+    header = call.header
+    requester = property_value(header.properties, PropertyKey.REPLY_TO_CLIENT)
+    peer = broker.peers.get(requester or "")
+    if peer is None:
+        raise ServerError(f"push reply message fail, channel of <{requester}> not found.")
+    pushed = request_reply.PushReplyMessageToClient(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        born_host=call.peer.address,
+        store_host=broker.address,
+        store_timestamp=wall_ms(),
+        properties=header.properties,
+    )
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    await peer.invoke(code, pushed, call.body, timeout_ms=REPLY_TIMEOUT_MS)
+    return Reply(header=send.SendMessageReply("0", header.queue_id, 0))
 
 
 def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | None:
@@ -188,6 +219,8 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.SEND_MESSAGE_V2: send_message,
     RequestCode.SEND_MESSAGE: send_message,
     RequestCode.SEND_BATCH_MESSAGE: send_message,
+    RequestCode.SEND_REPLY_MESSAGE: send_reply_message,
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply_message,
     RequestCode.PULL_MESSAGE: pull_message,
     RequestCode.HEART_BEAT: heart_beat,
     RequestCode.UNREGISTER_CLIENT: unregister_client,
