@@ -2,7 +2,7 @@
 """Results for a queue that was lost meanwhile do not count."""
 
 from cometmq.client.delivery import Delivery
-from cometmq.client.listener import ListenerCaller
+from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.rates import ConsumeRates
@@ -27,7 +27,9 @@ async def test_a_late_message_of_a_lost_queue_moves_no_offset() -> None:
     held.start([message_ext(0)], -10_000)
     moved: list[int] = []
     delivery = Delivery(
-        ListenerCaller(lambda _: None, thread_count=1),
+        ListenerCaller(
+            lambda _: None, ConsumeResult.SUCCESS, thread_count=1, log=NO_LOG
+        ),
         LosesTheQueue(held),
         batch_count_max=1,
         consumed=lambda _, offset: moved.append(offset),

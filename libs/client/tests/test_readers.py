@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.client.background import Background
 from cometmq.client.offsets import Positions
+from cometmq.client.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.puller import Pulled, PullStatus
 from cometmq.client.readers import Limits, ReadContext, Reader, Readers
 from cometmq.client.subscriptions import subscription
@@ -90,19 +91,26 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
     async def first_offset(_: MessageQueue) -> int:
         return 0
 
-    readers = Readers(context, background, first_offset)
+    ownership = Ownership(
+        offsets,
+        callbacks=OwnershipCallbacks(),
+        locks=None,
+        background=background,
+        log=NO_LOG,
+    )
+    readers = Readers(context, background, first_offset, ownership)
     assert await readers.take("T", [QUEUE])
+    before = readers.get(QUEUE)
+    assert before is not None
     async with asyncio.TaskGroup() as group:
         group.create_task(readers.seek(QUEUE, 5))
         await asyncio.sleep(0)
         assert await readers.take("T", [QUEUE])
-        taken = readers.get(QUEUE)
-        assert taken is not None
         offsets.may_store.set()
     current = readers.get(QUEUE)
     assert current is not None
     assert current.process_queue.next_offset == 5
-    assert taken.process_queue.is_dropped
+    assert before.process_queue.is_dropped
 
 
 async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(

@@ -33,8 +33,13 @@ class Assigner:
         topics: Callable[[], Collection[str]],
         interval_ms: int,
         take: TakeQueues,
+        is_shared: bool = True,
     ) -> None:
-        """Share for one group; `take` is called once per topic and round."""
+        """Share for one group; `take` is called once per topic and round.
+
+        Without sharing, as in broadcasting, all queues are ours.
+        """
+        self._is_shared = is_shared
         self._instance = instance
         self._group = group
         self._strategy = strategy
@@ -73,13 +78,13 @@ class Assigner:
         route = self._instance.routes.get(topic)
         if route is None:
             return []  # the instance looks for the route, and wakes us when it is there
-        if not route.subscribe_queues:
-            return []
+        queues = sorted(route.subscribe_queues)
+        if not queues or not self._is_shared:
+            return queues
         broker_name = random.choice(sorted(route.brokers))  # noqa: S311  # spreads load
         members = await self._members(broker_name)
         if not members:
             return None
-        queues = sorted(route.subscribe_queues)
         try:
             return self._strategy.allocate(self._instance.client_id, queues, members)
         except Exception as error:  # noqa: BLE001  # a strategy may be foreign code

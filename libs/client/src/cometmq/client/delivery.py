@@ -14,7 +14,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.client.background import Background, described
+from cometmq.client.background import Background
+from cometmq.client.calls import Calls
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt, UnreadableMessage
@@ -52,7 +53,7 @@ class Delivery:
 
     def __init__(
         self,
-        caller: ListenerCaller,
+        caller: ListenerCaller[ConsumeResult],
         send_back: GivesBack,
         *,
         batch_count_max: int,
@@ -68,9 +69,7 @@ class Delivery:
         self._log = log
         # Bounded by the limits of the readers: nothing else puts messages in.
         self._ready: asyncio.Queue[_Batch] = asyncio.Queue()
-        self._running_count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._calls = Calls()
         self._is_stopping = False
         self._rates = rates
 
@@ -91,14 +90,9 @@ class Delivery:
     async def stop(self, drain_ms: int) -> bool:
         """Begin nothing new, and wait for running calls; False if some take longer."""
         self._is_stopping = True
-        try:
-            async with asyncio.timeout(drain_ms / 1000):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._caller.close()
-        return True
+        is_drained = await self._calls.ended(drain_ms)
+        self._caller.close()
+        return is_drained
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
         """Give the first messages back that the listener has kept for too long."""
@@ -116,14 +110,12 @@ class Delivery:
             batch = await self._ready.get()
             if self._is_stopping or batch.process_queue.is_dropped:
                 continue
-            self._running_count += 1
-            self._idle.clear()
-            try:
-                await self._consume(batch)
-            finally:
-                self._running_count -= 1
-                if not self._running_count:
-                    self._idle.set()
+            with self._calls:
+                batch.process_queue.began()
+                try:
+                    await self._consume(batch)
+                finally:
+                    batch.process_queue.ended()
             done_count += 1
             if done_count % _TURN_COUNT == 0:
                 await asyncio.sleep(0)
@@ -135,7 +127,7 @@ class Delivery:
         process_queue.last_consume_ms = wall_ms()
         result = ConsumeResult.RECONSUME_LATER
         if not isinstance(messages[0], UnreadableMessage):
-            result = await self._call(messages)
+            result = await self._caller.call_safely(messages, ConsumeResult.RECONSUME_LATER)
         if process_queue.is_dropped:
             return
         count = len(messages)
@@ -152,24 +144,6 @@ class Delivery:
             if kept:
                 self._retry_here(process_queue, kept)
         self._leave(process_queue, done)
-
-    async def _call(self, messages: list[MessageExt]) -> ConsumeResult:
-        try:
-            return await self._caller.call(messages)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            error_text = "the listener was cancelled from inside"
-        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
-            error_text = described(error)
-        self._log.warning(
-            "listener.failed",
-            topic=messages[0].topic,
-            message_id=messages[0].message_id,
-            error=error_text,
-        )
-        return ConsumeResult.RECONSUME_LATER
 
     def _leave(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         if process_queue.is_dropped:

@@ -27,10 +27,13 @@ def local_ip() -> str:
     return "127.0.0.1"
 
 
-def client_id_of(options: ClientOptions, *, suffix: str = "") -> str:
-    """Return `ip@instance[@unit][@suffix]`, under which brokers know this client."""
+def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = False) -> str:
+    """Return `ip@instance[@unit][@suffix]`, under which brokers know this client.
+
+    The name DEFAULT is replaced by one that nobody else has, unless the client `is_named`.
+    """
     instance = options.instance_name
-    if instance == DEFAULT_INSTANCE:
+    if instance == DEFAULT_INSTANCE and not is_named:
         instance = f"{os.getpid()}#{time.monotonic_ns()}"
     parts = [options.client_ip or local_ip(), instance]
     if options.unit_name:

@@ -104,7 +104,7 @@ class ClientInstance:
         shared = _INSTANCES.setdefault(asyncio.get_running_loop(), {})
         may_share = is_named or base.instance_name != DEFAULT_INSTANCE
         instance = shared.get((base, suffix)) if may_share else None
-        if instance is None or instance._process_id != os.getpid():
+        if instance is None or instance.is_of_parent:
             instance = cls(base, addresses, suffix=suffix, is_named=is_named, log=log)
             if may_share:
                 shared[base, suffix] = instance
@@ -126,9 +126,14 @@ class ClientInstance:
         await self.background.close()
         await self.remoting.close()
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked since the start."""
+        return os.getpid() != self._process_id
+
     def check_process(self) -> None:
         """Refuse to work in a child process: the sockets belong to the parent."""
-        if os.getpid() != self._process_id:
+        if self.is_of_parent:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def register_producer(self, group: str) -> None:

@@ -5,11 +5,14 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypeAlias, cast
+from enum import Enum, auto
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from cometmq.client.background import described
 from cometmq.client.message import MessageExt
+from cometmq.remoting.log import Log
 
 DEAD_LETTER_LEVEL = -1
 
@@ -45,27 +48,83 @@ ConsumeResult.SUCCESS = ConsumeResult()
 ConsumeResult.RECONSUME_LATER = ConsumeResult.later()
 ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
+
+class OrderlyAction(Enum):
+    """What becomes of the messages that an orderly listener has seen."""
+
+    COMMIT = auto()
+    HOLD = auto()
+    ROLLBACK = auto()
+    SUSPEND = auto()
+
+
+class OrderlyResult(msgspec.Struct, frozen=True):
+    """How consuming a list of messages in order ended; a listener that returns None: SUCCESS.
+
+    Java's `autoCommit=false` is said by results: SUCCESS there is HOLD here, COMMIT is SUCCESS.
+    """
+
+    action: OrderlyAction = OrderlyAction.COMMIT
+    pause_ms: int | None = None
+    """How long the queue waits before it is consumed again; None: `suspend_queue_ms`."""
+
+    SUCCESS: ClassVar["OrderlyResult"]
+    """These messages are consumed, and those that were held before them."""
+    HOLD: ClassVar["OrderlyResult"]
+    """Go on with the next, but commit nothing yet: a later ROLLBACK brings these again."""
+    ROLLBACK: ClassVar["OrderlyResult"]
+    """Deliver these and all that are held again, after a pause."""
+    SUSPEND: ClassVar["OrderlyResult"]
+    """Deliver these again, after a pause; the queue waits for them. So does who raises."""
+
+    @classmethod
+    def suspend(cls, pause_ms: int) -> "OrderlyResult":
+        """Deliver these messages again after a pause."""
+        return cls(OrderlyAction.SUSPEND, pause_ms)
+
+    @classmethod
+    def rollback(cls, pause_ms: int) -> "OrderlyResult":
+        """Deliver these messages and all that are held again after a pause."""
+        return cls(OrderlyAction.ROLLBACK, pause_ms)
+
+
+OrderlyResult.SUCCESS = OrderlyResult()
+OrderlyResult.HOLD = OrderlyResult(OrderlyAction.HOLD)
+OrderlyResult.ROLLBACK = OrderlyResult(OrderlyAction.ROLLBACK)
+OrderlyResult.SUSPEND = OrderlyResult(OrderlyAction.SUSPEND)
+
 Listener: TypeAlias = Callable[
     [list[MessageExt]], ConsumeResult | Awaitable[ConsumeResult | None] | None
 ]
 """A coroutine function, or a plain one, which is called on a thread."""
 
+OrderlyListener: TypeAlias = Callable[
+    [list[MessageExt]], OrderlyResult | Awaitable[OrderlyResult | None] | None
+]
+"""The same for a consumer with the option `orderly`."""
+
+R = TypeVar("R", bound=ConsumeResult | OrderlyResult)
+
 
 class ListenerError(Exception):
-    """A listener returned something that is no ConsumeResult."""
+    """A listener returned something that is no result."""
 
 
-class ListenerCaller:
+class ListenerCaller(Generic[R]):
     """Calls a listener: a coroutine function on the loop, a plain function on a bounded pool."""
 
-    def __init__(self, listener: Listener, *, thread_count: int) -> None:
-        """Make the threads only if they are needed."""
+    def __init__(
+        self, listener: Listener | OrderlyListener, success: R, *, thread_count: int, log: Log
+    ) -> None:
+        """Make the threads only if they are needed; `success` is what None stands for."""
         self._listener = listener
+        self._success = success
+        self._log = log
         self._pool: ThreadPoolExecutor | None = None
-        if not _is_coroutine_function(listener):
+        if not is_coroutine_function(listener):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
-    async def call(self, messages: list[MessageExt]) -> ConsumeResult:
+    async def call(self, messages: list[MessageExt]) -> R:
         """Return what the listener says; whatever it raises goes through."""
         if self._pool is None:
             result: Any = await cast("Awaitable[Any]", self._listener(messages))
@@ -73,12 +132,32 @@ class ListenerCaller:
             loop = asyncio.get_running_loop()
             result = await loop.run_in_executor(self._pool, self._listener, messages)
         if result is None:
-            return ConsumeResult.SUCCESS
-        if not isinstance(result, ConsumeResult):
+            return self._success
+        kind = type(self._success)
+        if not isinstance(result, kind):
             if inspect.iscoroutine(result):
                 result.close()
-            raise ListenerError(f"a listener returns ConsumeResult or None, not {result!r}")
+            raise ListenerError(f"a listener returns {kind.__name__} or None, not {result!r}")
         return result
+
+    async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
+        """Return what the listener says, or `failure` if it raises, which is logged."""
+        try:
+            return await self.call(messages)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error_text = "the listener was cancelled from inside"
+        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
+            error_text = described(error)
+        self._log.warning(
+            "listener.failed",
+            topic=messages[0].topic,
+            message_id=messages[0].message_id,
+            error=error_text,
+        )
+        return failure
 
     def close(self) -> None:
         """Let running threads end, without waiting for them."""
@@ -86,6 +165,7 @@ class ListenerCaller:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _is_coroutine_function(listener: object) -> bool:
-    call = getattr(type(listener), "__call__", None)  # noqa: B004  # an object with async __call__
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it gives a coroutine: an object with async `__call__` does too."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -6,30 +6,28 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import ClientStateError
+from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.instance import ClientInstance
-from cometmq.client.message import MessageExt, check_group, check_topic
-from cometmq.client.offsets import OffsetStore, RemoteOffsets
+from cometmq.client.member import MemberParts
+from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.offsets import OffsetStore
 from cometmq.client.pull_group import PullGroup
-from cometmq.client.push_consumer import DEFAULT_GROUP
-from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
-from cometmq.client.settings import LitePullOptions, checked
-from cometmq.client.state import Client, ClientState
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import LitePullOptions
+from cometmq.client.state import ClientState
 from cometmq.client.subscriptions import ALL, ExpressionType, subscription
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 
 
-class LitePullConsumer(Client):
+class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     """Pulls ahead, and hands messages over when asked: `async for message in consumer`.
 
     It either subscribes to topics, whose queues the members of the group share, or is assigned
     queues. A message counts as consumed when the next one is asked for; leaving `async with` by
     an exception does not commit what was returned last.
     """
-
-    KIND = "consumer"
 
     def __init__(
         self,
@@ -42,20 +40,15 @@ class LitePullConsumer(Client):
         log: Log = NO_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
-        super().__init__()
-        check_group(group)
-        if group == DEFAULT_GROUP:
-            raise InvalidArgument(
-                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
-            )
-        self.group = group
-        self.options = checked(options or LitePullOptions(), namesrv)
-        self._strategy = strategy or AllocateAveragely()
-        self._offsets = offsets
-        self._log = log
-        self._subscriptions: dict[str, SubscriptionData] = {}
+        super().__init__(
+            group,
+            namesrv,
+            options=options or LitePullOptions(),
+            strategy=strategy,
+            offsets=offsets,
+            log=log,
+        )
         self._assigned: list[MessageQueue] | None = None
-        self._member: PullGroup | None = None
         self._is_committing = True
 
     # -- what to read -------------------------------------------------------------------------
@@ -71,12 +64,6 @@ class LitePullConsumer(Client):
         if self.state is ClientState.RUNNING:
             self._changed()
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Want no more messages of a topic."""
-        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
-            await self._member.unsubscribed(topic)
-            self._changed()
-
     def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
         """Read exactly these queues, whoever else is in the group; before the start."""
         if self._subscriptions and self._assigned is None:
@@ -88,36 +75,20 @@ class LitePullConsumer(Client):
             wanted = subscription(queue.topic, expression, version_ms=wall_ms())
             self._subscriptions[queue.topic] = wanted
 
-    def _changed(self) -> None:
-        instance = self._running()
-        self._polled().wake()
-        instance.heartbeat_soon()
-        instance.routes.find_missing_soon()
-
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
-        instance = await ClientInstance.acquire(self.options, suffix="STREAM", log=self._log)
-        stack.push_async_callback(instance.release)
-        member = PullGroup(
-            instance,
-            self.group,
-            options=self.options,
-            subscriptions=self._subscriptions,
-            assigned=self._assigned,
-            offsets=self._offsets or RemoteOffsets(instance, self.group),
-            strategy=self._strategy,
-        )
-        instance.register_consumer(self.group, member)
-        stack.push_async_callback(instance.unregister, consumer_group=self.group)
-        await instance.routes.meet_brokers(self._subscriptions.keys())
+        instance, member = await self._enter_group(stack, suffix="STREAM")
         await instance.heartbeat()
         stack.push_async_callback(self._stop, member)
         await member.start()
         self._member = member
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
+
+    def _make_member(self, parts: MemberParts[LitePullOptions]) -> PullGroup:
+        return PullGroup(parts, self._assigned)
 
     async def _stop(self, member: PullGroup) -> None:
         await member.stop(is_committing=self._is_committing)
@@ -160,11 +131,6 @@ class LitePullConsumer(Client):
         await self._polled().commit()
 
     # -- queues and positions -----------------------------------------------------------------
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are read at the moment."""
-        return sorted(self._member.queues) if self._member is not None else []
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
         """Return all queues of a topic that can be read."""

@@ -7,7 +7,9 @@ are; `push_group` and `pull_group` say what becomes of the messages.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Generic, TypeVar
+
+import msgspec
 
 from cometmq.client.assignment import Assigner
 from cometmq.client.background import Background
@@ -16,78 +18,104 @@ from cometmq.client.first_offsets import QueueOffsets, first_offset
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
+from cometmq.client.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import Puller, PullStyle
+from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.rates import ConsumeRates
 from cometmq.client.readers import Limits, ReadContext, Readers
 from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.running_info import option_properties, stacks, state_properties
 from cometmq.client.settings import ConsumerOptions, MessageModel
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
+    ProcessQueueInfo,
 )
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.versions import CURRENT_VERSION
 
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 """Whether the broker pushes, by long polling, or the application asks."""
 
 
-class GroupMember(ABC):
+OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
+
+
+class MemberParts(msgspec.Struct, Generic[OptionsT]):
+    """What a member is made of."""
+
+    instance: ClientInstance
+    group: str
+    options: OptionsT
+    subscriptions: Mapping[str, SubscriptionData]
+    offsets: OffsetStore
+    strategy: AllocateStrategy
+    callbacks: OwnershipCallbacks
+
+
+class GroupMember(ABC, Generic[OptionsT]):
     """What push and pull consumers have in common."""
 
     CONSUME_TYPE: ClassVar[str]
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        *,
-        options: ConsumerOptions,
-        subscriptions: Mapping[str, SubscriptionData],
-        offsets: OffsetStore,
-        strategy: AllocateStrategy,
-    ) -> None:
+    def __init__(self, parts: MemberParts[OptionsT]) -> None:
         """Assemble the parts; nothing runs before `start`."""
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
-        self._offsets = offsets
-        self._log = instance.log
-        self._base_options = options
+        self._instance = parts.instance
+        self._group = parts.group
+        self._subscriptions = parts.subscriptions
+        self._offsets = parts.offsets
+        self._options = parts.options
+        self._strategy = parts.strategy
+        self._log = parts.instance.log
         self._begin_ms = wall_ms()
         self._background = Background(self._log)
         self._rates = ConsumeRates()
-        self._queue_offsets = QueueOffsets(instance)
+        self._queue_offsets = QueueOffsets(parts.instance)
+        self._locks = self._make_locks()
+        self._ownership = Ownership(
+            parts.offsets,
+            callbacks=parts.callbacks,
+            locks=self._locks,
+            background=self._background,
+            log=self._log,
+        )
         self._readers = Readers(
-            ReadContext(
-                puller=Puller(instance, group, self._style()),
-                offsets=offsets,
-                subscriptions=subscriptions,
-                limits=self._limits,
-                sink=self._sink,
-                may_read=self._may_read,
-                pulled=self._pulled,
-                not_ready=instance.heartbeat_soon,
-                log=self._log,
-                pull_interval_ms=self._pull_interval_ms(),
-                commits_by_pull=self.CONSUME_TYPE == CONSUME_PASSIVELY,
-                takes_unreadable=self.CONSUME_TYPE == CONSUME_PASSIVELY,
-            ),
-            self._background,
-            self._first_offset,
+            self._read_context(), self._background, self._first_offset, self._ownership
         )
         self._assigner = Assigner(
-            instance,
-            group,
-            strategy,
+            parts.instance,
+            parts.group,
+            parts.strategy,
             topics=lambda: self.topics,
-            interval_ms=options.rebalance_interval_ms,
+            interval_ms=parts.options.rebalance_interval_ms,
             take=self._readers.take,
+            is_shared=not self.is_broadcasting,
         )
+
+    def _read_context(self) -> ReadContext:
+        is_pushed = self.CONSUME_TYPE == CONSUME_PASSIVELY
+        return ReadContext(
+            puller=Puller(self._instance, self._group, self._style()),
+            offsets=self._offsets,
+            subscriptions=self._subscriptions,
+            limits=self._limits,
+            sink=self._sink,
+            may_read=self._may_read,
+            pulled=self._pulled,
+            not_ready=self._instance.heartbeat_soon,
+            log=self._log,
+            pull_interval_ms=self._pull_interval_ms(),
+            commits_by_pull=is_pushed and not self.is_broadcasting,
+            takes_unreadable=is_pushed,
+        )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self._options.message_model is MessageModel.BROADCASTING
 
     async def _begin_sharing(self) -> None:
         """Take our share of the queues now, and whenever something changes."""
@@ -114,10 +142,10 @@ class GroupMember(ABC):
     def heartbeat_data(self) -> ConsumerData:
         """Return the group and its subscriptions for heartbeats."""
         return ConsumerData(
-            consume_from_where=self._base_options.consume_from,
+            consume_from_where=self._options.consume_from,
             consume_type=self.CONSUME_TYPE,
             group_name=self._group,
-            message_model=MessageModel.CLUSTERING,
+            message_model=self._options.message_model,
             subscription_data_set=[self._subscriptions[topic] for topic in self.topics],
         )
 
@@ -140,24 +168,32 @@ class GroupMember(ABC):
             if held.queue.topic == topic
         }
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """Return what the consumer does."""
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+        """Return what the consumer does, on request with the stacks of its tasks."""
         return ConsumerRunningInfo(
+            jstack=stacks() if with_stacks else None,
             properties={
-                "PROP_NAMESERVER_ADDR": ";".join(self._instance.namesrv.addresses),
-                "PROP_CONSUME_TYPE": self.CONSUME_TYPE,
-                "PROP_CONSUME_ORDERLY": "false",
-                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency()),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._begin_ms),
-                "PROP_CLIENT_VERSION": str(CURRENT_VERSION),
+                **option_properties(self._options),
+                **state_properties(
+                    list(self._instance.namesrv.addresses),
+                    self.CONSUME_TYPE,
+                    begin_ms=self._begin_ms,
+                ),
+                "consumerGroup": self._group,
+                "allocateMessageQueueStrategy": self._strategy.name,
+                "offsetStore": type(self._offsets).__name__,
             },
             subscription_set=list(self._subscriptions.values()),
-            mq_table={
-                held.queue: held.info(self._offsets.position(held.queue) or 0)
-                for held in self._readers.process_queues
-            },
+            mq_table={held.queue: self._info(held) for held in self._readers.process_queues},
             status_table=self._rates.statuses(),
         )
+
+    def _info(self, held: ProcessQueue) -> ProcessQueueInfo:
+        info = held.info(self._offsets.position(held.queue) or 0)
+        if self._locks is not None:
+            info.locked = self._locks.is_valid(held.queue)
+            info.last_lock_timestamp = self._locks.granted_ms(held.queue)
+        return info
 
     @abstractmethod
     async def consume_directly(
@@ -179,8 +215,9 @@ class GroupMember(ABC):
     def _may_read(self) -> bool:
         """Whether the consumer as a whole wants more messages now."""
 
-    def _concurrency(self) -> int:
-        return 1
+    def _make_locks(self) -> QueueLocks | None:
+        """Return what locks queues, if one member at a time may read each."""
+        return None
 
     def _pull_interval_ms(self) -> int:
         return 0
@@ -188,14 +225,14 @@ class GroupMember(ABC):
     def _limits(self, topic: str) -> Limits:
         """Return the bounds of one queue of a topic."""
         del topic
-        options = self._base_options
+        options = self._options
         return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
 
     def _pulled(self, topic: str, count: int, ms: int) -> None:
         self._rates.note_pull(topic, count=count, ms=ms)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        return await first_offset(queue, self._offsets, self._queue_offsets, self._base_options)
+        return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
 
     def _left(self, process_queue: ProcessQueue, offset: int) -> None:
         """Note that messages are consumed: the offset moves, and there is room again."""

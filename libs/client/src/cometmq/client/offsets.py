@@ -124,9 +124,23 @@ class RemoteOffsets:
                 )
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers, and wait until they know."""
-        for queue in self._positions.unsaved.intersection(queues):
+        """Tell the brokers, and wait until they know; CometError if one of them refuses."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._failure(queue))
+                for queue in self._positions.unsaved.intersection(queues)
+            ]
+        for task in tasks:
+            if (failure := task.result()) is not None:
+                raise failure
+
+    async def _failure(self, queue: MessageQueue) -> CometError | None:
+        """Save one offset; return what went wrong, so that the others are saved all the same."""
+        try:
             await self._save(queue, is_awaited=True)
+        except CometError as error:
+            return error
+        return None
 
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
         offset = self._positions.offsets.get(queue)
@@ -148,6 +162,12 @@ class RemoteOffsets:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory."""
         self._positions.forget(queue)
+
+
+def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
+    """Return where a broadcasting consumer keeps its offsets, as the Java client does."""
+    root = Path(folder) if folder else Path.home() / ".rocketmq_offsets"
+    return root / client_id / group / "offsets.json"
 
 
 class LocalOffsets:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one queue between their pull and the end of their consumption. Pure.
+"""The messages of one queue between their pull and the end of their consumption.
 
 Invariants
     `committable` never passes a message that is not consumed: after a crash the group begins
     there, so a message may come twice but none is lost.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -24,12 +25,16 @@ class ProcessQueue:
         """Where to pull next."""
         self.is_dropped = False
         """The queue is no longer ours: what is still running does not count."""
+        self.is_leaving = False
+        """Nothing new is consumed; results of what is running still count."""
         self.body_bytes = 0
         self.last_pull_ms = 0
         self.last_consume_ms = 0
         self._held: dict[int, MessageExt] = {}
         self._order: deque[int] = deque()
         self._started_ms: dict[int, int] = {}
+        self._running_count = 0
+        self._idle: asyncio.Event | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -56,6 +61,22 @@ class ProcessQueue:
             self._order = deque(sorted(self._order))
         self.next_offset = next_offset
         return fresh
+
+    def began(self) -> None:
+        """Count a call of the listener with messages of this queue."""
+        self._running_count += 1
+
+    def ended(self) -> None:
+        """Note that a call has ended, and what follows from it is done."""
+        self._running_count -= 1
+        if not self._running_count and self._idle is not None:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no call runs; for a queue of which nothing new is consumed."""
+        if self._running_count:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
 
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
         """Remember since when the listener has these messages."""

@@ -8,54 +8,34 @@ Invariants
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cometmq.client.background import Signal
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.errors import InvalidArgument
-from cometmq.client.instance import ClientInstance
-from cometmq.client.member import CONSUME_ACTIVELY, GroupMember
+from cometmq.client.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.message import MessageExt
-from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import PullStyle
 from cometmq.client.readers import Reader
-from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import LitePullOptions
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
 
 
-class PullGroup(GroupMember):
+class PullGroup(GroupMember[LitePullOptions]):
     """A member whose messages wait to be polled."""
 
     CONSUME_TYPE = CONSUME_ACTIVELY
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        *,
-        options: LitePullOptions,
-        subscriptions: Mapping[str, SubscriptionData],
-        assigned: Sequence[MessageQueue] | None,
-        offsets: OffsetStore,
-        strategy: AllocateStrategy,
+        self, parts: MemberParts[LitePullOptions], assigned: Sequence[MessageQueue] | None
     ) -> None:
         """Assemble the parts; `assigned` queues are read without asking the group."""
-        self._options = options
         self._assigned = assigned
-        super().__init__(
-            instance,
-            group,
-            options=options,
-            subscriptions=subscriptions,
-            offsets=offsets,
-            strategy=strategy,
-        )
+        super().__init__(parts)
         self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._waiting_count = 0
         self._arrived = Signal()
@@ -77,10 +57,10 @@ class PullGroup(GroupMember):
     async def stop(self, *, is_committing: bool) -> None:
         """Pull no more; what was returned last counts as consumed if it is to be committed."""
         self._readers.stop()
-        await self._background.close()
         if is_committing:
             self._settle()
-        await self._readers.persist()
+        await self._readers.close(is_drained=True)
+        await self._background.close()
 
     # -- polling ------------------------------------------------------------------------------
 

@@ -2,30 +2,27 @@
 """Push consumers: messages come to a listener as soon as they are stored."""
 
 from contextlib import AsyncExitStack
-from typing import Final
 
 import msgspec
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import Listener, ListenerCaller
-from cometmq.client.message import RETRY_PREFIX, check_group, check_topic
-from cometmq.client.offsets import OffsetStore, RemoteOffsets
+from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.member import MemberParts
+from cometmq.client.message import RETRY_PREFIX, check_topic
+from cometmq.client.offsets import OffsetStore
 from cometmq.client.push_group import PushGroup
-from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
-from cometmq.client.settings import PushOptions, checked
-from cometmq.client.state import Client, ClientState
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import MessageModel, PushOptions
+from cometmq.client.state import ClientState
 from cometmq.client.subscriptions import ALL, ExpressionType, subscription
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
-from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.versions import SQL_FILTER_MIN
-
-DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
@@ -35,21 +32,20 @@ class ConsumerStats(msgspec.Struct, frozen=True):
     failed_count: int
 
 
-class PushConsumer(Client):
+class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     """Gives the messages of its topics to a listener; the members of a group share the queues.
 
     A message is consumed when the listener returns. When it raises, or returns
-    `ConsumeResult.RECONSUME_LATER`, the message comes again later.
+    `ConsumeResult.RECONSUME_LATER`, the message comes again later. With the option `orderly` the
+    messages of a queue come one after the other, and the listener returns `OrderlyResult`.
     """
-
-    KIND = "consumer"
 
     def __init__(
         self,
         group: str,
         namesrv: str = "",
         *,
-        listener: Listener,
+        listener: Listener | OrderlyListener,
         options: PushOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
@@ -59,21 +55,18 @@ class PushConsumer(Client):
 
         Offsets are kept at the brokers unless `offsets` is another place.
         """
-        super().__init__()
-        check_group(group)
-        if group == DEFAULT_GROUP:
-            raise InvalidArgument(
-                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
-            )
-        self.group = group
-        self.options = checked(options or PushOptions(), namesrv)
+        super().__init__(
+            group,
+            namesrv,
+            options=options or PushOptions(),
+            strategy=strategy,
+            offsets=offsets,
+            log=log,
+        )
         self._listener = listener
-        self._strategy = strategy or AllocateAveragely()
-        self._offsets = offsets
-        self._log = log
-        retry = RETRY_PREFIX + group
-        self._subscriptions = {retry: subscription(retry, version_ms=wall_ms())}
-        self._member: PushGroup | None = None
+        if self.options.message_model is MessageModel.CLUSTERING:
+            retry = RETRY_PREFIX + group
+            self._subscriptions[retry] = subscription(retry, version_ms=wall_ms())
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -91,39 +84,12 @@ class PushConsumer(Client):
         if self.state is ClientState.RUNNING:
             self._changed()
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Want no more messages of a topic."""
-        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
-            await self._member.unsubscribed(topic)
-            self._changed()
-
-    def _changed(self) -> None:
-        instance = self._running()
-        assert self._member is not None
-        self._member.wake()
-        instance.heartbeat_soon()
-        instance.routes.find_missing_soon()
-
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
-        instance = await ClientInstance.acquire(self.options, log=self._log)
-        stack.push_async_callback(instance.release)
-        caller = ListenerCaller(self._listener, thread_count=self.options.concurrency)
-        stack.callback(caller.close)
-        member = PushGroup(
-            instance,
-            self.group,
-            options=self.options,
-            subscriptions=self._subscriptions,
-            caller=caller,
-            offsets=self._offsets or RemoteOffsets(instance, self.group),
-            strategy=self._strategy,
-        )
-        instance.register_consumer(self.group, member)
-        stack.push_async_callback(instance.unregister, consumer_group=self.group)
-        await instance.routes.meet_brokers(member.topics)
+        instance, member = await self._enter_group(stack)
+        stack.callback(member.close_caller)
         await self._check_subscriptions(instance)
         await instance.heartbeat()
         stack.push_async_callback(member.stop)
@@ -131,6 +97,9 @@ class PushConsumer(Client):
         self._member = member
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
+
+    def _make_member(self, parts: MemberParts[PushOptions]) -> PushGroup:
+        return PushGroup(parts, self._listener)
 
     async def _check_subscriptions(self, instance: ClientInstance) -> None:
         """Have brokers look at SQL expressions; what is wrong with one is raised here."""
@@ -170,14 +139,6 @@ class PushConsumer(Client):
         self._running()
         assert self._member is not None
         self._member.suspend(is_suspended=False)
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that this member has at the moment, without those of the retry topic."""
-        if self._member is None:
-            return []
-        retry = RETRY_PREFIX + self.group
-        return sorted(queue for queue in self._member.queues if queue.topic != retry)
 
     def stats(self) -> ConsumerStats:
         """Return what was counted."""

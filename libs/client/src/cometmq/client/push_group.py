@@ -1,90 +1,188 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group with a listener: what is behind a push consumer."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
-from cometmq.client.background import described
+from cometmq.client.background import Background, described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.delivery import Delivery
 from cometmq.client.identity import unique_ids
-from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import ConsumeResult, ListenerCaller
-from cometmq.client.member import CONSUME_PASSIVELY, GroupMember
+from cometmq.client.listener import (
+    ConsumeResult,
+    Listener,
+    ListenerCaller,
+    OrderlyAction,
+    OrderlyListener,
+    OrderlyResult,
+)
+from cometmq.client.member import CONSUME_PASSIVELY, GroupMember, MemberParts
 from cometmq.client.message import MessageExt, received
-from cometmq.client.offsets import OffsetStore
+from cometmq.client.orderly_delivery import OrderlyDelivery, OrderlyLimits
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import PullStyle
+from cometmq.client.queue_guards import AlwaysOurs, LockGuards
+from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.readers import Limits
-from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.send_back import SendBack
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ClientOptions, ProducerOptions, PushOptions
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import MessageRecord
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 _CLEAN_INTERVAL_MAX_MS: Final = 60_000
 
+_CONCURRENT_NAMES: Final = {True: "CR_SUCCESS", False: "CR_LATER"}
+_ORDERLY_NAMES: Final = {
+    OrderlyAction.COMMIT: "CR_SUCCESS",
+    OrderlyAction.HOLD: "CR_SUCCESS",
+    OrderlyAction.ROLLBACK: "CR_ROLLBACK",
+    OrderlyAction.SUSPEND: "CR_LATER",
+}
 
-class PushGroup(GroupMember):
+
+class Delivers(Protocol):
+    """A way to bring pulled messages to the listener."""
+
+    def start(self, background: Background, *, concurrency: int) -> None:
+        """Begin."""
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Have messages of one queue consumed."""
+
+    async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
+        """Give messages back that the listener keeps for too long."""
+
+    async def stop(self, drain_ms: int) -> bool:
+        """Begin nothing new, and wait for running calls; False if some take longer."""
+
+
+class DropsFailed:
+    """What becomes of messages that a broadcasting consumer does not consume: nothing."""
+
+    def __init__(self, log: Log) -> None:
+        """Log each of them."""
+        self._log = log
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Forget a message."""
+        self._log.warning("message.dropped", message_id=message.message_id, level=delay_level)
+        return True
+
+    async def give_up(self, message: MessageExt) -> bool:
+        """Forget a message."""
+        return await self.send_back(message, 0)
+
+
+class PushGroup(GroupMember[PushOptions]):
     """A member whose messages go to a listener."""
 
     CONSUME_TYPE = CONSUME_PASSIVELY
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        *,
-        options: PushOptions,
-        subscriptions: Mapping[str, SubscriptionData],
-        caller: ListenerCaller,
-        offsets: OffsetStore,
-        strategy: AllocateStrategy,
+        self, parts: MemberParts[PushOptions], listener: Listener | OrderlyListener
     ) -> None:
         """Assemble the parts; nothing runs before `start`."""
-        self._options = options
         self._is_suspended = False
-        super().__init__(
-            instance,
-            group,
-            options=options,
-            subscriptions=subscriptions,
-            offsets=offsets,
-            strategy=strategy,
-        )
-        self._caller = caller
+        super().__init__(parts)
+        self._failed = DropsFailed(self._log) if self.is_broadcasting else self._send_back()
+        self._caller: ListenerCaller[ConsumeResult] | ListenerCaller[OrderlyResult]
+        self._delivery: Delivers
+        if self._options.orderly:
+            self._deliver_in_order(listener)
+        else:
+            self._deliver_concurrently(listener)
+
+    def _send_back(self) -> SendBack:
+        options = self._options
         sender = MessageSender(
-            instance, INNER_PRODUCER, _producer_options(options), ids=unique_ids(options)
+            self._instance, INNER_PRODUCER, _producer_options(options), ids=unique_ids(options)
         )
-        send_back = SendBack(
-            instance, group, sender, max_reconsume_times=options.max_reconsume_times
+        return SendBack(
+            self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times
+        )
+
+    def _deliver_concurrently(self, listener: Listener | OrderlyListener) -> None:
+        options = self._options
+        self._caller = caller = ListenerCaller(
+            listener, ConsumeResult.SUCCESS, thread_count=options.concurrency, log=self._log
         )
         self._delivery = Delivery(
             caller,
-            send_back,
+            self._failed,
             batch_count_max=options.batch_count_max,
             consumed=self._left,
             rates=self._rates,
             log=self._log,
         )
 
+    def _deliver_in_order(self, listener: Listener | OrderlyListener) -> None:
+        options = self._options
+        self._caller = caller = ListenerCaller(
+            listener, OrderlyResult.SUCCESS, thread_count=options.concurrency, log=self._log
+        )
+        times_max = options.max_reconsume_times
+        self._delivery = OrderlyDelivery(
+            caller,
+            self._failed,
+            AlwaysOurs()
+            if self._locks is None
+            else LockGuards(self._locks, self._offsets, begin_anew=self._begin_anew),
+            limits=OrderlyLimits(
+                options.batch_count_max,
+                options.suspend_queue_ms,
+                None if times_max < 0 else times_max,
+            ),
+            consumed=self._left,
+            rates=self._rates,
+        )
+
+    def _make_locks(self) -> QueueLocks | None:
+        if not self._options.orderly or self.is_broadcasting:
+            return None
+        return QueueLocks(self._instance, self._group, lost=self._locks_lost)
+
+    def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
+        """Leave queues that another member has locked; if they are ours, they come again."""
+        self._background.spawn(self._begin_anew(queues), name="locks-lost")
+
+    async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:
+        """Drop queues with all that is held of them, and take those again that are ours."""
+        self._log.warning("locks.lost", group=self._group, count=len(queues))
+        await self._readers.drop(queues, is_lost=True)
+        self._assigner.wake()
+
+    def wake(self) -> None:
+        """Share the queues now."""
+        super().wake()
+        if self._locks is not None:
+            self._locks.renew_soon()
+
     async def start(self) -> None:
         """Share the queues, and begin to pull and to deliver."""
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
-        self._background.keep(self._return_late, name="return-late")
+        if not self.is_broadcasting:
+            self._background.keep(self._return_late, name="return-late")
+        if self._locks is not None:
+            self._background.keep(self._locks.run, name="locks")
 
     async def stop(self) -> None:
         """Pull no more, wait for the listener, and store the offsets."""
         self._readers.stop()
-        if not await self._delivery.stop(self._options.drain_ms):
+        is_drained = await self._delivery.stop(self._options.drain_ms)
+        if not is_drained:
             self._log.warning("consumer.undrained", group=self._group)
+        await self._readers.close(is_drained=is_drained)
         await self._background.close()
-        await self._readers.persist()
+
+    def close_caller(self) -> None:
+        """Let the threads of the listener end."""
+        self._caller.close()
 
     def suspend(self, *, is_suspended: bool) -> None:
         """Stop pulling for now, or go on."""
@@ -101,15 +199,19 @@ class PushGroup(GroupMember):
         """Give one message to the listener now, and say what it did with it."""
         begin_ms = monotonic_ms()
         message = received(record, broker_name)
-        remark = None
+        answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
         try:
             result = await self._caller.call([message])
-            text = "CR_SUCCESS" if result == ConsumeResult.SUCCESS else "CR_LATER"
         except Exception as error:  # noqa: BLE001  # foreign code: the administrator asked for it
-            text, remark = "CR_THROW_EXCEPTION", described(error)
-        return ConsumeMessageDirectlyResult(
-            consume_result=text, remark=remark, spent_time_mills=monotonic_ms() - begin_ms
-        )
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
+        else:
+            if isinstance(result, OrderlyResult):
+                answer.consume_result = _ORDERLY_NAMES[result.action]
+                answer.auto_commit = result.action is not OrderlyAction.HOLD
+            else:
+                answer.consume_result = _CONCURRENT_NAMES[result == ConsumeResult.SUCCESS]
+        answer.spent_time_mills = monotonic_ms() - begin_ms
+        return answer
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -128,9 +230,6 @@ class PushGroup(GroupMember):
 
     def _may_read(self) -> bool:
         return not self._is_suspended
-
-    def _concurrency(self) -> int:
-        return self._options.concurrency
 
     def _pull_interval_ms(self) -> int:
         return self._options.pull_interval_ms

@@ -2,8 +2,8 @@
 """Reading the own queues: one loop per queue that pulls while there is room.
 
 Invariants
-    A queue is read only after its first offset is known. A dropped queue is never read again:
-    if it comes back it begins as a new one, at the committed offset.
+    A queue is read only after its first offset is known and the application was told. A dropped
+    queue is never read again: if it comes back it begins as a new one, at the committed offset.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from cometmq.client.background import Background, described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
+from cometmq.client.ownership import Ownership
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import Pulled, Puller, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -197,10 +198,15 @@ class Readers:
     """The readers of one consumer."""
 
     def __init__(
-        self, context: ReadContext, background: Background, first_offset: FirstOffset
+        self,
+        context: ReadContext,
+        background: Background,
+        first_offset: FirstOffset,
+        ownership: Ownership,
     ) -> None:
         """Start without queues; `first_offset` tells where a new one begins."""
         self._context = context
+        self._ownership = ownership
         self._background = background
         self._first_offset = first_offset
         self._readers: dict[MessageQueue, Reader] = {}
@@ -230,35 +236,44 @@ class Readers:
             reader.progressed()
 
     async def take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Own exactly these queues of a topic; False if some have no first offset yet."""
+        """Own exactly these queues of a topic; False if some cannot be read yet."""
         lost = [queue for queue in self.of_topic(topic) if queue not in queues]
-        for queue in lost:
-            await self.drop(queue)
+        await self.drop(lost)
         fresh = [queue for queue in queues if queue not in self._readers]
         if not fresh:
             return True
+        claimed = await self._ownership.claim(fresh)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._open(queue)) for queue in fresh]
-        self._context.log.info(
-            "queues.assigned", topic=topic, taken=len(fresh), lost=len(lost), owned=len(queues)
-        )
-        return all(task.result() for task in tasks)
+            tasks = [group.create_task(self._open(queue)) for queue in claimed]
+        opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
+        if opened:
+            self._context.log.info(
+                "queues.assigned", topic=topic, taken=len(opened), lost=len(lost), owned=len(queues)
+            )
+            await self._ownership.taken(opened)
+            for queue in opened:
+                self._run(queue)
+        await self._ownership.disclaim([queue for queue in claimed if queue not in self._readers])
+        return len(opened) == len(fresh)
 
-    async def drop(self, queue: MessageQueue) -> None:
-        """Give a queue up; what is committed by now is stored first."""
-        self._stop(queue)
-        await self._context.offsets.persist([queue])
-        self._context.offsets.forget(queue)
-        self._context.puller.forget(queue)
+    async def drop(self, queues: Collection[MessageQueue], *, is_lost: bool = False) -> None:
+        """Give queues up; `is_lost` means that somebody else has them already."""
+        held = [reader.process_queue for reader in map(self._remove, queues) if reader is not None]
+        if held:
+            for one in held:
+                self._context.puller.forget(one.queue)
+            await self._ownership.leave(held, is_lost=is_lost)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Read an own queue again from an offset; what is held of it is dropped."""
-        reader = self._readers.get(queue)
-        is_paused = reader.is_paused if reader is not None else False
-        self._stop(queue)
+        before = self._remove(queue)
         self._context.offsets.update(queue, offset, is_reset=True)
+        reader = self._readers[queue] = Reader(self._context, queue, offset)
+        if before is not None:
+            before.process_queue.is_dropped = True
+            reader.is_paused = before.is_paused
+        self._run(queue)
         await self._context.offsets.persist([queue])
-        self._start(queue, offset).is_paused = is_paused
 
     async def persist(self) -> None:
         """Store the offsets of the own queues."""
@@ -274,7 +289,14 @@ class Readers:
             task.cancel()
         self._tasks.clear()
 
+    async def close(self, *, is_drained: bool) -> None:
+        """Let all queues go, their offsets stored; called after `stop`."""
+        held = self.process_queues
+        self._readers.clear()
+        await self._ownership.close(held, is_drained=is_drained)
+
     async def _open(self, queue: MessageQueue) -> bool:
+        """Find the first offset of a queue; False if that is not known now."""
         try:
             offset = await self._first_offset(queue)
         except CometError as error:
@@ -285,24 +307,22 @@ class Readers:
                 error=described(error),
             )
             return False
-        if queue in self._readers:  # a seek was faster
-            return True
-        # Committed even if nothing comes: the next start must not skip what came meanwhile.
-        self._context.offsets.update(queue, offset)
-        self._start(queue, offset)
+        if queue not in self._readers:  # else a seek was faster
+            # Committed even if nothing comes: the next start must not skip what came meanwhile.
+            self._context.offsets.update(queue, offset)
+            self._readers[queue] = Reader(self._context, queue, offset)
         return True
 
-    def _start(self, queue: MessageQueue, offset: int) -> Reader:
-        self._stop(queue)
-        reader = self._readers[queue] = Reader(self._context, queue, offset)
-        name = f"read-{queue.topic}-{queue.queue_id}"
-        self._tasks[queue] = self._background.keep(reader.run, name=name)
-        return reader
+    def _run(self, queue: MessageQueue) -> None:
+        """Begin to read an own queue, if nothing reads it yet."""
+        reader = self._readers.get(queue)
+        if reader is not None and queue not in self._tasks:
+            name = f"read-{queue.topic}-{queue.queue_id}"
+            self._tasks[queue] = self._background.keep(reader.run, name=name)
 
-    def _stop(self, queue: MessageQueue) -> None:
-        reader = self._readers.pop(queue, None)
-        if reader is not None:
-            reader.process_queue.is_dropped = True
+    def _remove(self, queue: MessageQueue) -> Reader | None:
+        """Read a queue no longer, and forget it."""
         task = self._tasks.pop(queue, None)
         if task is not None:
             task.cancel()
+        return self._readers.pop(queue, None)

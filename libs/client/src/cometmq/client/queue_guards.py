@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an orderly consumer may go on with a queue."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from cometmq.client.instance import RETRY_SOON_MS
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.queue_locks import QueueLocks
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import CometError
+
+
+class AlwaysOurs:
+    """Of a broadcasting consumer: nobody else competes for its queues."""
+
+    def is_valid(self, queue: MessageQueue) -> bool:
+        """Say yes."""
+        del queue
+        return True
+
+    async def recovers(self, process_queue: ProcessQueue) -> bool:
+        """Say yes, although nobody asks."""
+        del process_queue
+        return True
+
+
+class LockGuards:
+    """Of a member of a group: a queue is ours while its lock is."""
+
+    def __init__(
+        self,
+        locks: QueueLocks,
+        offsets: OffsetStore,
+        *,
+        begin_anew: Callable[[Collection[MessageQueue]], Awaitable[None]],
+    ) -> None:
+        """Have queues that were lost `begin_anew` at their committed offsets."""
+        self._locks = locks
+        self._offsets = offsets
+        self._begin_anew = begin_anew
+
+    def is_valid(self, queue: MessageQueue) -> bool:
+        """Whether the lock is certainly ours."""
+        return self._locks.is_valid(queue)
+
+    async def recovers(self, process_queue: ProcessQueue) -> bool:
+        """Lock a queue again whose lock ran out; False if another member had it meanwhile."""
+        queue = process_queue.queue
+        while not (process_queue.is_dropped or process_queue.is_leaving):
+            is_granted = await self._locks.is_granted(queue)
+            if is_granted and await self._is_unchanged(process_queue):
+                return True
+            if is_granted is not None:
+                await self._begin_anew([queue])
+                return False
+            await asyncio.sleep(RETRY_SOON_MS / 1000)
+        return False
+
+    async def _is_unchanged(self, process_queue: ProcessQueue) -> bool:
+        try:
+            stored = await self._offsets.read(process_queue.queue)
+        except CometError:
+            return False
+        return stored is None or stored <= process_queue.committable
