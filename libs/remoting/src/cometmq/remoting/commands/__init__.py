@@ -150,6 +150,12 @@ COMMANDS: Final[Mapping[int, Command]] = command_table(
     # Transactions
     Command(Code.END_TRANSACTION, transactions.EndTransaction, NO_HEADER, oneway=True),
     Command(Code.RESUME_CHECK_HALF_MESSAGE, transactions.ResumeCheckHalfMessage, NO_HEADER),
+    Command(
+        Code.ASK_TRANSACTION_STATE,
+        transactions.AskTransactionState,
+        transactions.AskTransactionStateReply,
+    ),
+    Command(Code.SET_TRANSACTION_ASIDE, transactions.SetTransactionAside, NO_HEADER),
     # Requests of a broker to its clients
     Command(
         Code.CHECK_TRANSACTION_STATE,

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of the end of transactions and the question about their state."""
+"""Headers of the end of transactions and the question about their state.
+
+`AskTransactionState` and `SetTransactionAside` are CometMQ's own: RocketMQ's broker decides
+itself when to ask, ours is told by the txn-checker.
+"""
 
 import msgspec
 
@@ -33,3 +37,25 @@ class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="came
     """Have the broker ask again about a half message that it gave up."""
 
     msg_id: str | None = None
+
+
+class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have the broker ask a producer of its group about a half message."""
+
+    commit_log_offset: Int64
+    tran_state_table_offset: Int64
+    """The half message's offset in its queue."""
+
+
+class AskTransactionStateReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Whether the half message is still open, and who was asked."""
+
+    is_ended: bool = False
+    producer_address: str | None = None
+
+
+class SetTransactionAside(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Have the broker give a half message up: nobody knows how its transaction ended."""
+
+    commit_log_offset: Int64
+    tran_state_table_offset: Int64

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and what the txn-checker asks for.
+
+The txn-checker decides when a producer is asked (ASK_TRANSACTION_STATE) and when a half message
+is given up (SET_TRANSACTION_ASIDE); the broker knows the messages and the connections.
+
+Invariants: a committed message and the op message that ends its half message are in the log side
+by side, written by one append. What a request says of a half message is compared with the record:
+anybody may make up offsets.
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
+from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.broker.transactions import (
+    CHECK_GROUP,
+    HALF_QUEUE_ID,
+    QUEUE_COUNT,
+    committed,
+    ended_since,
+    op,
+    real_place,
+    resumed,
+    set_aside,
+)
+from cometmq.remoting import remarks
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.commands.transactions import (
+    AskTransactionState,
+    AskTransactionStateReply,
+    CheckTransactionState,
+    EndTransaction,
+    ResumeCheckHalfMessage,
+    SetTransactionAside,
+)
+from cometmq.remoting.errors import ServerError, SlaveNotAvailable
+from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.runtime.tasks import describe
+from cometmq.store.results import PutResult, PutStatus
+
+_ENDS: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
+_NOT_HALF: Final = "the record at the commit log offset is no half message"
+_FOLLOWER: Final = "Transactions are ended by the master of the broker group"
+
+
+def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
+    """Commit or roll back a half message.
+
+    Compatibility: a request that does neither has no effect; RocketMQ does not even answer it.
+    """
+    header = call.header
+    _check_role(broker)
+    if header.commit_or_rollback not in _ENDS:
+        return OK
+
+    def found(half: MessageRecord | None) -> Reply | None:
+        return _end(broker, call, _check_end(header, half))
+
+    look_up(broker, call, broker.store.read_record(header.commit_log_offset), found)
+    return None
+
+
+def _check_role(broker: Broker) -> None:
+    if not broker.store.role_writable:
+        raise SlaveNotAvailable(_FOLLOWER)
+
+
+def _check_end(header: EndTransaction, half: MessageRecord | None) -> MessageRecord:
+    """Return the half message; raise what is wrong, in RocketMQ's order."""
+    if half is None:
+        raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
+    if half.properties.get(PropertyKey.PRODUCER_GROUP) != header.producer_group:
+        raise ServerError(remarks.PRODUCER_GROUP_WRONG)
+    if half.queue_offset != header.tran_state_table_offset:
+        raise ServerError(remarks.TRANSACTION_OFFSET_WRONG)
+    if half.physical_offset != header.commit_log_offset:
+        raise ServerError(remarks.COMMIT_LOG_OFFSET_WRONG)
+    return half
+
+
+def _end(broker: Broker, call: Call[EndTransaction], half: MessageRecord) -> Reply | None:
+    place = real_place(half)
+    if half.topic != HALF_TOPIC or place is None:
+        raise ServerError(_NOT_HALF)
+    counts = broker.transactions
+    if half.queue_offset in counts.ended:
+        counts.repeated_count += 1
+        return OK
+    host = broker.store_host
+    broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    messages = [op(half, host=host, now_ms=broker.clock.now_ms())]
+    is_commit = call.header.commit_or_rollback == TRANSACTION_COMMIT
+    if is_commit:
+        messages.insert(0, committed(half, place, host=host))
+
+    def ended() -> None:
+        if is_commit:
+            counts.committed_count += 1
+            broker.stats.count_put(place[0], 1, half.size)
+        else:
+            counts.rolled_back_count += 1
+        counts.ended.add(half.queue_offset)
+
+    broker.driver.put_batch(messages, partial(_answer, broker, call, ended))
+    return None
+
+
+def _answer(broker: Broker, call: Call[Any], stored: Callable[[], None], result: PutResult) -> None:
+    """Answer when what ends a half message is stored, or is not."""
+    status = result.status
+    if not status.is_stored:
+        code, remark = refusal(broker, status)
+        call.answer(Reply(code=code, remark=remark))
+        return
+    stored()
+    if status is PutStatus.PUT_OK:
+        call.answer(OK)
+    else:
+        call.answer(Reply(code=STORED_CODES[status]))
+
+
+def ask_transaction_state(broker: Broker, call: Call[AskTransactionState]) -> None:
+    """Ask a producer of the group how the transaction of a half message ended."""
+    _check_role(broker)
+
+    def found(half: MessageRecord | None) -> AskTransactionStateReply:
+        return _ask(broker, *_check_half(call.header, half))
+
+    look_up(broker, call, broker.store.read_record(call.header.commit_log_offset), found)
+
+
+def _check_half(
+    header: AskTransactionState | SetTransactionAside, half: MessageRecord | None
+) -> tuple[MessageRecord, tuple[str, int]]:
+    if half is None:
+        raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
+    place = real_place(half)
+    if half.topic != HALF_TOPIC or place is None:
+        raise ServerError(_NOT_HALF)
+    if half.queue_offset != header.tran_state_table_offset:
+        raise ServerError(remarks.TRANSACTION_OFFSET_WRONG)
+    return half, place
+
+
+def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTransactionStateReply:
+    counts = broker.transactions
+    if half.queue_offset in counts.ended:
+        return AskTransactionStateReply(is_ended=True)
+    group = half.properties.get(PropertyKey.PRODUCER_GROUP, "")
+    peers = [client.peer for client in broker.producers.clients(group) if client.peer.is_writable]
+    random.shuffle(peers)
+    body = _as_asked(half, place)
+    header = CheckTransactionState(
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=half.physical_offset,
+        msg_id=half.unique_key,
+        transaction_id=half.unique_key,
+        offset_msg_id=half.offset_message_id,
+    )
+    for peer in peers:
+        if peer.send(RequestCode.CHECK_TRANSACTION_STATE, header, body):
+            counts.asked_count += 1
+            return AskTransactionStateReply(producer_address=peer.address)
+    counts.unasked_count += 1
+    return AskTransactionStateReply()
+
+
+def _as_asked(half: MessageRecord, place: tuple[str, int]) -> bytes:
+    """Return the half message as its producer knows it: with the real topic and queue."""
+    message = half.to_new_message()
+    message.topic, message.queue_id = place
+    return encode_record(message, half.queue_offset, half.physical_offset, half.store_timestamp)
+
+
+def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> None:
+    """Move a half message that nobody could end to where operators find it."""
+    _check_role(broker)
+
+    def found(half: MessageRecord | None) -> Reply | None:
+        return _set_aside(broker, call, _check_half(call.header, half)[0])
+
+    look_up(broker, call, broker.store.read_record(call.header.commit_log_offset), found)
+
+
+def _set_aside(
+    broker: Broker, call: Call[SetTransactionAside], half: MessageRecord
+) -> Reply | None:
+    counts = broker.transactions
+    if half.queue_offset in counts.ended:
+        return OK
+    for topic in (CHECK_MAX_TIME_TOPIC, OP_HALF_TOPIC):
+        broker.topics.create(topic, queue_nums=QUEUE_COUNT)
+    host = broker.store_host
+
+    def ended() -> None:
+        counts.aside_count += 1
+        counts.ended.add(half.queue_offset)
+
+    messages = [set_aside(half, host=host), op(half, host=host, now_ms=broker.clock.now_ms())]
+    broker.driver.put_batch(messages, partial(_answer, broker, call, ended))
+    return None
+
+
+def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:
+    """Store a half message again, as one that nobody was asked about yet."""
+    _check_role(broker)
+    try:
+        offset = parse_offset_message_id(call.header.msg_id or "").physical_offset
+    except ValueError as error:
+        raise ServerError(str(error)) from error
+
+    def found(record: MessageRecord | None) -> Reply | None:
+        if record is None:
+            raise ServerError(remarks.message_not_found(offset))
+        if real_place(record) is None:
+            raise ServerError(_NOT_HALF)
+        _store_again(broker, call, resumed(record, host=broker.store_host))
+        return None
+
+    look_up(broker, call, broker.store.read_record(offset), found)
+
+
+def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
+    broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
+
+    def prepared() -> None:
+        broker.transactions.prepared_count += 1
+
+    broker.driver.put(message, partial(_answer, broker, call, prepared))
+
+
+def recall_ended(broker: Broker) -> None:
+    """Find out, beside all else, which half messages an earlier run has ended."""
+    examined = broker.offsets.committed(CHECK_GROUP, OP_HALF_TOPIC, HALF_QUEUE_ID) or 0
+
+    def failed(error: Exception) -> None:
+        broker.log.warning("transactions.unrecalled", error=describe(error))
+
+    lookup = ended_since(broker.store, examined)
+    broker.driver.look_up(lookup, broker.transactions.recall, failed)
+
+
+def forget_ended(broker: Broker) -> None:
+    """Forget the ends that nobody asks for any more: of what is examined."""
+    examined = broker.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
+    if examined is not None:
+        broker.transactions.ended.forget_below(examined)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactional messages: what is stored while they are open, and when they end (pure).
+
+A half message waits in the half topic. Its end is an op message that names its queue offset;
+a commit stores the message for its real queue beside it. Whoever wants to know which are open
+compares the two queues: the txn-checker, or a Java broker that continues on the store.
+
+Compatibility: records are those of RocketMQ 4.9.4; the body of an op message is the decimal
+queue offset of one half message. RocketMQ 5 joins several by commas: both are read.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from cometmq.broker.messages import without_delay
+from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.message.flags import TRANSACTION_MASK, SysFlag, tag_code
+from cometmq.remoting.message.properties import (
+    PropertyKey,
+    append_property,
+    render_properties,
+    without_property,
+)
+from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.reads import Lookup, read_entries
+
+HALF_QUEUE_ID: Final = 0
+QUEUE_COUNT: Final = 1  # of each of the three topics
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say up to where both queues are examined."""
+
+_OP_TAG: Final = "d"
+_OP_TAG_CODE: Final = tag_code(_OP_TAG)
+_OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: _OP_TAG})
+_ENDED_BITS_MAX: Final = 1 << 26
+_RECALLED_OPS_MAX: Final = 100_000
+_ENTRIES_READ: Final = 1_024
+
+
+def prepare(message: NewMessage, *, wait: str | None) -> None:
+    """Turn a message into a half message; the real topic and queue travel in its properties.
+
+    Compatibility: WAIT stays in the text, as in RocketMQ. A delay is left out: RocketMQ's
+    broker delays the half message and then drops it.
+    """
+    text = without_delay(message.properties)
+    if wait is not None:
+        text = append_property(text, PropertyKey.WAIT, wait)
+    places = (
+        (PropertyKey.REAL_TOPIC, message.topic),
+        (PropertyKey.REAL_QUEUE_ID, str(message.queue_id)),
+    )
+    for name, value in places:
+        text = append_property(without_property(text, name), name, value)
+    message.properties = text
+    message.topic = HALF_TOPIC
+    message.queue_id = HALF_QUEUE_ID
+    message.sys_flag &= ~TRANSACTION_MASK
+
+
+def real_place(half: MessageRecord) -> tuple[str, int] | None:
+    """Return the topic and queue that a half message is for; None if it is none."""
+    topic = half.properties.get(PropertyKey.REAL_TOPIC)
+    queue_id = half.properties.get(PropertyKey.REAL_QUEUE_ID, "")
+    if half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC) or not topic:
+        return None
+    return (topic, int(queue_id)) if queue_id.isdecimal() else None
+
+
+def committed(half: MessageRecord, place: tuple[str, int], *, host: bytes) -> NewMessage:
+    """Return the message that consumers get.
+
+    Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its text.
+    """
+    message = half.to_new_message()
+    message.topic, message.queue_id = place
+    message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | SysFlag.COMMIT
+    message.prepared_offset = half.physical_offset
+    message.store_host = host
+    message.wait = True
+    return message
+
+
+def op(half: MessageRecord, *, host: bytes, now_ms: int) -> NewMessage:
+    """Return the message that says that a half message is ended."""
+    return NewMessage(
+        OP_HALF_TOPIC,
+        half.queue_id,
+        0,
+        0,
+        now_ms,
+        host,
+        host,
+        str(half.queue_offset).encode(),
+        _OP_TEXT,
+        tag_code=_OP_TAG_CODE,
+    )
+
+
+def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
+    """Return the copy of a half message that nobody could end."""
+    message = half.to_new_message()
+    message.topic = CHECK_MAX_TIME_TOPIC
+    message.queue_id = 0
+    message.store_host = host
+    message.wait = True
+    return message
+
+
+def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
+    """Return a half message that begins anew: one that was set aside, or one that is open."""
+    message = record.to_new_message()
+    message.topic = HALF_TOPIC
+    message.queue_id = HALF_QUEUE_ID
+    message.store_host = host
+    name = PropertyKey.TRANSACTION_CHECK_TIMES
+    message.properties = append_property(without_property(message.properties, name), name, "0")
+    message.wait = True
+    return message
+
+
+def ended_offsets(body: bytes) -> Iterator[int]:
+    """Yield the queue offsets of the half messages that an op message ends."""
+    for text in body.split(b","):
+        if text.strip().isdigit():
+            yield int(text)
+
+
+class EndedHalves:
+    """Half messages known to be ended: one bit for each, by queue offset.
+
+    It only saves work: of one that is not known any more the end is simply stored again.
+    """
+
+    def __init__(self, *, bits_max: int = _ENDED_BITS_MAX) -> None:
+        """Know nothing."""
+        self._base = 0
+        self._bits = bytearray()
+        self._bytes_max = bits_max // 8
+
+    def __contains__(self, offset: int) -> bool:
+        """Tell whether the half message at a queue offset is known to be ended."""
+        index = (offset >> 3) - self._base
+        return 0 <= index < len(self._bits) and bool(self._bits[index] >> (offset & 7) & 1)
+
+    def add(self, offset: int) -> None:
+        """Note that a half message is ended."""
+        if not self._bits:
+            self._base = offset >> 3
+        index = (offset >> 3) - self._base
+        if index < 0:
+            if len(self._bits) - index <= self._bytes_max:
+                self._bits[:0] = bytes(-index)
+                self._base += index
+                self.add(offset)
+            return
+        missing = index + 1 - len(self._bits)
+        if missing > self._bytes_max:
+            self._bits.clear()
+            self.add(offset)
+            return
+        if missing > 0:
+            self._bits += bytes(missing)
+        self._bits[index] |= 1 << (offset & 7)
+        self._drop(len(self._bits) - self._bytes_max)
+
+    def forget_below(self, offset: int) -> None:
+        """Drop what is below a queue offset."""
+        self._drop(min((offset >> 3) - self._base, len(self._bits)))
+
+    def _drop(self, count: int) -> None:
+        if count > 0:
+            del self._bits[:count]
+            self._base += count
+
+
+class Transactions:
+    """What a broker knows of its transactions, and what it counted."""
+
+    def __init__(self) -> None:
+        """Start with nothing ended."""
+        self.ended = EndedHalves()
+        self.prepared_count = 0
+        self.committed_count = 0
+        self.rolled_back_count = 0
+        self.repeated_count = 0  # ends of what was ended already
+        self.asked_count = 0
+        self.unasked_count = 0  # nobody of the producer group was connected
+        self.aside_count = 0
+
+    def recall(self, offsets: Iterable[int]) -> None:
+        """Note halves that op messages of an earlier run ended."""
+        for offset in offsets:
+            self.ended.add(offset)
+
+
+class OpStore(Protocol):
+    """What looking for op messages needs of the store."""
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a consume queue."""
+
+    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
+        """Find a stored message."""
+
+
+def ended_since(store: OpStore, op_offset: int) -> Lookup[list[int]]:
+    """Find the half messages that op messages from a queue offset on end, of the newest ones."""
+    queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
+    if queue is None:
+        return []
+    end = queue.max_offset
+    offset = max(op_offset, queue.min_offset, end - _RECALLED_OPS_MAX)
+    ended: list[int] = []
+    while offset < end:
+        data = yield from read_entries(queue.plan(offset, _ENTRIES_READ))
+        if not data:
+            break
+        for physical_offset, size, _ in ENTRY.iter_unpack(data):
+            offset += 1
+            if size in {0, FILLER_SIZE}:
+                continue
+            record = yield from store.read_record(physical_offset)
+            if record is not None and record.topic == OP_HALF_TOPIC:
+                ended += ended_offsets(record.body)
+    return sorted(ended)

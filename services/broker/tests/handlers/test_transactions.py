@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Half messages, their ends, and the questions of the txn-checker, on a real store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.transactions import forget_ended, recall_ended
+from cometmq.broker.producers import Client
+from cometmq.broker.testing.peers import FakePeer
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Reply
+from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
+from cometmq.remoting.commands.transactions import (
+    AskTransactionState,
+    AskTransactionStateReply,
+    CheckTransactionState,
+    EndTransaction,
+    ResumeCheckHalfMessage,
+    SetTransactionAside,
+)
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.store.reads import finish
+from cometmq.store.write_state import Refusal
+
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
+COMMIT, ROLLBACK = 8, 12
+TEXT = "TAGS\x01A\x02UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02WAIT\x01true"
+SEND = SendMessageV2("P", "T", "TBW102", 4, 1, 4, 7, 3, TEXT)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path) as broker:
+        yield broker
+
+
+def send(broker: Broker, text: str = TEXT, **fields: Any) -> Reply:
+    header = msgspec.structs.replace(SEND, properties=text, **fields)
+    reply = ask(broker, call_with(Code.SEND_MESSAGE_V2, header, b"body"))
+    assert reply is not None
+    return reply
+
+
+def records(broker: Broker, topic: str, queue_id: int = 0) -> list[MessageRecord]:
+    result = broker.store.get_messages(topic, queue_id, 0, 32)
+    return [decode_record(record) for record in result.records]
+
+
+def prepared(broker: Broker) -> MessageRecord:
+    """Send a half message, and return it as it is stored."""
+    assert send(broker).code == ResponseCode.SUCCESS
+    return records(broker, HALF)[-1]
+
+
+def end(broker: Broker, half: MessageRecord, how: int = COMMIT, **fields: Any) -> Reply:
+    header = EndTransaction("P", half.queue_offset, half.physical_offset, how, "U")
+    changed = msgspec.structs.replace(header, **fields)
+    reply = ask(broker, call_with(Code.END_TRANSACTION, changed))
+    assert reply is not None
+    return reply
+
+
+def test_a_half_message_waits_outside_its_queue(broker: Broker) -> None:
+    reply = send(broker)
+
+    assert reply.code == ResponseCode.SUCCESS
+    assert isinstance(reply.header, SendMessageReply)
+    assert (reply.header.queue_id, reply.header.queue_offset) == (1, 0)
+    assert records(broker, "T", 1) == []
+    (half,) = records(broker, HALF)
+    assert half.properties["REAL_TOPIC"] == "T"
+    assert half.properties["REAL_QID"] == "1"
+    assert (half.sys_flag, half.body, half.flag) == (0, b"body", 3)
+    assert broker.topics.table[HALF].write_queue_nums == 1
+    assert broker.transactions.prepared_count == 1
+    found = finish(broker.store.query(HALF, "U", 10, 0, 1 << 60))
+    assert [record.physical_offset for record in found.records] == [half.physical_offset]
+
+
+def test_a_commit_and_its_op_message_are_stored_side_by_side(broker: Broker) -> None:
+    half = prepared(broker)
+
+    assert end(broker, half) == Reply()
+
+    (message,) = records(broker, "T", 1)
+    (op,) = records(broker, OP)
+    assert (message.body, message.sys_flag, message.prepared_offset) == (
+        b"body", 8, half.physical_offset
+    )  # fmt: skip
+    assert message.properties_text == half.properties_text
+    assert (op.body, op.tags) == (b"0", "d")
+    assert op.physical_offset == message.physical_offset + message.size
+    assert broker.transactions.committed_count == 1
+
+
+def test_a_rollback_is_an_op_message_alone(broker: Broker) -> None:
+    half = prepared(broker)
+    assert end(broker, half, ROLLBACK) == Reply()
+    assert records(broker, "T", 1) == []
+    assert [op.body for op in records(broker, OP)] == [b"0"]
+    assert broker.transactions.rolled_back_count == 1
+
+
+def test_a_second_end_changes_nothing(broker: Broker) -> None:
+    half = prepared(broker)
+    for how in (COMMIT, COMMIT, ROLLBACK):
+        assert end(broker, half, how) == Reply()
+    assert len(records(broker, "T", 1)) == 1
+    assert len(records(broker, OP)) == 1
+    assert broker.transactions.repeated_count == 2
+
+
+@pytest.mark.parametrize("how", [0, 4, 99])
+def test_what_is_no_end_has_no_effect(broker: Broker, how: int) -> None:
+    half = prepared(broker)
+    assert end(broker, half, how) == Reply()
+    assert records(broker, OP) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "remark"),
+    [
+        ({"commit_log_offset": 1 << 40}, "Find prepared transaction message failed"),
+        ({"commit_log_offset": -1}, "Find prepared transaction message failed"),
+        ({"commit_log_offset": 3}, "Find prepared transaction message failed"),
+        ({"producer_group": "Q"}, "The producer group wrong"),
+        ({"tran_state_table_offset": 1}, "The transaction state table offset wrong"),
+    ],
+)
+def test_an_end_of_something_else_is_refused(
+    broker: Broker, fields: dict[str, Any], remark: str
+) -> None:
+    reply = end(broker, prepared(broker), **fields)
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert records(broker, OP) == []
+
+
+def test_only_half_messages_can_be_ended(broker: Broker) -> None:
+    """A plain message may look like one in all that a client can choose."""
+    send(broker, "PGROUP\x01P\x02REAL_TOPIC\x01T\x02REAL_QID\x010", sys_flag=0)
+    (message,) = records(broker, "T", 1)
+    reply = end(broker, message)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None
+    assert "no half message" in reply.remark
+    assert records(broker, "T", 0) == []
+
+
+def test_a_slave_ends_nothing(broker: Broker) -> None:
+    half = prepared(broker)
+    broker.store.role_writable = False
+    assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_an_end_that_the_disk_refuses_can_be_tried_again(broker: Broker) -> None:
+    half = prepared(broker)
+    broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+    assert end(broker, half).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert records(broker, "T", 1) == []
+    broker.store.write_state.set(Refusal.DISK_FULL, holds=False)
+    assert end(broker, half) == Reply()
+    assert len(records(broker, "T", 1)) == 1
+
+
+async def test_transactions_can_be_refused(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, rejectTransactionMessage="true") as broker:
+        reply = send(broker)
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert reply.remark is not None
+    assert reply.remark.endswith("sending transaction message is forbidden")
+
+
+def test_a_consumers_own_retry_of_a_committed_message_is_no_half_message(broker: Broker) -> None:
+    broker.groups.find("G", auto_create=True)
+    send(broker, topic="%RETRY%G", queue_id=0, sys_flag=0, max_reconsume_times=16)
+    assert records(broker, HALF) == []
+    assert len(records(broker, "%RETRY%G")) == 1
+
+
+def ask_state(broker: Broker, half: MessageRecord, **fields: Any) -> Reply:
+    header = AskTransactionState(half.physical_offset, half.queue_offset)
+    call = call_with(Code.ASK_TRANSACTION_STATE, msgspec.structs.replace(header, **fields))
+    reply = ask(broker, call)
+    assert reply is not None
+    return reply
+
+
+def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
+    half = prepared(broker)
+    gone, here, other = (FakePeer(f"127.0.0.1:{port}") for port in (1, 2, 3))
+    gone.is_writable = False
+    for group, peer in (("P", gone), ("P", here), ("Q", other)):
+        broker.producers.register(group, Client(peer, peer.address, 0, 401, 0))
+
+    reply = ask_state(broker, half)
+
+    assert reply.header == AskTransactionStateReply(producer_address="127.0.0.1:2")
+    assert (gone.sent, other.sent) == ([], [])
+    (sent,) = here.sent
+    assert sent.code == Code.CHECK_TRANSACTION_STATE
+    assert sent.header == CheckTransactionState(
+        0, half.physical_offset, "U", "U", half.offset_message_id
+    )
+    asked = decode_record(sent.body)
+    assert (asked.topic, asked.queue_id, asked.queue_offset) == ("T", 1, 0)
+    assert (asked.body, asked.properties_text) == (half.body, half.properties_text)
+    assert asked.physical_offset == half.physical_offset
+
+
+def test_nobody_may_be_there_to_be_asked(broker: Broker) -> None:
+    half = prepared(broker)
+    assert ask_state(broker, half).header == AskTransactionStateReply()
+    assert broker.transactions.unasked_count == 1
+
+
+def test_what_is_ended_is_not_asked_about(broker: Broker) -> None:
+    half = prepared(broker)
+    end(broker, half)
+    assert ask_state(broker, half).header == AskTransactionStateReply(is_ended=True)
+
+
+@pytest.mark.parametrize("fields", [{"commit_log_offset": 1 << 40}, {"tran_state_table_offset": 5}])
+def test_a_question_about_something_else_is_refused(broker: Broker, fields: dict[str, Any]) -> None:
+    assert ask_state(broker, prepared(broker), **fields).code == ResponseCode.SYSTEM_ERROR
+
+
+def put_aside(broker: Broker, half: MessageRecord) -> Reply:
+    header = SetTransactionAside(half.physical_offset, half.queue_offset)
+    reply = ask(broker, call_with(Code.SET_TRANSACTION_ASIDE, header))
+    assert reply is not None
+    return reply
+
+
+def test_a_half_message_that_nobody_ends_is_set_aside_once(broker: Broker) -> None:
+    half = prepared(broker)
+    for _ in range(2):
+        assert put_aside(broker, half) == Reply()
+    (aside,) = records(broker, ASIDE)
+    assert (aside.body, aside.properties_text) == (half.body, half.properties_text)
+    assert [op.body for op in records(broker, OP)] == [b"0"]
+    assert broker.transactions.aside_count == 1
+
+
+def test_what_was_set_aside_can_be_resumed(broker: Broker) -> None:
+    half = prepared(broker)
+    put_aside(broker, half)
+    (aside,) = records(broker, ASIDE)
+
+    header = ResumeCheckHalfMessage(aside.offset_message_id)
+    assert ask(broker, call_with(Code.RESUME_CHECK_HALF_MESSAGE, header)) == Reply()
+
+    again = records(broker, HALF)[1]
+    assert again.properties == {**half.properties, "TRANSACTION_CHECK_TIMES": "0"}
+    assert end(broker, again) == Reply()
+    assert [message.body for message in records(broker, "T", 1)] == [b"body"]
+
+
+@pytest.mark.parametrize("message_id", [None, "", "x" * 32, "7F0000010000810B0000000000FFFFFF"])
+def test_only_half_messages_are_resumed(broker: Broker, message_id: str | None) -> None:
+    prepared(broker)
+    call = call_with(Code.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessage(message_id))
+    reply = ask(broker, call)
+    assert reply is not None
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert len(records(broker, HALF)) == 1
+
+
+async def test_ends_of_an_earlier_run_are_recalled(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path) as broker:
+        halves = [prepared(broker) for _ in range(5)]
+        for half in halves[:3]:
+            end(broker, half)
+    async with stored_broker(tmp_path) as broker:
+        recall_ended(broker)
+        for half in halves[:4]:
+            assert end(broker, half) == Reply()
+        assert len(records(broker, "T", 1)) == 4
+        assert broker.transactions.repeated_count == 3
+
+
+def test_ends_that_are_examined_are_forgotten(broker: Broker) -> None:
+    halves = [prepared(broker) for _ in range(17)]
+    end(broker, halves[0])
+    end(broker, halves[16])
+    broker.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 16)
+    forget_ended(broker)
+    assert 0 not in broker.transactions.ended
+    assert 16 in broker.transactions.ended
