@@ -14,15 +14,20 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.client.testing.listening import (
+    QUEUE_0,
+    UNREADABLE,
+    Recorder,
+    consumer_of,
+    send,
+    store_unreadable,
+    texts,
+)
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError, SystemBusy
-from cometmq.remoting.message.flags import SysFlag
-from cometmq.remoting.message.record import NewMessage
 
 PULL = RequestCode.PULL_MESSAGE
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
-UNREADABLE = b"not compressed"
 
 
 # -- delivery ---------------------------------------------------------------------------------
@@ -196,23 +201,6 @@ async def test_an_unreadable_message_that_nobody_takes_back_is_not_passed(
         await eventually(lambda: seen.bodies == [b"1"] and cluster.broker.requests[BACK])
     assert cluster.committed("cg", "T")[QUEUE_0] == 0
     assert not cluster.messages("%RETRY%cg")
-
-
-def store_unreadable(cluster: MemoryCluster) -> None:
-    """Store what no client sends: a body that says it is compressed, and is not."""
-    broker = cluster.broker
-    broker.store(
-        NewMessage(
-            topic="T",
-            queue_id=0,
-            flag=0,
-            sys_flag=int(SysFlag.COMPRESSED),
-            born_timestamp=0,
-            born_host=broker.store_host,
-            store_host=broker.store_host,
-            body=UNREADABLE,
-        )
-    )
 
 
 async def test_part_of_a_list_may_be_consumed(cluster: MemoryCluster) -> None:

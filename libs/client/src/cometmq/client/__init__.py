@@ -11,7 +11,7 @@ from cometmq.client.errors import (
     NoRoute,
     SendFailed,
 )
-from cometmq.client.listener import ConsumeResult, Listener
+from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
 from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
 from cometmq.client.producer import Producer
@@ -47,6 +47,8 @@ __all__ = [
     "MessageQueue",
     "NoNamesrv",
     "NoRoute",
+    "OrderlyListener",
+    "OrderlyResult",
     "Producer",
     "ProducerOptions",
     "PushConsumer",

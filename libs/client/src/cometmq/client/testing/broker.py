@@ -15,6 +15,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands import callbacks, pull
@@ -61,6 +62,8 @@ class MemoryBroker:
         self.peers: dict[str, Peer] = {}
         """The connections of producers by client id, for replies."""
         self.requests: Counter[int] = Counter()
+        self.locks: dict[tuple[str, MessageQueue], str] = {}
+        """The client that holds each queue, by group and queue."""
         self.dead: list[MessageExt] = []
         """Messages that went to a dead-letter topic."""
         self.may_create_topics = True

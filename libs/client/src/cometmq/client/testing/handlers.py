@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
+from cometmq.client.message import RETRY_PREFIX
 from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
 from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, CLUSTER_NAME, MemoryBroker, pulled
+from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
@@ -26,6 +28,7 @@ from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.transport.dispatch import Handler
 
 RECONSUME_TIMES_MAX: Final = 16
+DEAD_PREFIX: Final = "%DLQ%"
 REPLY_TIMEOUT_MS: Final = 10_000
 
 
@@ -36,14 +39,18 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
         if not broker.may_create_topics:
             raise TopicNotExist(f"topic[{header.topic}] not exist, apply first please!")
         broker.queues.create(header.topic, min(header.default_topic_queue_nums, AUTO_QUEUE_COUNT))
+    topic, queue_id = header.topic, header.queue_id
+    if is_dead := _is_dead(header):
+        topic, queue_id = DEAD_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
+        broker.queues.create(topic, 1)
     parts = [(header.flag, call.body, header.properties)]
     if header.batch:
         parts = [(p.flag, bytes(p.body), p.properties) for p in split_batch(call.body)]
     stored = [
         broker.store(
             NewMessage(
-                topic=header.topic,
-                queue_id=header.queue_id,
+                topic=topic,
+                queue_id=queue_id,
                 flag=flag,
                 sys_flag=header.sys_flag,
                 born_timestamp=header.born_timestamp,
@@ -57,6 +64,8 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
         )
         for flag, body, properties in parts
     ]
+    if is_dead:
+        broker.dead.append(broker.messages(topic)[-1])
     ids = ",".join(message_id for message_id, _ in stored)
     code = broker.send_codes.popleft() if broker.send_codes else ResponseCode.SUCCESS
     reply = send.SendMessageReply(ids, header.queue_id, stored[0][1])
@@ -89,6 +98,16 @@ async def send_reply_message(
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     await peer.invoke(code, pushed, call.body, timeout_ms=REPLY_TIMEOUT_MS)
     return Reply(header=send.SendMessageReply("0", header.queue_id, 0))
+
+
+def _is_dead(header: send.SendMessageV2) -> bool:
+    """Whether a consumer sends a message to its retry topic that was delivered often enough."""
+    times_max = header.max_reconsume_times
+    return (
+        header.topic.startswith(RETRY_PREFIX)
+        and times_max is not None
+        and header.reconsume_times >= times_max
+    )
 
 
 def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | None:
@@ -141,7 +160,7 @@ def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsg
     is_dead = header.delay_level < 0 or record.reconsume_times >= (
         RECONSUME_TIMES_MAX if times_max is None else times_max
     )
-    prefix = "%DLQ%" if is_dead else "%RETRY%"
+    prefix = DEAD_PREFIX if is_dead else RETRY_PREFIX
     copy = sent_back(record, prefix + header.group, header.origin_msg_id or "")
     broker.queues.create(copy.topic, 1)
     broker.store(copy)
@@ -226,6 +245,8 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.UNREGISTER_CLIENT: unregister_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list_by_group,
     RequestCode.CONSUMER_SEND_MSG_BACK: consumer_send_msg_back,
+    RequestCode.LOCK_BATCH_MQ: lock_batch_mq,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_batch_mq,
     RequestCode.QUERY_CONSUMER_OFFSET: query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: get_max_offset,

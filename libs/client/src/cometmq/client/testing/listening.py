@@ -10,9 +10,12 @@ from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.settings import ConsumeFrom, PushOptions
 from cometmq.client.testing.cluster import MemoryCluster
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.message.flags import SysFlag
+from cometmq.remoting.message.record import NewMessage
 
 FIRST: Final = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 QUEUE_0: Final = MessageQueue("T", "broker-a", 0)
+UNREADABLE: Final = b"not compressed"
 
 
 class Recorder:
@@ -50,6 +53,23 @@ async def send(cluster: MemoryCluster, *messages: Message, queue: MessageQueue =
 def texts(count: int, **fields: Any) -> list[Message]:
     """Return messages of the topic T with the bodies 0, 1, 2 and so on."""
     return [Message("T", b"%d" % number, **fields) for number in range(count)]
+
+
+def store_unreadable(cluster: MemoryCluster) -> None:
+    """Store what no client sends: a body that says it is compressed, and is not."""
+    broker = cluster.broker
+    broker.store(
+        NewMessage(
+            topic="T",
+            queue_id=0,
+            flag=0,
+            sys_flag=int(SysFlag.COMPRESSED),
+            born_timestamp=0,
+            born_host=broker.store_host,
+            store_host=broker.store_host,
+            body=UNREADABLE,
+        )
+    )
 
 
 def consumer_of(
