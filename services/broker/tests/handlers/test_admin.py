@@ -24,9 +24,7 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
-from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.command import Call
-from cometmq.remoting.commands.admin import GetConsumeStats
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.types import Language
@@ -186,49 +184,6 @@ async def test_captured_members_of_producer_groups(exchange: Exchange) -> None:
     assert_same(answer, expected)
 
 
-@pytest.mark.parametrize("exchange", exchanges("208-*"), ids=name_of)
-async def test_captured_progress_of_groups(exchange: Exchange) -> None:
-    store = MemoryStore()
-    broker = memory_broker(store)
-    group = exchange.request.ext["consumerGroup"]
-    expected = decode_json(ConsumeStats, expected_answer(exchange).body)
-    queue_nums: dict[str, int] = {}
-    for queue in expected.offset_table:
-        queue_nums[queue.topic] = max(queue_nums.get(queue.topic, 0), queue.queue_id + 1)
-        assert queue.broker_name == broker.settings.broker_name
-    for topic, count in queue_nums.items():
-        broker.topics.create(topic, queue_nums=count)
-    for queue, pair in expected.offset_table.items():
-        stored_ms = pair.last_timestamp
-        store.set_queue(
-            queue.topic, queue.queue_id, max_offset=pair.broker_offset, stored_ms=stored_ms
-        )
-        broker.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
-
-    answer = await replay(broker, exchange, admin.get_consume_stats)
-
-    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
-    found = decode_json(ConsumeStats, answer.body)
-    assert found.offset_table == expected.offset_table
-    json.loads(answer.body)
-
-
-async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
-    store = MemoryStore()
-    broker = memory_broker(store)
-    for topic in ("T", "U"):
-        broker.topics.create(topic, queue_nums=1)
-        broker.offsets.commit("G", topic, 0, 1)
-    data = decode_json(ConsumerData, b'{"groupName":"G","subscriptionDataSet":[{"topic":"T"}]}')
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, seen_ms=0))
-    call = Call(208, GetConsumeStats("G"), peer=FakePeer())
-
-    answer = await serve(broker, call, admin.get_consume_stats)
-
-    found = decode_json(ConsumeStats, bytes(answer.body))  # type: ignore[arg-type]
-    assert {queue.topic for queue in found.offset_table} == {"T"}
-
-
 async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# mine\nbrokerPermission=6\n")
@@ -317,6 +272,58 @@ async def test_figures_of_the_disk_and_of_delays(
     assert table[f"commitLogDiskRatio_{store_folder}/commitlog"] == "0.34"
     assert table["commitLogDirCapacity"].startswith("Total : ")
     assert table["earliestMessageTimeStamp"] == "-1"
+
+
+async def test_figures_of_what_was_stored_and_of_its_times(store_folder: str) -> None:
+    broker = memory_broker(storePathRootDir=store_folder)
+    broker.driver.put_times.add(0, 9)
+    broker.driver.put_times.add(20, 1)
+    broker.stats.get_time_max_ms = 7
+    broker.driver.waiting_count = 3
+    call = Call(28, NoHeader(), peer=FakePeer())
+
+    answer = await serve(broker, call, admin.get_broker_runtime_info)
+
+    table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
+    assert table["putMessageDistributeTime"].startswith("[<=0ms]:9 [0~10ms]:0 [10~50ms]:1 ")
+    assert table["putMessageDistributeTime"].endswith(" [5~10s]:0 [10s~]:0 ")
+    assert (table["putLatency99"], table["putMessageEntireTimeMax"]) == ("20.00", "20")
+    assert (table["getMessageEntireTimeMax"], table["sendThreadPoolQueueSize"]) == ("7", "3")
+
+
+@pytest.mark.parametrize("exchange", exchanges("328-*"), ids=name_of)
+async def test_captured_producers(exchange: Exchange) -> None:
+    broker = memory_broker()
+    broker.clock.advance(50_000)  # type: ignore[attr-defined]  # a FakeClock
+    now_ms = broker.clock.now_ms()
+    expected = json.loads(expected_answer(exchange).body)
+    for group, clients in expected["data"].items():
+        for one in clients:
+            language, address = int(Language[one["language"]]), one["remoteIP"].removeprefix("/")
+            one["lastUpdateTimestamp"] = now_ms - 10_000
+            client = Client(FakePeer(address), one["clientId"], language, one["version"], 40_000)
+            broker.producers.register(group, client)
+
+    answer = await replay(broker, exchange, admin.get_all_producer_info)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    assert json.loads(answer.body) == expected
+
+
+@pytest.mark.parametrize("exchange", exchanges("315-*"), ids=name_of)
+async def test_captured_statistics(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    if expected.code == 0:
+        wanted = json.loads(expected.body)["statsMinute"]
+        for _ in range(wanted["sum"]):
+            broker.stats.count_put(exchange.request.ext["statsKey"], 1, 100)
+        for at_ms in range(10_000, round(wanted["sum"] / wanted["tps"]) * 1000 + 1, 10_000):
+            broker.sampler.step(at_ms)
+
+    answer = await replay(broker, exchange, admin.view_broker_stats_data)
+
+    assert_same(answer, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages by key and by offset id."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import queries
+from cometmq.broker.producers import Client
 from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
-from cometmq.remoting.commands.queries import QueryMessage, ViewMessageById
+from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage, ViewMessageById
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.testing.golden import load_exchanges
@@ -95,3 +100,79 @@ async def test_captured_queries_without_messages(broker: Broker, exchange: Any) 
         assert (reply.code, reply.remark) == (expected.code, expected.remark)
     else:  # the captured broker had the message, this one has not
         assert reply.code in {ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR}
+
+
+def entries(broker: Broker, **fields: Any) -> Reply:
+    header = QueryConsumeQueue(**{"topic": "T", "queue_id": 1, "index": 0, "count": 5, **fields})
+    reply = ask(broker, call_with(Code.QUERY_CONSUME_QUEUE, header))
+    assert reply is not None
+    return reply
+
+
+def subscribe(broker: Broker, group: str, text: str) -> None:
+    data = {"groupName": group, "subscriptionDataSet": [json.loads(text)]}
+    client = Client(call_with(0, None).peer, "c", 0, 401, seen_ms=0)
+    broker.consumers.register(decode_json(ConsumerData, json.dumps(data).encode()), client)
+
+
+@pytest.mark.parametrize(
+    "exchange", list(load_exchanges(GOLDEN, "321-*")), ids=lambda exchange: exchange.name
+)
+async def test_captured_entries_of_queues(broker: Broker, exchange: Any) -> None:
+    """The same members as in the captured answer, and the same tag codes of the same tags."""
+    expected = expected_answer(exchange)
+    ext = exchange.request.ext
+    wanted = json.loads(expected.body) if expected.body else None
+    broker.topics.create(ext["topic"], queue_nums=10)
+    if wanted is not None:
+        tags = {3552231: "tagA", 3552232: "tagB", 3552233: "tagC"}
+        codes = [entry["tagsCode"] for entry in wanted["queueData"]]
+        codes += [0] * (wanted["maxQueueIndex"] - len(codes))
+        for code in codes:
+            text = f"TAGS\x01{tags[code]}" if code else ""
+            header = SendMessageV2("P", ext["topic"], "TBW102", 4, 0, 0, 0, 0, text)
+            ask(broker, call_with(310, header, b""))
+        if "subscriptionData" in wanted:
+            subscribe(broker, ext["consumerGroup"], json.dumps(wanted["subscriptionData"]))
+
+    reply = ask(broker, call_of(exchange.request, call_with(0, None).peer))
+
+    assert reply is not None
+    assert (reply.code, reply.remark) == (expected.code, expected.remark)
+    found = json.loads(reply.body) if reply.body else None
+    for body in (found, wanted):
+        for entry in [] if body is None else body["queueData"]:
+            del entry["physicOffset"], entry["physicSize"]
+    assert found == wanted
+
+
+def test_the_count_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "ENTRIES_MAX", 2)
+    for _ in range(3):
+        store(broker, "")
+
+    indices = [len(json.loads(entries(broker, count=count).body)["queueData"])
+               for count in (1, 1 << 30, 0, -5)]  # fmt: skip
+    assert indices == [1, 2, 0, 0]
+
+
+@pytest.mark.parametrize("index", [-1, 1, 1 << 60])
+def test_an_index_that_the_queue_does_not_have(broker: Broker, index: int) -> None:
+    store(broker, "")
+    reply = entries(broker, index=index)
+    assert (reply.code, reply.remark) == (0, f"Index {index} of 1@T is not exist!")
+    assert not reply.body
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [("T", 99), ("T", -1), ("U", 0)])
+def test_a_queue_that_does_not_exist(broker: Broker, topic: str, queue_id: int) -> None:
+    store(broker, "")
+    reply = entries(broker, topic=topic, queue_id=queue_id)
+    assert (reply.code, reply.remark) == (1, f"{queue_id}@{topic} is not exist!")
+
+
+def test_a_group_that_is_not_online(broker: Broker) -> None:
+    store(broker, "")
+    body = json.loads(entries(broker, consumer_group="G").body)
+    assert body["filterData"] == "G@T is not online!"
+    assert "subscriptionData" not in body

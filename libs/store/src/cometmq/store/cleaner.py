@@ -43,6 +43,10 @@ class Cleaner:
         self._rounds_asked_for = ROUNDS_ASKED_FOR
         self._last_ms = -self._parts.settings.clean_resource_interval
 
+    def ask_trim(self) -> None:
+        """Let queues and index follow the begin of the log."""
+        self._must_trim = True
+
     def doom(self, paths: list[str]) -> None:
         """Let these files and folders be deleted."""
         self._doomed += paths

@@ -245,6 +245,10 @@ class MessageStore:
         """Delete what has expired at the next opportunity, at whatever hour."""
         self._housekeeping.cleaner.ask()
 
+    def clean_queues(self) -> None:
+        """Let the queues forget what the log no longer has, at the next opportunity."""
+        self._housekeeping.cleaner.ask_trim()
+
     def _note_sync_failed(self, error: Exception) -> None:
         if self.write_state.set(Refusal.SYNC_FAILED, holds=True):
             self._log.error("store.failed", error=str(error), action="restart the broker")

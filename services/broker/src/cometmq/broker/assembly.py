@@ -3,15 +3,17 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.groups import Groups, group_file
-from cometmq.broker.history import History
+from cometmq.broker.history import History, Totals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
@@ -22,6 +24,7 @@ from cometmq.broker.producers import Producers
 from cometmq.broker.registration import Identity, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.stat_sampler import StatSampler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.topics import Topics, topic_file
@@ -48,6 +51,7 @@ class Parts(NamedTuple):
     client: RemotingClient
     ports: Ports
     config_path: Path | None  # the file that changed settings go to
+    acl: AclKeeper | None
 
 
 def save_if_dirty(table: Saved[T], saver: ConfigSaver) -> None:
@@ -154,16 +158,26 @@ def assemble(parts: Parts) -> Broker:
             log=log,
         ),
         stats=stats,
-        history=History(stats, now_ms=clock.now_ms()),
+        sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
+        history=History(
+            lambda: Totals(parts.store.put_count, stats.get_count), now_ms=clock.now_ms()
+        ),
         address=host_port(host, parts.ports.main),
         host=host,
         store_host=store_host,
         settings_file=_settings_file(parts),
+        acl=parts.acl,
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
     )
     tables.topics_changed.then = broker.registration.notify
+    broker.delay.delivered = partial(_count_delivered, broker)
     return broker
+
+
+def _count_delivered(broker: Broker, topic: str, queue_id: int, size: int) -> None:
+    if broker.settings.enable_schedule_message_stats:
+        broker.stats.count_delivered(topic, queue_id, size)
 
 
 def _delay(

@@ -7,6 +7,7 @@ their first argument; the domain objects inside never see it.
 
 from dataclasses import dataclass, field
 
+from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService
 from cometmq.broker.groups import Groups
@@ -20,9 +21,11 @@ from cometmq.broker.producers import Producers
 from cometmq.broker.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
+from cometmq.broker.stat_sampler import StatSampler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.broker.topics import Topics
+from cometmq.broker.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.log import Log
@@ -55,6 +58,7 @@ class Broker:
     hold: HoldTable
     registration: Registration
     stats: BrokerStats
+    sampler: StatSampler
     history: History
     address: str  # "ip:port" that clients and name servers know
     host: str  # its ip, as remarks name the broker
@@ -63,7 +67,9 @@ class Broker:
     checks_sends: bool = False  # a setting, set by `apply`, makes each send pass every check
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
+    acl: AclKeeper | None = None  # None: no access control
     memory_bytes: int = 8 << 30  # what the process may use: the window of hot messages
+    transactions: Transactions = field(default_factory=Transactions)
     started_ms: int = 0
     is_stopping: bool = False
 

@@ -98,12 +98,14 @@ class _Level:
         "is_reading",
         "is_unreadable",
         "marks",
+        "number",
         "offset",
         "pending_count",
         "saved_offset",
     )
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, number: int, offset: int) -> None:
+        self.number = number
         self.offset = offset  # next to deliver
         self.saved_offset = offset  # what the file may say
         self.pending_count = 0  # puts whose result is not known
@@ -138,10 +140,13 @@ class DelayService:
         self._host = host
         self._log = log
         self._levels = {
-            level: _Level(offsets.get(level, 0)) for level in range(1, levels.level_max + 1)
+            number: _Level(number, offsets.get(number, 0))
+            for number in range(1, levels.level_max + 1)
         }
         self._is_dirty = False
         self._copied_until_ms = 0
+        self.delivered: Callable[[str, int, int], None] = lambda *_: None
+        """Told topic, queue id of the level and size of each delivered message."""
         self.delivered_count = 0
         self.skipped_count = 0
 
@@ -204,8 +209,9 @@ class DelayService:
                 level.pending_count += 1
         for entry in due:
             if entry.message is not None:
+                topic = entry.message.topic
                 self._driver.put(
-                    entry.message, partial(self._stored, level, entry.queue_offset + 1)
+                    entry.message, partial(self._stored, level, topic, entry.queue_offset + 1)
                 )
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
@@ -267,12 +273,13 @@ class DelayService:
             for copy in found.records
         )
 
-    def _stored(self, level: _Level, next_offset: int, result: PutResult) -> None:
+    def _stored(self, level: _Level, topic: str, next_offset: int, result: PutResult) -> None:
         level.pending_count -= 1
         if level.has_failed or not result.status.is_stored:
             level.has_failed = True  # the next step begins with the first that failed
             return
         self.delivered_count += 1
+        self.delivered(topic, level.number - 1, result.size)
         self._pass(level, result.physical_offset + result.size, next_offset)
 
     def _pass(self, level: _Level, copy_end: int, next_offset: int) -> None:

@@ -42,6 +42,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
 })  # fmt: skip
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"  # under it statistics count deliveries after a delay
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 BOOT_GROUPS: Final = (
     TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",

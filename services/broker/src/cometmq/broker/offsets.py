@@ -64,11 +64,11 @@ class Offsets:
 
     def topics_of(self, group: str) -> set[str]:
         """Return the topics in which the group has an offset."""
-        return {topic for topic, owner in self._keys() if owner == group}
+        return {topic for topic, owner in self.pairs() if owner == group}
 
     def groups_of(self, topic: str) -> set[str]:
         """Return the groups that have an offset in the topic."""
-        return {group for name, group in self._keys() if name == topic}
+        return {group for name, group in self.pairs() if name == topic}
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give a group the offsets of another in a topic in place of its own, if there are any."""
@@ -93,7 +93,8 @@ class Offsets:
         self.is_dirty = False
         return OffsetFile(offset_table=self.table)
 
-    def _keys(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return topic and group of all offsets."""
         pairs = (key.split(KEY_SEPARATOR) for key in self.table)
         return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 

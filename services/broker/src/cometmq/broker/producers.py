@@ -83,6 +83,10 @@ class Producers:
             if client.is_silent(now_ms)
         }
 
+    def groups(self) -> list[tuple[str, list[Client]]]:
+        """Return all connected groups with their clients."""
+        return [(group, list(clients.values())) for group, clients in self._groups.items()]
+
     def clients(self, group: str) -> list[Client]:
         """Return the clients of a group; empty when it is not connected."""
         return list(self._groups.get(group, {}).values())

@@ -4,18 +4,23 @@
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.assembly import save_if_dirty
 from cometmq.broker.broker import Broker
 from cometmq.broker.delay import STEP_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
+from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
+from cometmq.broker.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.slow_consumers import CHECK_INTERVAL_MS, slow_groups
+from cometmq.broker.stat_sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.stats import SAMPLE_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
 from cometmq.runtime.tasks import describe
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
+FORGET_INTERVAL_MS: Final = 10_000
 RETRY_SAVE_INTERVAL_MS: Final = 5_000
 
 
@@ -41,10 +46,25 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
     yield BackgroundStep("offsets", offsets_ms, save_offsets)
     yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.saver.retry)
-    yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: broker.stats.sample(now_ms()))
+    yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: sample_totals(broker))
+    yield BackgroundStep("statistics", STATISTICS_INTERVAL_MS, lambda: sample_sources(broker))
+    yield BackgroundStep("put_times", ROTATE_INTERVAL_MS, broker.driver.put_times.rotate)
     yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
+    yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
+    if broker.acl is not None:
+        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
+
+
+def sample_totals(broker: Broker) -> None:
+    """Remember the totals of this moment."""
+    broker.stats.sample(broker.clock.now_ms(), put_count=broker.store.put_count)
+
+
+def sample_sources(broker: Broker) -> None:
+    """Copy the figures of topics and groups that are due."""
+    broker.sampler.step(broker.clock.monotonic_ms())
 
 
 def deliver_delayed(broker: Broker) -> None:

@@ -6,12 +6,15 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import (
+    acl,
     admin,
     client_calls,
     clients,
     groups,
     locks,
+    maintenance,
     offsets,
+    progress,
     pull,
     queries,
     replies,
@@ -19,6 +22,7 @@ from cometmq.broker.handlers import (
     send,
     send_back,
     topics,
+    transactions,
 )
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.transport.dispatch import Handler
@@ -31,10 +35,15 @@ HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     Code.CONSUMER_SEND_MSG_BACK: send_back.consumer_send_msg_back,
     Code.SEND_REPLY_MESSAGE: replies.send_reply_message,
     Code.SEND_REPLY_MESSAGE_V2: replies.send_reply_message,
+    Code.END_TRANSACTION: transactions.end_transaction,
+    Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check_half_message,
+    Code.ASK_TRANSACTION_STATE: transactions.ask_transaction_state,
+    Code.SET_TRANSACTION_ASIDE: transactions.set_transaction_aside,
     Code.PULL_MESSAGE: pull.pull_message,
     Code.LITE_PULL_MESSAGE: pull.pull_message,
     Code.QUERY_MESSAGE: queries.query_message,
     Code.VIEW_MESSAGE_BY_ID: queries.view_message_by_id,
+    Code.QUERY_CONSUME_QUEUE: queries.query_consume_queue,
     # offsets
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
@@ -67,13 +76,29 @@ HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
     Code.DELETE_SUBSCRIPTIONGROUP: groups.delete_subscriptiongroup,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.get_all_subscriptiongroup_config,
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get_subscriptiongroup_config,
+    # access control
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: acl.update_and_create_acl_config,
+    Code.DELETE_ACL_CONFIG: acl.delete_acl_config,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: acl.update_global_white_addrs_config,
+    Code.GET_BROKER_CLUSTER_ACL_INFO: acl.get_broker_cluster_acl_info,
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: acl.get_broker_cluster_acl_config,
     # the broker
     Code.UPDATE_BROKER_CONFIG: admin.update_broker_config,
     Code.GET_BROKER_CONFIG: admin.get_broker_config,
     Code.GET_BROKER_RUNTIME_INFO: admin.get_broker_runtime_info,
     Code.GET_CONSUMER_CONNECTION_LIST: admin.get_consumer_connection_list,
     Code.GET_PRODUCER_CONNECTION_LIST: admin.get_producer_connection_list,
-    Code.GET_CONSUME_STATS: admin.get_consume_stats,
+    Code.GET_CONSUME_STATS: progress.get_consume_stats,
+    Code.GET_BROKER_CONSUME_STATS: progress.get_broker_consume_stats,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: progress.query_topic_consume_by_who,
+    Code.QUERY_CONSUME_TIME_SPAN: progress.query_consume_time_span,
+    Code.GET_ALL_PRODUCER_INFO: admin.get_all_producer_info,
+    Code.VIEW_BROKER_STATS_DATA: admin.view_broker_stats_data,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: maintenance.get_system_topic_list,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: maintenance.clean_expired_consume_queue,
+    Code.CLEAN_UNUSED_TOPIC: maintenance.clean_unused_topic,
+    Code.DELETE_EXPIRED_COMMITLOG: maintenance.delete_expired_commitlog,
+    Code.REGISTER_FILTER_SERVER: maintenance.register_filter_server,
 }
 
 VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})

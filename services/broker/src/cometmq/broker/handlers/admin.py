@@ -13,22 +13,24 @@ from cometmq.broker.offsets import OffsetFile
 from cometmq.broker.persistence import Saved
 from cometmq.broker.producers import Client
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.stat_sampler import find_statistic
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (
     Connection,
     ConsumerConnections,
     ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
 )
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.admin import (
     GetBrokerConfigReply,
     GetConsumerConnectionList,
-    GetConsumeStats,
     GetProducerConnectionList,
+    ViewBrokerStatsData,
 )
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, SettingsError
@@ -145,34 +147,24 @@ def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectio
     return Reply(body=encode_json(connections))
 
 
-def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
-    """Answer how far a group is in its topics, or in the one asked for.
-
-    Compatibility: a topic that a connected group no longer subscribes to is left out; a queue
-    without an offset counts as 0.
-    """
-    group = call.header.consumer_group
-    topics = _topics_of(broker, call.header)
-    tps = sum(broker.history.group_rate(topic, group) for topic in topics)
-    ends = {
-        MessageQueue(topic, broker.settings.broker_name, queue_id): (
-            broker.store.max_offset(topic, queue_id),
-            broker.offsets.committed(group, topic, queue_id) or 0,
-        )
-        for topic in topics
-        for queue_id in range(broker.topics.table[topic].read_queue_nums)
+def get_all_producer_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
+    """Return the connected clients of all producer groups."""
+    origin_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
+    table = {
+        group: [_producer(client, origin_ms) for client in clients]
+        for group, clients in broker.producers.groups()
     }
+    return Reply(body=encode_json(ProducerTable(data=table)))
 
-    def progress() -> Lookup[Reply]:
-        table = {}
-        for queue, (end, committed) in ends.items():
-            last_ms = yield from stored_ms(broker, queue, committed - 1)
-            table[queue] = OffsetPair(
-                broker_offset=end, consumer_offset=max(0, committed), last_timestamp=last_ms
-            )
-        return Reply(body=encode_json(ConsumeStats(consume_tps=tps, offset_table=table)))
 
-    look_up(broker, call, progress(), lambda reply: reply)
+def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> Reply:
+    """Return one statistic over the last minute, hour and day."""
+    name, key = call.header.stats_name, call.header.stats_key
+    cluster = broker.settings.broker_cluster_name
+    data = find_statistic(broker.stats, name, key, cluster=cluster)
+    if data is None:
+        raise ServerError(remarks.stats_not_exist(name, key))
+    return Reply(body=encode_json(data))
 
 
 def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
@@ -181,19 +173,6 @@ def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
         return 0
     found = yield from broker.store.store_time(queue.topic, queue.queue_id, offset)
     return max(0, found)
-
-
-def _topics_of(broker: Broker, asked: GetConsumeStats) -> list[str]:
-    """Return the topics of the question that exist and that the group has not left."""
-    group, topic = asked.consumer_group, asked.topic
-    topics = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
-    online = broker.consumers.group(group)
-    subscribed = online.subscriptions.keys() if online is not None else ()
-    return [
-        name
-        for name in topics
-        if name in broker.topics.table and (not subscribed or name in subscribed)
-    ]
 
 
 def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSettings]:
@@ -209,6 +188,16 @@ def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:
     broker.apply(loaded)
     broker.store.apply(loaded.value)
     broker.settings_version = broker.settings_version.next_version(broker.clock.now_ms())
+
+
+def _producer(client: Client, origin_ms: int) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=client.client_id,
+        language=language_of(client.language).name,
+        last_update_timestamp=origin_ms + client.seen_ms,
+        remote_ip=f"/{client.peer.address}",  # with the slash of Java's addresses
+        version=client.version,
+    )
 
 
 def _connection(client: Client) -> Connection:

@@ -81,11 +81,14 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     if not result.is_cold:
         return _conclude(broker, call, group, result, accept, may_hold=may_hold)
     broker.stats.cold_read_count += 1
-    broker.driver.read(
-        call,
-        result.load,
-        lambda loaded: _conclude_later(broker, call, group, loaded, accept, may_hold=may_hold),
-    )
+    started_ms = broker.clock.monotonic_ms()
+
+    def conclude(loaded: GetResult) -> None:
+        waited_ms = broker.clock.monotonic_ms() - started_ms
+        broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
+        _conclude_later(broker, call, group, loaded, accept, may_hold=may_hold)
+
+    broker.driver.read(call, result.load, conclude)
     return None
 
 
@@ -191,11 +194,11 @@ def _conclude(
         code = _MOVED if header.queue_offset != 0 else _NOT_FOUND
     if code == 0:
         broker.stats.count_get(header.topic, header.consumer_group, result.count, result.bytes)
-    elif code == _NOT_FOUND and may_hold and header.sys_flag & _SUSPEND:
-        _hold(broker, call, accept)
-        return None
     else:
         broker.stats.miss_count += 1
+        if code == _NOT_FOUND and may_hold and header.sys_flag & _SUSPEND:
+            _hold(broker, call, accept)
+            return None
         if code == _MOVED and not broker.is_slave:
             _report_moved(broker, call, result)
     return Reply(

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
+from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -53,6 +54,15 @@ def answer_put(
     broker.stats.count_put(topic, count, result.size)
     header = SendMessageReply(result.message_id, queue_id, result.queue_offset)
     call.answer(Reply(code, header, b"", None, broker.send_ext))
+
+
+def answer_delayed(
+    broker: Broker, call: Call[Any], level_id: int, queue_id: int, result: PutResult
+) -> None:
+    """Answer a send whose message waits in a delay level first."""
+    if result.status.is_stored:
+        broker.stats.count_delayed(level_id, result.size)
+    answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
 
 
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:

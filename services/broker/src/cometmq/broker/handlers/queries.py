@@ -1,16 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33): messages by key and by offset id."""
+"""QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33), QUERY_CONSUME_QUEUE (321): messages by key and by
+offset id, and the entries of a queue."""
+
+from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.late import look_up
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
-from cometmq.remoting.commands.queries import QueryMessage, QueryMessageReply, ViewMessageById
+from cometmq.remoting.commands.queries import (
+    QueryConsumeQueue,
+    QueryMessage,
+    QueryMessageReply,
+    ViewMessageById,
+)
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.store.consume_queue import ENTRY
+from cometmq.store.reads import Lookup, read_entries
 from cometmq.store.results import QueryResult
+
+ENTRIES_MAX: Final = 10_000
+"""Entries of one answer: more than anybody looks at, and no long turn of the loop."""
 
 
 def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
@@ -48,3 +63,47 @@ def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
         return Reply(body=stored_bytes(record))
 
     look_up(broker, call, broker.store.read_record(offset), viewed)
+
+
+def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
+    """Answer with entries of a queue, and with what a group wants of its topic.
+
+    Compatibility: an index that the queue does not have is no failure but a remark without a
+    body, and so is a queue of the topic that never had a message. Entries are judged by nothing:
+    `eval` is about extended entries, which this store does not write.
+    """
+    header = call.header
+    look_up(broker, call, _entries(broker, header), lambda reply: reply)
+
+
+def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
+    topic, queue_id, index = header.topic, header.queue_id, header.index
+    queue = broker.store.queue(topic, queue_id)
+    if queue is None and not _has_queue(broker, topic, queue_id):
+        raise ServerError(remarks.queue_not_exist(queue_id, topic))
+    if queue is None or not queue.min_offset <= index < queue.max_offset:
+        return Reply(remark=remarks.queue_index_not_exist(index, queue_id, topic))
+    body = ConsumeQueueEntries(max_queue_index=queue.max_offset, min_queue_index=queue.min_offset)
+    if header.consumer_group is not None:
+        _describe_filter(broker, body, header.consumer_group, topic)
+    count = max(0, min(header.count, ENTRIES_MAX))
+    data = yield from read_entries(queue.plan(index, count))
+    body.queue_data = [
+        ConsumeQueueEntry(physic_offset=offset, physic_size=size, tags_code=code)
+        for offset, size, code in ENTRY.iter_unpack(data)
+    ]
+    return Reply(body=encode_json(body), remark=remarks.NOT_SET)
+
+
+def _has_queue(broker: Broker, topic: str, queue_id: int) -> bool:
+    config = broker.topics.get(topic)
+    return config is not None and 0 <= queue_id < max(
+        config.read_queue_nums, config.write_queue_nums
+    )
+
+
+def _describe_filter(broker: Broker, body: ConsumeQueueEntries, group: str, topic: str) -> None:
+    body.subscription_data = broker.consumers.subscription(group, topic)
+    body.filter_data = (
+        f"{group}@{topic} is not online!" if body.subscription_data is None else "null"
+    )

@@ -13,14 +13,16 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.put_answers import answer_put
+from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import (
     DLQ_PREFIX,
+    HALF_TOPIC,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     check_topic,
 )
+from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.codes import ResponseCode
@@ -40,6 +42,7 @@ from cometmq.remoting.message.batch import BatchItem, split_batch
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
 from cometmq.remoting.message.properties import join_properties
 from cometmq.remoting.message.record import NewMessage
+from cometmq.store.results import PutResult
 
 SendHeader = SendMessage | SendMessageV2
 
@@ -79,11 +82,10 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     sent = read_sent(header.properties, broker.cluster_pair)
     if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
         topic, queue_id = _redirect(broker, call, topic, queue_id)
+        sent.is_half = False  # a committed message, whose text still says so
         if topic.startswith(DLQ_PREFIX):
             sent.delay_level = 0
             sent.text = without_delay(sent.text)
-    if sent.is_half:
-        raise NoPermission(refusals.transaction_forbidden(broker.host))
     message = NewMessage(
         topic,
         queue_id,
@@ -102,9 +104,34 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     )
     if config.topic_filter_type == MULTI_TAG:
         message.sys_flag |= SysFlag.MULTI_TAGS
-    if sent.delay_level > 0:
+    if sent.is_half:
+        _put_half(broker, call, message, sent.wait, answered_id)
+    elif sent.delay_level > 0:
         delay(message, broker.delay.clamp(sent.delay_level), wait=sent.wait)
-    broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+        level_id = message.queue_id
+        broker.driver.put(message, partial(answer_delayed, broker, call, level_id, answered_id))
+    else:
+        broker.driver.put(message, partial(answer_put, broker, call, topic, answered_id, 1))
+
+
+def _put_half(
+    broker: Broker,
+    call: Call[SendHeader],
+    message: NewMessage,
+    wait: str | None,
+    queue_id: int,
+) -> None:
+    """Store a message that consumers get when its transaction is committed."""
+    if broker.settings.reject_transaction_message:
+        raise NoPermission(refusals.transaction_forbidden(broker.host))
+    broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    prepare(message, wait=wait)
+
+    def prepared(result: PutResult) -> None:
+        broker.transactions.prepared_count += result.status.is_stored
+        answer_put(broker, call, HALF_TOPIC, queue_id, 1, result)
+
+    broker.driver.put(message, prepared)
 
 
 def _send_batch(broker: Broker, call: Call[SendHeader]) -> None:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """CONSUMER_SEND_MSG_BACK (36): try a message again later, or give it up."""
 
+from functools import partial
 from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.late import look_up
 from cometmq.broker.messages import delay, sent_back
-from cometmq.broker.names import retry_topic
+from cometmq.broker.names import SCHEDULE_TOPIC, retry_topic
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import NoPermission, ServerError, SubscriptionGroupNotExist
 from cometmq.remoting.message.flags import Perm, TopicSysFlag
+from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.results import PutResult, PutStatus
 
@@ -73,13 +75,25 @@ def _store_copy(
     )
     if level > 0:
         delay(message, level)
-    broker.driver.put(message, lambda result: _answer(broker, call, record.topic, result))
+    origin = record.properties.get(PropertyKey.RETRY_TOPIC, record.topic)
+    level_id = message.queue_id if level > 0 else None
+    broker.driver.put(message, partial(_answer, broker, call, origin, level_id))
 
 
-def _answer(broker: Broker, call: Call[ConsumerSendMsgBack], topic: str, result: PutResult) -> None:
+def _answer(
+    broker: Broker,
+    call: Call[ConsumerSendMsgBack],
+    origin: str,
+    level_id: int | None,
+    result: PutResult,
+) -> None:
     if result.status is not PutStatus.PUT_OK:
         call.fail(ServerError(result.status.name))
         return
-    broker.stats.send_back_count += 1
-    broker.stats.group(topic, call.header.group).send_back_count += 1
+    stats = broker.stats
+    if level_id is not None:
+        stats.count_put(SCHEDULE_TOPIC, 1, result.size)
+        stats.count_delayed(level_id, result.size)
+    stats.send_back_count += 1
+    stats.group(origin, call.header.group).send_back_count += 1
     call.answer(OK)

@@ -10,13 +10,15 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.consumers import Consumers, tell_members
 from cometmq.broker.delay import DelayFile
 from cometmq.broker.groups import Groups
-from cometmq.broker.history import History
+from cometmq.broker.history import History, Totals
 from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.offsets import Offsets
 from cometmq.broker.producers import Producers
+from cometmq.broker.put_times import PutTimes
 from cometmq.broker.registration import Identity, Registration
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.stat_sampler import StatSampler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
@@ -87,6 +89,7 @@ class MemoryStore:
         return low if timestamp <= stored_ms else high
 
     confirm_offset = 0
+    put_count = 0
 
     def read_record(self, physical_offset: int) -> Lookup[None]:
         """Find no message."""
@@ -108,6 +111,16 @@ class MemoryStore:
 
 class MemoryDriver:
     """Reads at once, on the caller's thread."""
+
+    waiting_count = read_count = 0
+
+    def __init__(self) -> None:
+        """Know of no put."""
+        self.put_times = PutTimes()
+
+    def head_wait_ms(self) -> int:
+        """Return how long the oldest send waits: none does."""
+        return 0
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Do the work of the thread now."""
@@ -196,7 +209,8 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
             identity, topics, NoNamesrv(), NamesrvAddresses(""), settings=lambda: loaded.value
         ),
         stats=stats,
-        history=History(stats, now_ms=clock.now_ms()),
+        sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
+        history=History(lambda: Totals(queues.put_count, stats.get_count), now_ms=clock.now_ms()),
         address="127.0.0.1:10911",
         host="127.0.0.1",
         store_host=bytes([127, 0, 0, 1, 0, 0, 42, 159]),

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far groups are: GET_CONSUME_STATS (208) and its form for all groups (317), who consumes a
+topic (300), and how old what they consume is (303).
+
+Compatibility: a topic that a connected group no longer subscribes to is left out; a queue without
+an offset counts as 0. Times of messages are texts in the broker's time zone.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.admin import stored_ms
+from cometmq.broker.handlers.late import found, look_up
+from cometmq.broker.stat_sampler import pull_rate
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.queues import GroupList, MessageQueue
+from cometmq.remoting.bodies.stats import (
+    BrokerConsumeStats,
+    ConsumeStats,
+    ConsumeTimeSpans,
+    OffsetPair,
+    QueueTimeSpan,
+)
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.admin import (
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    QueryTopicConsumeByWho,
+)
+from cometmq.remoting.errors import ServerError, TopicNotExist
+from cometmq.store.reads import Lookup
+
+QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
+TURN_QUEUES_MAX: Final = 256  # that need no read: some 0.5 ms
+
+
+def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
+    """Answer how far a group is in its topics, or in the one asked for."""
+    group, topic = call.header.consumer_group, call.header.topic
+    asked = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
+    topics = _present_topics(broker, group, asked)
+
+    def progress() -> Lookup[Reply]:
+        whole = ConsumeStats(
+            consume_tps=sum(pull_rate(broker.stats, name, group) for name in topics)
+        )
+        for name in topics:
+            config = broker.topics.table.get(name)
+            if config is not None:
+                part = yield from _offsets(broker, group, name, config.read_queue_nums)
+                whole.offset_table.update(part)
+        return Reply(body=encode_json(whole))
+
+    look_up(broker, call, progress(), lambda reply: reply)
+
+
+async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeStats]) -> None:
+    """Answer how far all groups are, or only in ordered topics.
+
+    Compatibility: RocketMQ's answer grows without end; here it is refused where no client could
+    read it.
+    """
+    topics_of = _topics_by_group(broker)
+    _check_size(broker, topics_of)
+    stats = BrokerConsumeStats(broker_addr=broker.address)
+    checked_count = 0
+    for group in list(broker.groups.table):
+        parts: list[ConsumeStats] = []
+        for topic in _present_topics(broker, group, topics_of.get(group, ())):
+            config = broker.topics.table.get(topic)
+            if config is None or (call.header.is_order and not config.order):
+                continue
+            queue_count = config.write_queue_nums
+            table = await found(broker, _offsets(broker, group, topic, queue_count))
+            tps = pull_rate(broker.stats, topic, group)
+            parts.append(ConsumeStats(consume_tps=tps, offset_table=table))
+            checked_count += queue_count
+            if checked_count >= TURN_QUEUES_MAX:
+                checked_count = 0
+                await asyncio.sleep(0)
+        stats.consume_stats_list.append({group: parts})
+        stats.total_diff += sum(map(_behind, parts))
+    broker.driver.read(
+        call, partial(encode_json, stats), lambda body: call.answer(Reply(body=body))
+    )
+
+
+def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho]) -> Reply:
+    """Return the groups that subscribe to a topic or have offsets in it."""
+    topic = call.header.topic
+    groups = {group.name for group in broker.consumers.groups() if topic in group.subscriptions}
+    groups |= broker.offsets.groups_of(topic)
+    return Reply(body=encode_json(GroupList(group_list=sorted(groups))))
+
+
+def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) -> None:
+    """Answer when the messages of each queue were stored, and the one that a group consumes.
+
+    Compatibility: where the next message of the group is gone, RocketMQ tells the time since
+    1970; here it is the age of the oldest one that is left.
+    """
+    topic, group = call.header.topic, call.header.group
+    config = broker.topics.get(topic)
+    if config is None:
+        raise TopicNotExist(remarks.topic_not_exist(topic))
+    queue_count = config.write_queue_nums
+
+    def spans() -> Lookup[Reply]:
+        body = ConsumeTimeSpans()
+        for queue_id in range(queue_count):
+            span = yield from _time_span(broker, topic, group, queue_id)
+            body.consume_time_span_set.append(span)
+        return Reply(body=encode_json(body))
+
+    look_up(broker, call, spans(), lambda reply: reply)
+
+
+def _offsets(
+    broker: Broker, group: str, topic: str, queue_count: int
+) -> Lookup[dict[MessageQueue, OffsetPair]]:
+    """Find how far a group is in each queue of a topic, and when its last message was stored."""
+    name = broker.settings.broker_name
+    table = {}
+    for queue_id in range(queue_count):
+        queue = MessageQueue(topic, name, queue_id)
+        end = broker.store.max_offset(topic, queue_id)
+        committed = max(0, broker.offsets.committed(group, topic, queue_id) or 0)
+        last_ms = yield from stored_ms(broker, queue, committed - 1)
+        table[queue] = OffsetPair(
+            broker_offset=end, consumer_offset=committed, last_timestamp=last_ms
+        )
+    return table
+
+
+def _behind(part: ConsumeStats) -> int:
+    return sum(pair.broker_offset - pair.consumer_offset for pair in part.offset_table.values())
+
+
+def _topics_by_group(broker: Broker) -> dict[str, list[str]]:
+    topics: dict[str, list[str]] = {}
+    for topic, group in broker.offsets.pairs():
+        topics.setdefault(group, []).append(topic)
+    return topics
+
+
+def _check_size(broker: Broker, topics_of: dict[str, list[str]]) -> None:
+    count = sum(
+        broker.topics.table[topic].write_queue_nums
+        for topics in topics_of.values()
+        for topic in topics
+        if topic in broker.topics.table
+    )
+    if count > QUEUES_MAX:
+        raise ServerError(
+            f"the groups have offsets in {count} queues, more than {QUEUES_MAX}: "
+            "ask for one group at a time"
+        )
+
+
+def _present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
+    """Return those of the topics that exist and that the group has not left."""
+    online = broker.consumers.group(group)
+    subscribed = online.subscriptions.keys() if online is not None else ()
+    return [
+        name
+        for name in topics
+        if name in broker.topics.table and (not subscribed or name in subscribed)
+    ]
+
+
+def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[QueueTimeSpan]:
+    store = broker.store
+    first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    committed = broker.offsets.committed(group, topic, queue_id) or 0
+    oldest_ms = yield from store.store_time(topic, queue_id, first)
+    newest_ms = yield from store.store_time(topic, queue_id, end - 1)
+    consumed_ms = oldest_ms
+    if committed > 0:
+        consumed_ms = yield from store.store_time(topic, queue_id, committed - 1)
+    delay_ms = 0
+    if committed < end:
+        next_ms = yield from store.store_time(topic, queue_id, max(committed, first))
+        delay_ms = max(0, broker.clock.now_ms() - next_ms) if next_ms >= 0 else 0
+    return QueueTimeSpan(
+        consume_time_stamp=consumed_ms,
+        consume_time_stamp_str=time_text(consumed_ms),
+        delay_time=delay_ms,
+        max_time_stamp=newest_ms,
+        max_time_stamp_str=time_text(newest_ms),
+        message_queue=MessageQueue(topic, broker.settings.broker_name, queue_id),
+        min_time_stamp=oldest_ms,
+        min_time_stamp_str=time_text(oldest_ms),
+    )
+
+
+def time_text(at_ms: int) -> str:
+    """Write a time as RocketMQ does: 2026-11-20#08:20:07:407."""
+    seconds, millis = divmod(at_ms, 1000)
+    moment = datetime.fromtimestamp(seconds, UTC).astimezone()
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{millis:03d}"

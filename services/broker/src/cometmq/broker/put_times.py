@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the store took for what was put: per commit, not per message (pure).
+
+All messages of a commit, or of a sync that they waited for, count with the time of the oldest of
+them: nothing has to be remembered for each message, and the figures are never too good.
+
+Compatibility: the classes are those of RocketMQ's putMessageDistributeTime, and they and the
+percentiles are of the last whole minute (before its end: of the time since the start).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+ROTATE_INTERVAL_MS: Final = 60_000
+TIME_MAX_MS: Final = 10_000  # from here on all times count as this one
+
+# Each class ends before its number of milliseconds.
+_CLASSES: Final = {
+    "<=0ms": 1, "0~10ms": 10, "10~50ms": 50, "50~100ms": 100, "100~200ms": 200,
+    "200~500ms": 500, "500ms~1s": 1000, "1~2s": 2000, "2~3s": 3000, "3~4s": 4000, "4~5s": 5000,
+    "5~10s": TIME_MAX_MS, "10s~": TIME_MAX_MS + 1,
+}  # fmt: skip
+
+
+class PutTimes:
+    """Times of the current minute and of the last one."""
+
+    __slots__ = ("_at_once_count", "_counts", "_last", "max_ms")
+
+    def __init__(self) -> None:
+        """Know no time."""
+        self.max_ms = 0
+        self._at_once_count = 0  # the mostly only time
+        self._counts: dict[int, int] = {}
+        self._last: Mapping[int, int] | None = None
+
+    def add(self, elapsed_ms: int, count: int) -> None:
+        """Count messages that took so long."""
+        if elapsed_ms <= 0:
+            self._at_once_count += count
+            return
+        self.max_ms = max(self.max_ms, elapsed_ms)
+        elapsed_ms = min(elapsed_ms, TIME_MAX_MS)
+        self._counts[elapsed_ms] = self._counts.get(elapsed_ms, 0) + count
+
+    def rotate(self) -> None:
+        """Begin another minute."""
+        self._last = self._current()
+        self._counts = {}
+        self._at_once_count = 0
+
+    def classes(self) -> dict[str, int]:
+        """Return name -> messages of each class."""
+        counts = dict.fromkeys(_CLASSES, 0)
+        for elapsed_ms, count in self._shown().items():
+            name = next(name for name, end_ms in _CLASSES.items() if elapsed_ms < end_ms)
+            counts[name] += count
+        return counts
+
+    def percentile(self, share: float) -> int:
+        """Return the time that this share of the messages did not exceed; 0 without messages."""
+        shown = self._shown()
+        wanted = sum(shown.values()) * share
+        passed = 0
+        for elapsed_ms in sorted(shown):
+            passed += shown[elapsed_ms]
+            if passed >= wanted:
+                return elapsed_ms
+        return 0
+
+    def _shown(self) -> Mapping[int, int]:
+        return self._current() if self._last is None else self._last
+
+    def _current(self) -> Mapping[int, int]:
+        return {0: self._at_once_count, **self._counts}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counters did in the last minute, hour and day (pure).
+
+A counter only counts. Every ten seconds, ten minutes and hour its figures are copied here, and a
+statistic is the difference between the newest and the oldest copy.
+
+Compatibility: the pauses and numbers of copies are RocketMQ's, so the figures of code 315 mean
+the same: the first copy counts from one pause before it, and a period that has no copy yet is all
+zeros.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
+
+
+class Period(NamedTuple):
+    """One of the three: the pause between two copies, and how many are kept."""
+
+    interval_ms: int
+    count_max: int
+
+
+MINUTE: Final = Period(10_000, 7)
+HOUR: Final = Period(600_000, 7)
+DAY: Final = Period(3_600_000, 25)
+PERIODS: Final = (MINUTE, HOUR, DAY)
+
+
+class Window:
+    """The copies of one period, as rows of the time and the figures."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        """Have no copy."""
+        self._rows = array("q")
+
+    def add(self, period: Period, at_ms: int, figures: Sequence[int]) -> None:
+        """Copy the figures as they are now."""
+        rows = self._rows
+        width = len(figures) + 1
+        if not rows:
+            rows.append(at_ms - period.interval_ms)
+            rows.extend([0] * len(figures))
+        rows.append(at_ms)
+        rows.extend(figures)
+        if len(rows) > period.count_max * width:
+            del rows[:width]
+
+    def item(self, width: int, value_at: int, times_at: int | None) -> StatsItem:
+        """Return what one figure did; `times_at` is the figure that counts the calls."""
+        rows = self._rows
+        if not rows:
+            return StatsItem()
+        first, last = rows[:width], rows[-width:]
+        total = last[value_at + 1] - first[value_at + 1]
+        elapsed_ms = last[0] - first[0]
+        times = 0 if times_at is None else last[times_at + 1] - first[times_at + 1]
+        return StatsItem(
+            avgpt=total / times if times > 0 else 0.0,
+            sum=total,
+            tps=total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0,
+        )
+
+
+class Windows:
+    """All periods of one source of figures."""
+
+    __slots__ = ("_width", "_windows")
+
+    def __init__(self, figure_count: int) -> None:
+        """Have no copies."""
+        self._width = figure_count + 1
+        self._windows = {period: Window() for period in PERIODS}
+
+    def add(self, periods: Sequence[Period], at_ms: int, figures: Sequence[int]) -> None:
+        """Copy the figures into the windows of these periods."""
+        for period in periods:
+            self._windows[period].add(period, at_ms, figures)
+
+    def item(self, period: Period, value_at: int, times_at: int | None) -> StatsItem:
+        """Return what one figure did in a period."""
+        return self._windows[period].item(self._width, value_at, times_at)
+
+    def data(self, value_at: int, times_at: int | None) -> BrokerStatsData:
+        """Return what one figure did in all periods."""
+        return BrokerStatsData(
+            stats_day=self.item(DAY, value_at, times_at),
+            stats_hour=self.item(HOUR, value_at, times_at),
+            stats_minute=self.item(MINUTE, value_at, times_at),
+        )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders to clean up, over the wire and on a real store."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import HANDLERS, maintenance
+from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
+from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path, autoDeleteUnusedStats="true") as broker:
+        yield broker
+
+
+def send(broker: Broker, topic: str) -> None:
+    ask(broker, call_with(310, SendMessageV2("P", topic, "TBW102", 4, 0, 0, 0, 0, ""), b"body"))
+
+
+def order(code: Code) -> Call[Any]:
+    return Call(code, NoHeader(), peer=FakePeer())
+
+
+@pytest.mark.parametrize(
+    "exchange", [*exchanges("306-*"), *exchanges("316-*"), *exchanges("329-*")], ids=name_of
+)
+async def test_captured_orders(broker: Broker, exchange: Exchange) -> None:
+    handler = HANDLERS[int(exchange.name[:3])]
+    assert await replay(broker, exchange, handler) == expected_answer(exchange)
+
+
+async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
+    send(broker, "Known")
+    send(broker, "Unknown")
+    send(broker, "TBW102")
+    broker.topics.table.pop("Unknown")
+
+    await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
+
+    assert broker.store.topics() == {"Known", "TBW102"}
+    assert broker.stats.topics.keys() == {"Known", "TBW102"}
+
+
+async def test_statistics_of_deleted_topics_stay_unless_the_settings_say_otherwise(
+    tmp_path: Path,
+) -> None:
+    async with stored_broker(tmp_path) as broker:
+        send(broker, "Unknown")
+        broker.topics.table.pop("Unknown")
+
+        await serve(broker, order(Code.CLEAN_UNUSED_TOPIC), maintenance.clean_unused_topic)
+
+        assert broker.store.topics() == set()
+        assert broker.stats.topics.keys() == {"Unknown"}
+
+
+@pytest.mark.parametrize("exchange", exchanges("305-*"), ids=name_of)
+async def test_captured_system_topics(exchange: Exchange) -> None:
+    expected = json.loads(expected_answer(exchange).body)["topicList"]
+    name = "broker-b" if "broker-b" in expected else "broker-a"
+    broker = memory_broker(brokerName=name)
+
+    answer = await replay(broker, exchange, maintenance.get_system_topic_list)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    assert json.loads(answer.body) == {"topicList": sorted(expected)}
+
+
+@pytest.mark.parametrize("exchange", exchanges("301-*"), ids=name_of)
+async def test_captured_registration_of_filter_servers(exchange: Exchange) -> None:
+    answer = await replay(memory_broker(), exchange, maintenance.register_filter_server)
+
+    assert answer == expected_answer(exchange)
+
+
+@pytest.mark.parametrize("code", [13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302])
+def test_codes_that_a_4_9_4_broker_refuses_are_not_served(code: int) -> None:
+    """The captures say so; the dispatcher answers a code without a handler with 3."""
+    answers = [expected_answer(one) for one in exchanges(f"{code:03d}-*")]
+
+    assert answers
+    assert {answer.code for answer in answers} == {3}
+    assert code not in HANDLERS
+
+
+def test_orders_answer_at_once(broker: Broker) -> None:
+    assert ask(broker, order(Code.CLEAN_EXPIRED_CONSUMEQUEUE)) == Reply()
+    assert ask(broker, order(Code.DELETE_EXPIRED_COMMITLOG)) == Reply()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far groups are, over the wire."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import progress
+from cometmq.broker.producers import Client
+from cometmq.broker.testing import (
+    FakePeer,
+    MemoryStore,
+    expected_answer,
+    memory_broker,
+    replay,
+)
+from cometmq.broker.testing.replay import serve
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.heartbeat import ConsumerData
+from cometmq.remoting.bodies.queues import GroupList
+from cometmq.remoting.bodies.stats import (
+    BrokerConsumeStats,
+    ConsumeStats,
+    ConsumeTimeSpans,
+    QueueTimeSpan,
+)
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.admin import (
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    QueryTopicConsumeByWho,
+)
+from cometmq.remoting.testing.golden import Exchange, load_exchanges
+
+GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
+
+
+def exchanges(pattern: str) -> list[Exchange]:
+    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def subscribe(broker: Broker, group: str, topic: str) -> None:
+    text = json.dumps({"groupName": group, "subscriptionDataSet": [{"topic": topic}]})
+    data = decode_json(ConsumerData, text.encode())
+    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, seen_ms=0))
+
+
+def restore(broker: Broker, store: MemoryStore, group: str, stats: ConsumeStats) -> None:
+    """Have the queues and offsets that an answer is about."""
+    for queue, pair in stats.offset_table.items():
+        known = broker.topics.get(queue.topic)
+        if known is None or known.write_queue_nums <= queue.queue_id:
+            broker.topics.remove(queue.topic)
+            broker.topics.create(queue.topic, queue_nums=queue.queue_id + 1)
+        stored_ms = max(
+            pair.last_timestamp, store.queues.get((queue.topic, queue.queue_id), (0,))[-1]
+        )
+        store.set_queue(
+            queue.topic, queue.queue_id, max_offset=pair.broker_offset, stored_ms=stored_ms
+        )
+        broker.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
+
+
+@pytest.mark.parametrize("exchange", exchanges("208-*"), ids=name_of)
+async def test_captured_progress_of_groups(exchange: Exchange) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    group = exchange.request.ext["consumerGroup"]
+    expected = decode_json(ConsumeStats, expected_answer(exchange).body)
+    restore(broker, store, group, expected)
+
+    answer = await replay(broker, exchange, progress.get_consume_stats)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    found = decode_json(ConsumeStats, answer.body)
+    assert found.offset_table == expected.offset_table
+
+
+async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    for topic in ("T", "U"):
+        broker.topics.create(topic, queue_nums=1)
+        broker.offsets.commit("G", topic, 0, 1)
+    subscribe(broker, "G", "T")
+    call = Call(208, GetConsumeStats("G"), peer=FakePeer())
+
+    answer = await serve(broker, call, progress.get_consume_stats)
+
+    found = decode_json(ConsumeStats, bytes(answer.body))  # type: ignore[arg-type]
+    assert {queue.topic for queue in found.offset_table} == {"T"}
+
+
+def rows(stats: BrokerConsumeStats) -> dict[str, Any]:
+    """Return group -> topic -> what is the same in every run."""
+    groups = {group: parts for one in stats.consume_stats_list for group, parts in one.items()}
+    return {
+        group: sorted(
+            (queue.topic, queue.queue_id, pair.broker_offset, pair.consumer_offset,
+             pair.last_timestamp > 0)
+            for part in parts
+            for queue, pair in part.offset_table.items()
+        )
+        for group, parts in groups.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("exchange", exchanges("317-*"), ids=name_of)
+async def test_captured_progress_of_all_groups(exchange: Exchange) -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    expected = decode_json(BrokerConsumeStats, expected_answer(exchange).body)
+    for one in expected.consume_stats_list:
+        for group, parts in one.items():
+            broker.groups.put(SubscriptionGroupConfig(group_name=group))
+            for part in parts:
+                restore(broker, store, group, part)
+
+    answer = await replay(broker, exchange, progress.get_broker_consume_stats)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    found = decode_json(BrokerConsumeStats, answer.body)
+    known = rows(expected)
+    assert {group: row for group, row in rows(found).items() if group in known} == known
+    assert (found.total_diff, found.broker_addr) == (expected.total_diff, broker.address)
+
+
+async def test_only_ordered_topics_if_asked() -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    for topic in ("T", "U"):
+        broker.topics.create(topic, queue_nums=2)
+        store.set_queue(topic, 0, max_offset=10, stored_ms=5)
+        broker.offsets.commit("G", topic, 0, 4)
+    broker.groups.put(SubscriptionGroupConfig(group_name="G"))
+    broker.topics.set_ordered({"U"})
+    broker.stats.count_get("U", "G", 10, 100)
+    broker.sampler.step(10_000)
+    call = Call(317, GetBrokerConsumeStats(is_order=True), peer=FakePeer())
+
+    answer = await serve(broker, call, progress.get_broker_consume_stats)
+
+    found = decode_json(BrokerConsumeStats, bytes(answer.body))  # type: ignore[arg-type]
+    parts = next(one["G"] for one in found.consume_stats_list if "G" in one)
+    assert [{queue.topic for queue in part.offset_table} for part in parts] == [{"U"}]
+    assert (parts[0].consume_tps, found.total_diff) == (1.0, 6)
+
+
+async def test_an_answer_that_nobody_could_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "QUEUES_MAX", 3)
+    broker = memory_broker()
+    broker.topics.create("T", queue_nums=4)
+    broker.offsets.commit("G", "T", 0, 4)
+    call = Call(317, GetBrokerConsumeStats(), peer=FakePeer())
+
+    answer = await serve(broker, call, progress.get_broker_consume_stats)
+
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert answer.remark.startswith("the groups have offsets in 4 queues, more than 3")
+
+
+@pytest.mark.parametrize("exchange", exchanges("300-*"), ids=name_of)
+async def test_captured_consumers_of_a_topic(exchange: Exchange) -> None:
+    broker = memory_broker()
+    expected = expected_answer(exchange)
+    topic = exchange.request.ext["topic"]
+    groups = decode_json(GroupList, expected.body).group_list
+    for group in groups[::2]:
+        subscribe(broker, group, topic)
+    for group in groups[1::2]:
+        broker.offsets.commit(group, topic, 0, 1)
+    broker.offsets.commit("elsewhere", "other", 0, 1)
+
+    answer = await replay(broker, exchange, progress.query_topic_consume_by_who)
+
+    assert (answer.code, answer.remark, answer.ext) == (0, None, {})
+    assert decode_json(GroupList, answer.body).group_list == sorted(groups)
+
+
+async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
+    broker = memory_broker()
+    subscribe(broker, "G", "T")
+    broker.offsets.commit("G", "T", 0, 1)
+    call = Call(300, QueryTopicConsumeByWho("T"), peer=FakePeer())
+
+    answer = await serve(broker, call, progress.query_topic_consume_by_who)
+
+    assert answer.body == b'{"groupList":["G"]}'
+
+
+@pytest.mark.parametrize("exchange", exchanges("303-*"), ids=name_of)
+async def test_captured_time_spans(exchange: Exchange) -> None:
+    """The captured queues hold messages of several moments, those here of one."""
+    store = MemoryStore()
+    broker = memory_broker(store)
+    expected = expected_answer(exchange)
+    spans = (
+        decode_json(ConsumeTimeSpans, expected.body).consume_time_span_set
+        if (expected.code == 0)
+        else []
+    )
+    for span in spans:
+        assert span.message_queue is not None
+        topic, queue_id = span.message_queue.topic, span.message_queue.queue_id
+        broker.topics.create(topic, queue_nums=len(spans))
+        store.set_queue(topic, queue_id, max_offset=5, stored_ms=span.max_time_stamp)
+        broker.offsets.commit(exchange.request.ext["group"], topic, queue_id, 5)
+
+    answer = await replay(broker, exchange, progress.query_consume_time_span)
+
+    assert (answer.code, answer.remark, answer.ext) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+    )
+    if spans:
+        found = decode_json(ConsumeTimeSpans, answer.body).consume_time_span_set
+        assert [
+            (one.message_queue, one.max_time_stamp, one.consume_time_stamp, one.delay_time)
+            for one in found
+        ] == [(one.message_queue, one.max_time_stamp, one.max_time_stamp, 0) for one in spans]
+        assert json.loads(answer.body).keys() == json.loads(expected.body).keys()
+
+
+async def spans_of(broker: Broker) -> list[QueueTimeSpan]:
+    call = Call(303, QueryConsumeTimeSpan("T", "G"), peer=FakePeer())
+    answer = await serve(broker, call, progress.query_consume_time_span)
+    return decode_json(ConsumeTimeSpans, bytes(answer.body)).consume_time_span_set  # type: ignore[arg-type]
+
+
+async def test_the_delay_is_the_age_of_the_next_message() -> None:
+    store = MemoryStore()
+    broker = memory_broker(store)
+    now_ms = broker.clock.now_ms()
+    broker.topics.create("T", queue_nums=4)
+    store.set_queue("T", 0, min_offset=5, max_offset=9, stored_ms=now_ms - 700)
+    store.set_queue("T", 1, min_offset=5, max_offset=9, stored_ms=now_ms - 800)
+    store.set_queue("T", 2, max_offset=9, stored_ms=now_ms - 900)
+    for queue_id, offset in ((1, 2), (2, 9)):
+        broker.offsets.commit("G", "T", queue_id, offset)
+
+    unread, behind, done, empty = await spans_of(broker)
+
+    assert (unread.delay_time, unread.consume_time_stamp) == (700, now_ms - 700)
+    assert (behind.delay_time, behind.consume_time_stamp) == (800, -1)  # its last one is gone
+    assert (done.delay_time, done.consume_time_stamp) == (0, now_ms - 900)
+    assert (empty.delay_time, empty.min_time_stamp, empty.max_time_stamp) == (0, -1, -1)
+
+
+def test_times_are_written_as_rocketmq_writes_them() -> None:
+    text = progress.time_text(1_795_162_807_407)
+
+    assert text.endswith(":20:07:407")
+    assert len(text) == len("2026-11-20#08:20:07:407")
+    assert progress.time_text(-1).endswith(":59:59:999")
