@@ -80,6 +80,14 @@ class AdminBase(Client):
         groups = await self.broker_groups(cluster)
         return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
 
+    async def masters_of(self, topic: str) -> list[BrokerAdmin]:
+        """Return the masters that have a topic."""
+        return [
+            self.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
+            for data in (await self.route(topic)).broker_datas
+            if MASTER_ID in data.broker_addrs
+        ]
+
     async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
         """Return one broker of each group that has the topic, masters first."""
         found = []

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cometmq.remoting.bodies.stats import BrokerStatsData
+
 
 class Load(msgspec.Struct, frozen=True):
     """One direction: messages per second, requests that wait, and for how long the first does."""
@@ -12,6 +14,23 @@ class Load(msgspec.Struct, frozen=True):
     tps: float = 0.0
     waiting: int = 0
     wait_ms: int = 0
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """What a statistic says: the rate of the last minute, the count of the last day."""
+
+    tps: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def of(cls, stats: BrokerStatsData) -> "Traffic":
+        """Return what brokers that run for less than a day can tell."""
+        periods = (stats.stats_day, stats.stats_hour, stats.stats_minute)
+        return cls(stats.stats_minute.tps, next((it.sum for it in periods if it.sum), 0))
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Return the sum over two brokers."""
+        return Traffic(self.tps + other.tps, self.count + other.count)
 
 
 class BrokerFigures(msgspec.Struct, frozen=True):

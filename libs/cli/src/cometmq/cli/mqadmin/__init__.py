@@ -101,6 +101,21 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     "cometmq.cli.mqadmin.monitoring": {
         "startMonitoring": "Print what groups have not consumed, and what is wrong with them.",
     },
+    "cometmq.cli.mqadmin.accounts": {
+        "updateAclConfig": "Create an account, or change it.",
+        "deleteAclConfig": "Delete an account.",
+        "updateGlobalWhiteAddr": "Replace the addresses that need no account.",
+        "clusterAclConfigVersion": "Show the versions of the access control files of brokers.",
+        "getAclConfig": "Show all accounts of brokers, with their secrets.",
+    },
+    "cometmq.cli.mqadmin.exports": {
+        "exportMetadata": "Write the topics and consumer groups of users into a file.",
+        "exportConfigs": "Write the settings that matter and the size of a cluster into a file.",
+        "exportMetrics": "Write rates, counts and sizes of a cluster into a file.",
+    },
+    "cometmq.cli.mqadmin.statistics": {
+        "statsAll": "Show rates and counts of all topics and their groups.",
+    },
 }
 """Module -> its commands -> what they do."""
 

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mqadmin's commands about access control: accounts, and addresses that need none."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin.frame import (
+    BrokerAddr,
+    ClusterName,
+    Column,
+    Family,
+    Namesrv,
+    TrueFalse,
+    all_targets,
+    ask_each,
+    check_target,
+    exit_if_any,
+    print_done,
+    print_table,
+    targets,
+    time_column,
+)
+from cometmq.cli.output import AsJson, print_json
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin_broker_acl import AclVersions
+from cometmq.remoting.bodies.acl import AclAccount, AclConfig
+from cometmq.remoting.errors import CometError
+
+VERSION_COLUMNS: Final = (
+    Column("cluster", "#Cluster Name", "%-16s  "),
+    Column("broker", "#Broker Name", "%-22s  "),
+    Column("address", "#Broker Addr", "%-22s  "),
+    Column("file", "#AclFilePath", "%-20s  "),
+    Column("version", "#AclConfigVersionNum", "%-22s  "),
+    time_column("updated", "#AclLastUpdateTime", "%-22s"),
+)
+
+app = Family()
+
+AccessKey = Annotated[str, typer.Option("-a", "--accessKey", help="Name of the account.")]
+
+
+# -- change -----------------------------------------------------------------------------------
+
+
+@app.named("updateAclConfig")
+def update_acl_config(
+    access_key: AccessKey,
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    secret_key: Annotated[
+        str | None, typer.Option("-s", "--secretKey", help="Its secret; needed for a new one.")
+    ] = None,
+    white_address: Annotated[
+        str | None,
+        typer.Option("-w", "--whiteRemoteAddress", help="Addresses that need no signature."),
+    ] = None,
+    default_topic_perm: Annotated[
+        str | None, typer.Option("-i", "--defaultTopicPerm", help="For topics not named: DENY, PUB")
+    ] = None,
+    default_group_perm: Annotated[
+        str | None, typer.Option("-u", "--defaultGroupPerm", help="For groups not named: DENY, SUB")
+    ] = None,
+    topic_perms: Annotated[
+        str | None, typer.Option("-t", "--topicPerms", help="topicA=DENY,topicB=PUB|SUB")
+    ] = None,
+    group_perms: Annotated[
+        str | None, typer.Option("-g", "--groupPerms", help="groupA=DENY,groupB=SUB")
+    ] = None,
+    admin: Annotated[
+        TrueFalse, typer.Option("-m", "--admin", help="It may administrate.")
+    ] = "false",
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Create an account, or change it."""
+    account = AclAccount(
+        access_key=access_key.strip(),
+        secret_key=secret_key,
+        white_remote_address=white_address,
+        admin=admin == "true",
+        default_topic_perm=default_topic_perm,
+        default_group_perm=default_group_perm,
+        topic_perms=topic_perms.strip().split(",") if topic_perms else None,
+        group_perms=group_perms.strip().split(",") if group_perms else None,
+    )
+    done, failures = _change(namesrv, broker, cluster, lambda one: one.put_account(account))
+    lines = [f"create or update plain access config to {address} success." for address in done]
+    _print_changed(lines, done, failures, as_json=as_json)
+
+
+@app.named("deleteAclConfig")
+def delete_acl_config(
+    access_key: AccessKey,
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Delete an account."""
+    name = access_key.strip()
+    done, failures = _change(namesrv, broker, cluster, lambda one: one.delete_account(name))
+    lines = [f"delete plain access config account from {address} success." for address in done]
+    lines += [f"account's accesskey is:{name}"] if done else []
+    _print_changed(lines, done, failures, as_json=as_json)
+
+
+@app.named("updateGlobalWhiteAddr")
+def update_global_white_addr(
+    addresses: Annotated[
+        str,
+        typer.Option("-g", "--globalWhiteRemoteAddresses", help="10.10.103.*,192.168.0.*"),
+    ],
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    file: Annotated[
+        str | None, typer.Option("-p", "--aclFileFullPath", help="In this file of the broker.")
+    ] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the addresses that need no account."""
+    wanted = addresses.strip().split(",")
+    done, failures = _change(
+        namesrv, broker, cluster, lambda one: one.set_white_addresses(wanted, file=file)
+    )
+    lines = [f"update global white remote addresses to {address} success." for address in done]
+    _print_changed(lines, done, failures, as_json=as_json)
+
+
+def _change(
+    namesrv: str,
+    broker: str | None,
+    cluster: str | None,
+    change: Callable[[BrokerAdmin], Awaitable[None]],
+) -> tuple[list[str], dict[str, CometError]]:
+    """Change masters and slaves: each has files of its own."""
+    check_target(broker, cluster)
+
+    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
+        return await ask_each(await all_targets(admin, broker, cluster), change)
+
+    done, failures = ask(namesrv, question)
+    return list(done), failures
+
+
+def _print_changed(
+    lines: list[str], done: list[str], failures: Mapping[str, CometError], *, as_json: bool
+) -> None:
+    if done:
+        print_done("\n".join(lines), {"brokers": done}, as_json=as_json)
+    exit_if_any(failures)
+
+
+# -- look -------------------------------------------------------------------------------------
+
+
+@app.named("clusterAclConfigVersion")
+def cluster_acl_config_version(
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the versions of the access control files of brokers."""
+    check_target(broker, cluster)
+
+    async def question(admin: AdminClient) -> tuple[dict[str, AclVersions], dict[str, CometError]]:
+        masters = await targets(admin, broker, cluster)
+        return await ask_each(masters, lambda one: one.acl_versions())
+
+    found, failures = ask(namesrv, question)
+    rows = [
+        (
+            *(one.cluster, one.broker_name, one.broker_address, file),
+            *(version.counter, version.timestamp),
+        )
+        for one in found.values()
+        for file, version in one.files.items()
+    ]
+    if found:
+        print_table(VERSION_COLUMNS, rows, as_json=as_json, has_heading=cluster is not None)
+        if not as_json:
+            whose = "cluster" if broker is None else "broker"
+            typer.echo(f"get {whose}'s plain access config version success.")
+    exit_if_any(failures)
+
+
+@app.named("getAclConfig")
+def get_acl_config(
+    broker: BrokerAddr = None,
+    cluster: ClusterName = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show all accounts of brokers, with their secrets."""
+    check_target(broker, cluster)
+
+    async def question(admin: AdminClient) -> tuple[dict[str, AclConfig], dict[str, CometError]]:
+        masters = await targets(admin, broker, cluster)
+        return await ask_each(masters, lambda one: one.acl_config())
+
+    found, failures = ask(namesrv, question)
+    if as_json:
+        print_json(found)
+    else:
+        for config in found.values():
+            _print_config(config)
+    exit_if_any(failures)
+
+
+def _print_config(config: AclConfig) -> None:
+    typer.echo(f"\nglobalWhiteRemoteAddresses: {_shown(config.global_white_addrs)}\n")
+    typer.echo("accounts:")
+    for account in config.plain_access_configs:
+        facts = {
+            "accessKey": account.access_key,
+            "secretKey": account.secret_key,
+            "whiteRemoteAddress": account.white_remote_address,
+            "admin": account.admin,
+            "defaultTopicPerm": account.default_topic_perm,
+            "defaultGroupPerm": account.default_group_perm,
+            "topicPerms": account.topic_perms,
+            "groupPerms": account.group_perms,
+        }
+        for name, value in facts.items():
+            typer.echo(f"  {name:<18}: {_shown(value)}")
+        typer.echo()
+
+
+def _shown(value: str | bool | list[str] | None) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value or ""

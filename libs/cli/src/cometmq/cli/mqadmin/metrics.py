@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exportMetrics writes: a report of each master, and totals over all."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from cometmq.broker.names import (
+    BOOT_GROUPS,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_group,
+)
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.figures import BrokerFigures, Traffic, read_figures
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.errors import CommandError, ConsumerNotOnline
+from cometmq.remoting.versions import CURRENT_VERSION, version_name
+
+CLIENT_GROUPS: Final = frozenset({
+    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER",
+    "SELF_TEST_P_GROUP",
+})  # fmt: skip
+"""Groups that clients make for themselves."""
+
+
+async def user_topics(broker: BrokerAdmin, *, with_special: bool = False) -> dict[str, TopicConfig]:
+    """Return the topics of users; with their retry and dead-letter topics if wanted."""
+    own = set(await broker.system_topics())
+    special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
+    topics = await broker.topics()
+    return {it: topics[it] for it in topics if it not in own and not it.startswith(special)}
+
+
+async def user_groups(broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]:
+    """Return the consumer groups of users."""
+    reserved = CLIENT_GROUPS.union(BOOT_GROUPS)
+    groups = await broker.groups()
+    return {it: groups[it] for it in groups if it not in reserved and not is_system_group(it)}
+
+
+async def cluster_metrics(admin: AdminClient, cluster: str) -> dict[str, Any]:
+    """Return a report of each master of a cluster, and totals over all."""
+    reports: dict[str, Any] = {}
+    rates: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for name, master in (await admin.masters(cluster)).items():
+        report = await _report(admin, master)
+        reports[name] = report
+        _add(rates, report["runtimeQuota"]["tps"])
+        _add(counts, report["runtimeQuota"]["oneDayNum"])
+    return {
+        "evaluateReport": reports,
+        "totalData": {"totalTps": rates, "totalOneDayNum": counts},
+    }
+
+
+def _add(totals: dict[str, Any], figures: Mapping[str, Any]) -> None:
+    """Add to totals, whose names are `totalNormalInTps` where a figure's is `normalInTps`."""
+    for name, figure in figures.items():
+        total = f"total{name[0].upper()}{name[1:]}" if name.endswith("Tps") else name
+        totals[total] = totals.get(total, 0) + figure
+
+
+async def _report(admin: AdminClient, master: BrokerAdmin) -> dict[str, Any]:
+    facts, config = await master.runtime_info(), await master.config()
+    groups = await user_groups(master)
+    return {
+        "runtimeEnv": {
+            "cpuNum": config.get("clientCallbackExecutorThreads"),
+            "totalMemKBytes": facts.get("totalMemKBytes"),
+        },
+        "runtimeQuota": {
+            "diskRatio": {
+                "commitLogDiskRatio": facts.get("commitLogDiskRatio"),
+                "consumeQueueDiskRatio": facts.get("consumeQueueDiskRatio"),
+            },
+            **await _traffic(master, read_figures(facts)),
+            "messageAverageSize": facts.get("putMessageAverageSize"),
+            "topicSize": len(await user_topics(master)),
+            "groupSize": len(groups),
+        },
+        "runtimeVersion": {
+            "rocketmqVersion": version_name(CURRENT_VERSION),
+            "clientInfo": await _clients(admin, groups),
+        },
+    }
+
+
+async def _traffic(master: BrokerAdmin, figures: BrokerFigures) -> dict[str, Any]:
+    half = await _topic_traffic(master, HALF_TOPIC)
+    delayed = await _topic_traffic(master, SCHEDULE_TOPIC)
+    return {
+        "tps": {
+            "normalInTps": figures.incoming.tps,
+            "normalOutTps": figures.outgoing.tps,
+            "transInTps": half.tps,
+            "scheduleInTps": delayed.tps,
+        },
+        "oneDayNum": {
+            "normalOneDayInNum": figures.put_yesterday,
+            "normalOneDayOutNum": figures.got_yesterday,
+            "transOneDayInNum": half.count,
+            "scheduleOneDayInNum": delayed.count,
+        },
+    }
+
+
+async def _topic_traffic(master: BrokerAdmin, topic: str) -> Traffic:
+    with suppress(CommandError):  # nothing was counted
+        return Traffic.of(await master.stats("TOPIC_PUT_NUMS", topic))
+    return Traffic()
+
+
+async def _clients(admin: AdminClient, groups: Mapping[str, SubscriptionGroupConfig]) -> list[str]:
+    """Return languages and versions of the connected consumers."""
+    found: set[str] = set()
+    for group in groups:
+        with suppress(ConsumerNotOnline):
+            for connection in (await admin.consumer_connections(group)).connection_set:
+                found.add(f"{connection.language}%{version_name(connection.version)}")
+    return sorted(found)
