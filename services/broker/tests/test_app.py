@@ -34,7 +34,6 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("aclEnable", "true"),
         ("enableDLegerCommitLog", "true"),
         ("brokerRole", "SLAVE"),
     ],

@@ -102,6 +102,5 @@ class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel")
     max_lmq_consume_queue_num: Number = 20_000
     message_store_plug_in: Text = ""
     put_msg_index_hight_water: Number = 600_000
-    rocketmq_home: Text = ""
     schedule_async_deliver_max_pending_limit: Number = 2_000
     schedule_async_deliver_max_resend_num2_blocked: Number = 3

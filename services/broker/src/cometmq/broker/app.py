@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker import metrics
+from cometmq.broker.acl.check import AccessControl
+from cometmq.broker.acl.files import AclFiles
+from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, choose_ports, host_port
 from cometmq.broker.assembly import Parts, assemble, save_if_dirty
 from cometmq.broker.broker import Broker
@@ -41,6 +44,7 @@ from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
+ACL_FILE: Final = "plain_acl.yml"
 FIRST_ROUND_WAIT_MS: Final = 2_000
 """How long a start waits for name servers that do not answer."""
 
@@ -100,6 +104,7 @@ class BrokerApp:
         )
         workers = Workers.start()
         stack.callback(workers.close)
+        acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
         client = RemotingClient(
@@ -119,6 +124,7 @@ class BrokerApp:
                 client,
                 self._ports,
                 self._config_path,
+                None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
             )
         )
         self._broker = broker
@@ -158,6 +164,14 @@ class BrokerApp:
             memory_bytes=memory_limit_bytes(),
         )
 
+    def _open_acl(self) -> tuple[AclFiles, AccessControl]:
+        path = acl_path(self._loaded.value, self._config_path)
+        files = AclFiles(path, clock_ms=self._clock.now_ms, log=self._log)
+        accounts = files.load()
+        if not accounts.by_key and not accounts.white_addresses:
+            self._log.warning("accounts.missing", file=str(path))
+        return files, AccessControl(accounts)
+
     async def _listen(self, broker: Broker) -> Server[Broker]:
         settings = self._loaded.value
 
@@ -171,6 +185,7 @@ class BrokerApp:
             server_settings(settings),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
+            before=() if broker.acl is None else (broker.acl.control.check,),
             on_close=closed,
         )
         self._server = server
@@ -232,10 +247,21 @@ def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
     return None if is_default else loaded.value.ha_listen_port
 
 
+def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
+    """Return where the accounts of access control are."""
+    if settings.acl_file:
+        path = Path(settings.acl_file)
+    elif settings.rocketmq_home:
+        path = Path(settings.rocketmq_home) / "conf" / ACL_FILE
+    elif config_path is not None:
+        path = config_path.with_name(ACL_FILE)
+    else:
+        path = Path(settings.store_path_root_dir) / "config" / ACL_FILE
+    return path.expanduser().absolute()
+
+
 def check_settings(settings: BrokerSettings) -> None:
     """Refuse what this version cannot do, instead of doing something else."""
-    if settings.acl_enable:
-        raise SettingsError("aclEnable=true: access control is not supported yet")
     if settings.enable_d_leger_commit_log:
         raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
     if settings.broker_role is BrokerRole.SLAVE:

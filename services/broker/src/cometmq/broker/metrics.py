@@ -75,6 +75,14 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_config_save_failed_total", "Config tables that a disk refused.",
         lambda b: b.saver.failed_count,
     ),
+    counter(
+        "cometmq_acl_refused_total", "Requests refused by access control.",
+        lambda b: b.acl.control.refused_count if b.acl else 0,
+    ),
+    gauge(
+        "cometmq_acl_files_broken", "1 while changed files of accounts cannot be used.",
+        lambda b: int(b.acl is not None and b.acl.fault is not None),
+    ),
     gauge("cometmq_held_pulls", "Pulls that wait for messages.", lambda b: b.hold.count),
     gauge(
         "cometmq_waiting_puts", "Sends that wait for the disk.", lambda b: b.driver.waiting_count

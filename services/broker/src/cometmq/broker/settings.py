@@ -233,11 +233,19 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         int, Meta(ge=1, extra=MUTABLE, description="Accepted; transactions are not served yet.")
     ] = 60_000
     acl_enable: Annotated[
-        bool,
-        Meta(
-            description="Check signatures and permissions; true is refused until it is supported."
-        ),
+        bool, Meta(description="Access control: check signatures and permissions of all requests.")
     ] = False
+    acl_file: Annotated[
+        str,
+        Meta(
+            description="Accounts of access control; with those of the folder acl beside it."
+            " Empty: conf/plain_acl.yml below rocketmqHome, else plain_acl.yml beside the file of"
+            " -c, else in the folder config of the store."
+        ),
+    ] = ""
+    rocketmq_home: Annotated[
+        str, Meta(description="Where RocketMQ is installed; see aclFile.")
+    ] = ""
 
     # Bounds towards peers; the names without a RocketMQ twin are ours
     connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (

@@ -52,6 +52,8 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
+    if broker.acl is not None:
+        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
     yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
     if broker.acl is not None:
         yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)

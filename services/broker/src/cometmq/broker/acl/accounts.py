@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts as checks use them: a snapshot that is replaced as a whole when files change."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cometmq.broker.acl.addresses import Addresses
+from cometmq.broker.acl.errors import AclError
+from cometmq.broker.acl.permissions import Right, parse_resources, parse_right
+from cometmq.broker.names import RETRY_PREFIX
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.signature import Signer
+
+KEY_CHARS_MIN: Final = 7
+
+
+class Account:
+    """One account, ready to check requests."""
+
+    __slots__ = (
+        "access_key",
+        "config",
+        "group_right",
+        "is_admin",
+        "rights",
+        "signer",
+        "topic_right",
+        "white_addresses",
+    )
+
+    def __init__(self, config: AclAccount) -> None:
+        """Understand what a file says; raise AclError if it says something wrong."""
+        if not has_keys(config):
+            raise AclError("accessKey and secretKey must be longer than 6")
+        self.config = config
+        self.access_key = config.access_key
+        self.signer = Signer(config.secret_key or "")
+        self.is_admin = config.admin
+        self.white_addresses = Addresses(config.white_remote_address)
+        self.topic_right = parse_right(config.default_topic_perm)
+        self.group_right = parse_right(config.default_group_perm)
+        self.rights: Mapping[str, Right] = {
+            **parse_resources(config.group_perms or (), is_group=True),
+            **parse_resources(config.topic_perms or (), is_group=False),
+        }
+
+    def right_to(self, resource: str) -> Right:
+        """Return the right to a topic or, by its retry topic, to a group."""
+        right = self.rights.get(resource)
+        if right is not None:
+            return right
+        return self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
+
+
+class Accounts:
+    """What all files together say."""
+
+    def __init__(
+        self,
+        accounts: Sequence[Account] = (),
+        white_addresses: Sequence[Addresses] = (),
+        *,
+        version: DataVersion,
+        versions: Mapping[str, DataVersion],
+    ) -> None:
+        """Take the accounts, each access key once, and the version of each file by its path."""
+        self.by_key = {account.access_key: account for account in accounts}
+        self.white_addresses = tuple(white_addresses)
+        self.version = version
+        self.versions = versions
+
+
+def has_keys(config: AclAccount) -> bool:
+    """Tell whether access key and secret are there, and long enough to be such."""
+    keys = (config.access_key, config.secret_key)
+    return all(key is not None and len(key) >= KEY_CHARS_MIN for key in keys)

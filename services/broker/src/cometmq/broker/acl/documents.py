@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file of accounts: YAML text to accounts, and changes back to text.
+
+Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, which reads what is
+written here. Keys that we do not know stay, as do the comments before the first key; RocketMQ
+loses them all.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from cometmq.broker.acl.accounts import Account
+from cometmq.broker.acl.addresses import Addresses
+from cometmq.broker.acl.errors import AclError
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.topic_config import DataVersion
+
+ACCOUNTS_MAX: Final = 10_000
+"""Accounts that administrators may add to a file."""
+
+_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_ACCOUNTS: Final = "accounts"
+_WHITE: Final = "globalWhiteRemoteAddresses"
+_VERSION: Final = "dataVersion"
+_ACCESS_KEY: Final = "accessKey"
+
+
+class Content(NamedTuple):
+    """What a file says."""
+
+    accounts: list[Account]
+    white_addresses: list[Addresses]
+    version: DataVersion | None
+
+
+class Document:
+    """A file's text as keys and values; raise AclError for what is no file of accounts."""
+
+    def __init__(self, text: str) -> None:
+        """Parse the text."""
+        self._head = _leading_comments(text)
+        try:
+            values = yaml.load(text, _Loader)  # noqa: S506  # both are safe loaders
+        except yaml.YAMLError as error:
+            raise AclError(_one_line(error)) from error
+        if values is None:
+            values = {}
+        if not isinstance(values, dict):
+            raise AclError("not a mapping of keys to values")
+        self._values: dict[str, Any] = values
+
+    def read(self) -> Content:
+        """Return what the file says, or raise AclError if any of it is wrong."""
+        texts = _texts(self._values.get(_WHITE), _WHITE) or []
+        version = _items(self._values.get(_VERSION), _VERSION)
+        return Content(
+            [_account(values) for values in self._accounts()],
+            [Addresses(text) for text in texts],
+            _data_version(version[0]) if version else None,
+        )
+
+    def put_account(self, config: AclAccount) -> None:
+        """Add an account, or change what is given of one that exists."""
+        accounts = self._accounts()
+        old = next((it for it in accounts if _key_of(it) == config.access_key), None)
+        if old is None and len(accounts) >= ACCOUNTS_MAX:
+            raise AclError(f"there are {ACCOUNTS_MAX} accounts already")
+        kept = [it for it in accounts if _key_of(it) != config.access_key]
+        self._values[_ACCOUNTS] = [*kept, {**(old or {}), **_given(config)}]
+
+    def remove_account(self, access_key: str) -> None:
+        """Delete an account."""
+        self._values[_ACCOUNTS] = [it for it in self._accounts() if _key_of(it) != access_key]
+
+    def set_white_addresses(self, texts: Sequence[str]) -> None:
+        """Replace the addresses that need no account."""
+        self._values[_WHITE] = list(texts)
+
+    def text(self, version: DataVersion) -> str:
+        """Return the text with a new version."""
+        self._values[_VERSION] = [{"counter": version.counter, "timestamp": version.timestamp}]
+        return self._head + str(
+            yaml.dump(
+                self._values,
+                Dumper=_Dumper,
+                default_flow_style=False,
+                sort_keys=False,
+                allow_unicode=True,
+            )
+        )
+
+    def _accounts(self) -> list[dict[str, Any]]:
+        return _items(self._values.get(_ACCOUNTS), _ACCOUNTS)
+
+
+def _leading_comments(text: str) -> str:
+    head = []
+    for line in text.splitlines(keepends=True):
+        if line.strip() and not line.startswith("#"):
+            break
+        head.append(line)
+    return "".join(head)
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {problem}" if mark is not None else str(problem)
+
+
+def _items(value: Any, name: str) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise AclError(f"{name} is no list of mappings")
+    return value
+
+
+def _texts(value: Any, name: str) -> list[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise AclError(f"{name} is no list")
+    return [_text(item) or "" for item in value]
+
+
+def _text(value: Any) -> str | None:
+    """Return a scalar as Java reads it into a text; YAML makes numbers of some keys."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    raise AclError(f"{value!r} is no text: put it in quotes")
+
+
+def _key_of(values: Mapping[str, Any]) -> str | None:
+    return _text(values.get(_ACCESS_KEY))
+
+
+def _account(values: Mapping[str, Any]) -> Account:
+    try:
+        return Account(
+            AclAccount(
+                access_key=_key_of(values) or "",
+                admin=_text(values.get("admin")) == "true",
+                default_group_perm=_text(values.get("defaultGroupPerm")),
+                default_topic_perm=_text(values.get("defaultTopicPerm")),
+                group_perms=_texts(values.get("groupPerms"), "groupPerms"),
+                secret_key=_text(values.get("secretKey")),
+                topic_perms=_texts(values.get("topicPerms"), "topicPerms"),
+                white_remote_address=_text(values.get("whiteRemoteAddress")),
+            )
+        )
+    except AclError as error:
+        raise AclError(f"account {values.get(_ACCESS_KEY)}: {error}") from error
+
+
+def _given(config: AclAccount) -> dict[str, Any]:
+    """Return the keys of an account that a request sets; RocketMQ's order."""
+    values: dict[str, Any] = {
+        _ACCESS_KEY: config.access_key,
+        "secretKey": config.secret_key,
+        "whiteRemoteAddress": config.white_remote_address,
+        "admin": config.admin,
+        "defaultTopicPerm": config.default_topic_perm or None,
+        "defaultGroupPerm": config.default_group_perm or None,
+        "topicPerms": config.topic_perms,
+        "groupPerms": config.group_perms,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _data_version(values: Mapping[str, Any]) -> DataVersion:
+    counter, timestamp = values.get("counter", 0), values.get("timestamp", 0)
+    if not isinstance(counter, int) or not isinstance(timestamp, int):
+        raise AclError(f"{_VERSION} needs numbers: counter, timestamp")
+    return DataVersion(counter=counter, timestamp=timestamp)

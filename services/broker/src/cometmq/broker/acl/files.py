@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All files of accounts: read together, changed one at a time. Blocks: a thread of its own.
+
+Invariants
+    What is returned was read from files that are all sound; a broken one changes nothing.
+    A change is checked together with the other files before it is written, and a file is
+    replaced in one step, so that a crash leaves the old or the new one.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.acl.accounts import Account, Accounts
+from cometmq.broker.acl.addresses import Addresses
+from cometmq.broker.acl.documents import Document
+from cometmq.broker.acl.errors import AclError, AclFileError
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.log import Log
+from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
+
+TOOLS_FILE: Final = "tools.yml"
+"""The key of the administrators' tools lies beside the accounts; it is none of them."""
+
+
+class AclFiles:
+    """`plain_acl.yml`, and every `*.yml` in the folder `acl` beside it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock_ms: Callable[[], int],
+        log: Log,
+        files: ConfigFiles | None = None,
+    ) -> None:
+        """Name the file; `files` lets tests put a failing disk behind it."""
+        self.path = path
+        self.folder = path.parent / "acl"
+        self._clock_ms = clock_ms
+        self._log = log
+        self._files = files or OsFiles()
+        self._texts: Mapping[Path, bytes] = {}
+        self._owners: Mapping[str, Path] = {}
+        self._versions: Mapping[Path, DataVersion] = {}
+
+    def load(self) -> Accounts:
+        """Read all files; raise AclFileError if one of them cannot be used."""
+        texts = self._read()
+        self._texts = texts
+        return self._understand(texts)
+
+    def reload(self) -> Accounts | None:
+        """Read the files again; None if they are as they were when read last, sound or not."""
+        return None if self._read() == self._texts else self.load()
+
+    def put_account(self, config: AclAccount) -> Accounts:
+        """Add or change an account, in the file where it is, else in plain_acl.yml."""
+        path = self._owner(config.access_key) or self.path
+        return self._change(path, lambda document: document.put_account(config))
+
+    def delete_account(self, access_key: str) -> Accounts | None:
+        """Delete an account; None if there is none."""
+        path = self._owner(access_key)
+        if path is None:
+            return None
+        return self._change(path, lambda document: document.remove_account(access_key))
+
+    def set_white_addresses(self, texts: Sequence[str], path: str | None) -> Accounts | None:
+        """Replace the addresses that need no account, in one file; None if that is not ours."""
+        chosen = Path(path) if path else self.path
+        if chosen != self.path and chosen not in self._read():
+            return None
+        return self._change(chosen, lambda document: document.set_white_addresses(texts))
+
+    def _owner(self, access_key: str) -> Path | None:
+        self._understand(self._read())
+        return self._owners.get(access_key)
+
+    def _read(self) -> dict[Path, bytes]:
+        texts = {}
+        for path in (*self._folder_files(), self.path):
+            data = self._read_file(path)
+            if data is not None:
+                texts[path] = data
+        return texts
+
+    def _folder_files(self) -> list[Path]:
+        names = {*self.folder.rglob("*.yml"), *self.folder.rglob("*.yaml")}
+        return sorted(path for path in names if path.name != TOOLS_FILE and path != self.path)
+
+    def _read_file(self, path: Path) -> bytes | None:
+        try:
+            return self._files.read(path)
+        except OSError as error:
+            raise AclFileError(f"{path}: {error.strerror}") from error
+
+    def _understand(self, texts: Mapping[Path, bytes]) -> Accounts:
+        accounts: list[Account] = []
+        white: list[Addresses] = []
+        owners: dict[str, Path] = {}
+        versions: dict[Path, DataVersion] = {}
+        for path, data in texts.items():
+            if not data.strip():
+                continue
+            try:
+                content = Document(str(data, "utf-8")).read()
+            except ValueError as error:
+                raise AclFileError(f"{path}: {error}") from error
+            white += content.white_addresses
+            versions[path] = content.version or DataVersion(0, self._clock_ms())
+            for account in content.accounts:
+                if account.access_key in owners:
+                    self._log.warning(
+                        "account.repeated", account=account.access_key, file=str(path)
+                    )
+                    continue
+                owners[account.access_key] = path
+                accounts.append(account)
+        self._owners, self._versions = owners, versions
+        return Accounts(
+            accounts,
+            white,
+            version=versions.get(self.path) or DataVersion(0, self._clock_ms()),
+            versions={str(path): version for path, version in versions.items()},
+        )
+
+    def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
+        """Rewrite a file if all files are sound with what it becomes."""
+        texts = self._read()
+        self._understand(texts)
+        try:
+            document = Document(str(texts.get(path, b""), "utf-8"))
+            edit(document)
+        except ValueError as error:
+            raise AclError(f"{path}: {error}") from error
+        old = self._versions.get(path) or DataVersion()
+        data = document.text(old.next_version(self._clock_ms())).encode()
+        changed = {**texts, path: data}
+        accounts = self._understand(changed)
+        self._write(path, data)
+        self._texts = changed
+        return accounts
+
+    def _write(self, path: Path, data: bytes) -> None:
+        new = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.touch(mode=0o600)  # it holds secrets
+            self._files.write(new, data)
+            if path.exists():
+                shutil.copymode(path, new)
+            self._files.replace(new, path)
+        except OSError as error:
+            raise AclFileError(f"{path} cannot be saved: {error.strerror}") from error

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the accounts of `AccessControl` those of the files, without blocking the loop."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.acl.accounts import Accounts
+from cometmq.broker.acl.check import AccessControl
+from cometmq.broker.acl.files import AclFiles
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.runtime.tasks import describe
+from cometmq.runtime.worker import Worker
+
+POLL_INTERVAL_MS: Final = 2_000
+
+
+class AclKeeper:
+    """The files, used on a worker thread only: one read or change after the other."""
+
+    def __init__(
+        self, files: AclFiles, control: AccessControl, *, worker: Worker, log: Log
+    ) -> None:
+        """Take the files as they were read for the control's first accounts."""
+        self.control = control
+        self._files = files
+        self._worker = worker
+        self._log = log
+        self._polling: asyncio.Future[Accounts | None] | None = None
+        self.fault: str | None = None
+
+    def poll(self) -> None:
+        """Look whether files have changed; called by a timer."""
+        if self._polling is None:
+            self._polling = self._worker.submit(self._files.reload)
+            self._polling.add_done_callback(self._polled)
+
+    async def change(self, edit: Callable[[AclFiles], Accounts | None]) -> bool:
+        """Change a file and use what it says from now on; False if there is nothing to change."""
+        accounts = await self._worker.submit(lambda: edit(self._files))
+        if accounts is None:
+            return False
+        self._use(accounts)
+        return True
+
+    def _polled(self, done: asyncio.Future[Accounts | None]) -> None:
+        self._polling = None
+        error = done.exception()
+        if error is None:
+            accounts = done.result()
+            if accounts is not None:
+                self._use(accounts)
+                self._log.info("accounts.reloaded", count=len(accounts.by_key))
+            return
+        fault = str(error) if isinstance(error, CometError) else describe(error)
+        if fault != self.fault:
+            self._log.error("accounts.unreadable", error=fault)
+        self.fault = fault
+
+    def _use(self, accounts: Accounts) -> None:
+        self.control.accounts = accounts
+        self.fault = None

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rights: PUB to send to a topic, SUB to consume a topic or to be in a group."""
+
+from collections.abc import Iterable
+from enum import IntFlag
+from typing import Final
+
+from cometmq.broker.acl.errors import AclError, wrong_permission, wrong_resource
+from cometmq.broker.names import RETRY_PREFIX, retry_topic
+
+
+class Right(IntFlag):
+    """RocketMQ's numbers."""
+
+    DENY = 1
+    PUB = 4
+    SUB = 8
+
+
+_RIGHTS: Final = {
+    "PUB": Right.PUB,
+    "SUB": Right.SUB,
+    "PUB|SUB": Right.PUB | Right.SUB,
+    "SUB|PUB": Right.PUB | Right.SUB,
+    "DENY": Right.DENY,
+}
+
+
+def parse_right(text: str | None) -> Right:
+    """Return a right; a missing or unknown one is no right."""
+    return _RIGHTS.get((text or "").strip(), Right.DENY)
+
+
+def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]:
+    """Return the rights of `NAME=RIGHT` texts; a group is known by its retry topic."""
+    rights = {}
+    for text in texts:
+        items = _items(text)
+        if len(items) != 2:
+            kind = "group" if is_group else "topic"
+            raise AclError(f"Parse resource permission failed for {kind}:{text}")
+        name = items[0].strip()
+        rights[retry_topic(name) if is_group else name] = parse_right(items[1])
+    return rights
+
+
+def check_resources(texts: Iterable[str]) -> None:
+    """Raise AclError if one of the texts that someone sets is not `NAME=RIGHT`."""
+    for text in texts:
+        items = _items(text)
+        if len(items) != 2:
+            raise AclError(wrong_resource(text))
+        if items[1].strip() not in _RIGHTS:
+            raise AclError(wrong_permission(text))
+
+
+def resource_text(resource: str) -> str:
+    """Return a topic or group as refusals name it."""
+    if resource.startswith(RETRY_PREFIX):
+        return f"group:{resource.removeprefix(RETRY_PREFIX)}"
+    return f"topic:{resource}"
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in text.split("=") if item]
