@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts an expression into tokens, one when it is asked for.
+
+Compatibility: the longest token counts, keywords in any case; what stands behind the end of the
+expression is never looked at, so a fault there is none. Columns count as RocketMQ's do: from 1,
+a tab goes on to the next multiple of eight.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.filters.sql.errors import SqlError, escaped, lexical_error
+from cometmq.broker.filters.sql.grammar import KEYWORDS, LATER_KEYWORDS, SYMBOLS
+
+END: Final = "$END"
+_TAB: Final = 8
+
+_SPACE: Final = re.compile(
+    r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)+"
+)
+_TOKEN: Final = re.compile(
+    r"(?P<FLOATING_POINT_LITERAL>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?"
+    r"|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<DECIMAL_LITERAL>0|[1-9][0-9]*[lL]?)"
+    r"|(?P<STRING_LITERAL>'(?:[^']|'')*')"
+    r"|(?P<ID>[A-Za-z_$][A-Za-z0-9_$]*)"
+    r"|(?P<SYMBOL><>|>=|<=|[=<>(),+-])"
+)
+
+
+class Token(msgspec.Struct, gc=False, frozen=True):
+    """A piece of an expression; `start` is its place in the text."""
+
+    kind: str
+    image: str
+    start: int
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens, then one of the kind END; raise SqlError where none begins."""
+    at = 0
+    while True:
+        space = _SPACE.match(text, at)
+        if space is not None:
+            at = space.end()
+        if at == len(text):
+            yield Token(END, "", at)
+            return
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _no_token(text, at)
+        yield Token(_kind(match), match[0], at)
+        at = match.end()
+
+
+def _kind(match: re.Match[str]) -> str:
+    kind = match.lastgroup or ""
+    if kind == "SYMBOL":
+        return SYMBOLS[match[0]]
+    if kind == "ID":
+        word = match[0].upper()
+        if word in KEYWORDS or word in LATER_KEYWORDS:
+            return word
+    return kind
+
+
+def place(text: str, index: int) -> str:
+    """Say where a character is."""
+    line, column = _position(text, index)
+    return f"line {line}, column {column}"
+
+
+def _position(text: str, index: int) -> tuple[int, int]:
+    """Return line and column of a character, both from 1; (0, 0) before the first one."""
+    if index < 0:
+        return 0, 0
+    before = text[:index].replace("\r\n", "\n").replace("\r", "\n")
+    column = 0
+    for char in before[before.rfind("\n") + 1 :] + text[index]:
+        column += _TAB - column % _TAB if char == "\t" else 1
+    return before.count("\n") + 1, column
+
+
+def _no_token(text: str, start: int) -> SqlError:
+    """Describe the character that fits no token, or the end of the text inside of one."""
+    fault = start
+    if text[start] == "'" or text.startswith("/*", start):
+        fault = len(text) - 1  # it has no end
+    elif text[start] in "/.":
+        fault = min(start + 1, len(text) - 1)  # it goes on as nothing that begins so
+    if fault < len(text) - 1:
+        char = text[fault]
+        shown = f'"{escaped(char)}" ({ord(char)}), after : "{escaped(text[start:fault])}"'
+        return lexical_error(f"at {place(text, fault)}.  Encountered: {shown}")
+    line, column = _position(text, fault)
+    if text[fault] in "\n\r":
+        line, column = line + 1, -1
+    image = escaped(text[start:]) if fault > start else ""
+    return lexical_error(
+        f'at line {line}, column {column + 1}.  Encountered: <EOF> after : "{image}"'
+    )

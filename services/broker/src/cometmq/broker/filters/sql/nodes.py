@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions as trees, and which operands each operator takes.
+
+The functions make nodes and raise SqlError for operands that do not fit; `str` shows a node as
+RocketMQ's error texts do.
+"""
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.broker.filters.sql.errors import (
+    EvaluationError,
+    SqlError,
+    meaning_error,
+    number_error,
+    syntax_error,
+)
+from cometmq.broker.filters.sql.values import (
+    DOUBLE_MAX,
+    DOUBLE_MIN,
+    INT_MAX,
+    LONG_MAX,
+    Long,
+    Value,
+    compare,
+    double_text,
+)
+
+DEPTH_MAX: Final = 100
+"""How deep operators may be nested; AND and OR in a row count once."""
+
+
+class Property(msgspec.Struct, frozen=True):
+    """A property of the message."""
+
+    name: str
+    depth: int = 1
+
+    def __str__(self) -> str:
+        """Return its name."""
+        return self.name
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A value that stands in the expression."""
+
+    value: Value
+    depth: int = 1
+
+    def __str__(self) -> str:
+        """Return the value as one would write it."""
+        value = self.value
+        if value is None:
+            return "NULL"
+        if isinstance(value, bool):
+            return "TRUE" if value else "FALSE"
+        if isinstance(value, str):
+            return "'" + value.replace("'", "''") + "'"
+        return double_text(value) if isinstance(value, float) else str(value)
+
+
+class Minus(msgspec.Struct, frozen=True):
+    """The number with the other sign; null for everything that is no number."""
+
+    operand: "Node"
+    depth: int
+
+    def __str__(self) -> str:
+        """Return the sign and the operand."""
+        return f"(- {self.operand})"
+
+
+class Invert(msgspec.Struct, frozen=True):
+    """NOT."""
+
+    operand: "Node"
+    depth: int
+
+    def __str__(self) -> str:
+        """Return the operator and the operand."""
+        return f"(NOT {self.operand})"
+
+
+class Cast(msgspec.Struct, frozen=True):
+    """A property where a condition is wanted: false if it is there, as a text is never true."""
+
+    operand: Property
+    depth: int
+
+    def __str__(self) -> str:
+        """Return the property."""
+        return str(self.operand)
+
+
+class Compare(msgspec.Struct, frozen=True):
+    """A comparison: ==, >, >=, <, <=."""
+
+    symbol: str
+    left: "Node"
+    right: "Node"
+    depth: int
+
+    def __str__(self) -> str:
+        """Return both sides around the symbol."""
+        return f"({self.left} {self.symbol} {self.right})"
+
+
+class Logic(msgspec.Struct, frozen=True):
+    """Several conditions with && or with || between them."""
+
+    symbol: str
+    parts: tuple["Node", ...]
+    depth: int
+
+    def __str__(self) -> str:
+        """Return the conditions in pairs."""
+        text = str(self.parts[0])
+        for part in self.parts[1:]:
+            text = f"({text} {self.symbol} {part})"
+        return text
+
+
+class Within(msgspec.Struct, frozen=True):
+    """IN and NOT IN."""
+
+    operand: Property
+    texts: tuple[str, ...]
+    is_negated: bool
+    depth: int
+
+    def __str__(self) -> str:
+        """Return the property and the texts."""
+        word = "NOT IN" if self.is_negated else "IN"
+        return f"{self.operand} {word} ( {', '.join(self.texts)} )"
+
+
+class Search(msgspec.Struct, frozen=True):
+    """CONTAINS, STARTSWITH, ENDSWITH and their opposites."""
+
+    word: str
+    operand: "Node"
+    text: str
+    is_negated: bool
+    depth: int
+
+    def __str__(self) -> str:
+        """Return operator and operand; the text is not shown."""
+        return f"({'NOT ' if self.is_negated else ''}{self.word} {self.operand})"
+
+
+Node: TypeAlias = Property | Constant | Minus | Invert | Cast | Compare | Logic | Within | Search
+
+
+def whole(image: str) -> Constant:
+    """Make a number without a fraction: 32 bits where it fits, else 64."""
+    digits = image.rstrip("lL")
+    if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
+        raise number_error(digits)
+    number = int(digits)
+    return Constant(number if number <= INT_MAX else Long(number))
+
+
+def floating(image: str) -> Constant:
+    """Make a double; zero is none, because RocketMQ takes it for an underflow."""
+    number = float(image)
+    if number == float("inf"):
+        raise meaning_error(f"{image} is greater than {DOUBLE_MAX}")
+    if number == 0:
+        raise meaning_error(f"{image} is less than {DOUBLE_MIN}")
+    return Constant(number)
+
+
+def text(image: str) -> Constant:
+    """Make a text from its form with quotes, in which a quote is doubled."""
+    return Constant(unquoted(image))
+
+
+def unquoted(image: str) -> str:
+    """Return what stands between the quotes."""
+    return image[1:-1].replace("''", "'")
+
+
+def minus(operand: Node) -> Minus:
+    """Change the sign."""
+    return Minus(operand, _above(operand))
+
+
+def invert(operand: Node) -> Invert:
+    """Negate a condition."""
+    condition = as_condition(operand)
+    return Invert(condition, _above(condition))
+
+
+def as_condition(node: Node) -> Node:
+    """Return a node where a condition must stand."""
+    if isinstance(node, Property):
+        return Cast(node, 2)
+    if not _is_condition(node):
+        raise syntax_error(f"Expression will not result in a boolean value: {node}")
+    return node
+
+
+def logic(symbol: str, left: Node, right: Node) -> Logic:
+    """Combine two conditions; a chain becomes one node."""
+    first, second = as_condition(left), as_condition(right)
+    if isinstance(first, Logic) and first.symbol == symbol:
+        parts = (*first.parts, second)
+        return Logic(symbol, parts, _limited(max(first.depth, second.depth + 1)))
+    return Logic(symbol, (first, second), _above(first, second))
+
+
+def equal(left: Node, right: Node) -> Compare:
+    """Compare for equality."""
+    for side in (left, right):
+        if isinstance(side, Constant) and side.value is None:
+            raise meaning_error(f"'{side}' cannot be compared.")
+    if (
+        isinstance(left, Constant)
+        and isinstance(right, Constant)
+        and isinstance(left.value, bool)
+        and not isinstance(right.value, bool)
+    ):
+        raise meaning_error(f"'{left}' cannot be compared with '{right}'")
+    return Compare("==", left, right, _above(left, right))
+
+
+def is_null(operand: Node) -> Compare:
+    """Ask whether there is no value."""
+    return Compare("==", operand, Constant(None), _above(operand))
+
+
+def ordered(symbol: str, left: Node, right: Node) -> Compare:
+    """Compare for order: only properties and numbers have one."""
+    for side in (left, right):
+        is_number = isinstance(side, Constant) and _is_number(side.value)
+        if not is_number and (isinstance(side, Constant) or _is_condition(side)):
+            raise meaning_error(f"Value '{side}' cannot be compared.")
+    return Compare(symbol, left, right, _above(left, right))
+
+
+def between(operand: Node, low: Node, high: Node) -> Logic:
+    """Make the two comparisons of BETWEEN."""
+    if isinstance(low, Constant) and isinstance(high, Constant):
+        _check_bounds(low.value, high.value)
+    return logic("&&", ordered(">=", operand, low), ordered("<=", operand, high))
+
+
+def not_between(operand: Node, low: Node, high: Node) -> Logic:
+    """Make the two comparisons of NOT BETWEEN."""
+    return logic("||", ordered("<", operand, low), ordered(">", operand, high))
+
+
+def within(operand: Node, texts: tuple[str, ...], *, is_negated: bool) -> Within:
+    """Ask whether a property is one of some texts."""
+    if not isinstance(operand, Property):
+        raise meaning_error(f"Expected a property for In expression, got: {operand}")
+    return Within(operand, texts, is_negated, 2)
+
+
+def search(word: str, operand: Node, wanted: str, *, is_negated: bool) -> Search:
+    """Look for a text in another one."""
+    return Search(word, operand, wanted, is_negated, _above(operand))
+
+
+def _check_bounds(low: Value, high: Value) -> None:
+    if low is None or high is None:
+        raise meaning_error("Illegal values of between, values can not be null!")
+    try:
+        is_empty = compare(high, low) < 0
+    except EvaluationError as error:
+        raise meaning_error(str(error)) from error
+    if is_empty:
+        raise meaning_error(
+            f"Illegal values of between, left value({_plain(low)})"
+            f" must less than or equal to right value({_plain(high)})"
+        )
+
+
+def _plain(value: Value) -> str:
+    shown = str(Constant(value))
+    return value if isinstance(value, str) else shown.lower() if isinstance(value, bool) else shown
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_condition(node: Node) -> bool:
+    if isinstance(node, Constant):
+        return node.value is None or isinstance(node.value, bool)
+    return not isinstance(node, Property | Minus)
+
+
+def _above(*nodes: Node) -> int:
+    return _limited(1 + max(node.depth for node in nodes))
+
+
+def _limited(depth: int) -> int:
+    if depth > DEPTH_MAX:
+        raise SqlError(f"an expression may nest {DEPTH_MAX} operators at most")
+    return depth

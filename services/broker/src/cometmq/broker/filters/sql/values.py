@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of filters and how RocketMQ compares them.
+
+Properties are texts. A number in the expression decides how a text is read: `a > 5` reads `a` as
+an int, `a > 5000000000` as a long, `a > 5.0` as a double; a text that is none is an error, and the
+message does not match.
+
+Compatibility: Java's conversions, also where they surprise (`1.5` is no int, `0x1p3` is a double,
+`NaN` equals itself and is greater than everything).
+"""
+
+import math
+import re
+from decimal import Decimal
+from typing import Final, TypeAlias
+
+from cometmq.broker.filters.sql.errors import EvaluationError
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+DOUBLE_MAX: Final = "1.7976931348623157E308"
+DOUBLE_MIN: Final = "4.9E-324"
+
+Value: TypeAlias = str | int | float | bool | None
+
+
+class Long(int):
+    """A number that Java keeps in 64 bits; a plain int is one of 32."""
+
+    __slots__ = ()
+
+
+_DIGITS_MAX: Final = 19
+_BLANKS: Final = "".join(map(chr, range(33)))  # what Java's trim removes
+_DOUBLE: Final = re.compile(
+    r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)"
+)
+_HEX_DOUBLE: Final = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
+
+
+def parse_int(text: str, highest: int = INT_MAX) -> int:
+    """Read a text as Java's Integer.valueOf does, or with LONG_MAX as Long.valueOf."""
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    if not digits.isdecimal() or max(digits) > "\uffff":
+        raise _no_number(text)
+    if len(digits) > _DIGITS_MAX:
+        digits = digits.lstrip("0") or "0"
+        if len(digits) > _DIGITS_MAX:
+            raise _no_number(text)
+    number = -int(digits) if text[0] == "-" else int(digits)
+    if not -highest - 1 <= number <= highest:
+        raise _no_number(text)
+    return number
+
+
+def parse_double(text: str) -> float:
+    """Read a text as Java's Double.valueOf does."""
+    trimmed = text.strip(_BLANKS)
+    match = _DOUBLE.fullmatch(trimmed)
+    if match is not None:
+        return float(trimmed.rstrip("fFdD") if match[1] else trimmed)
+    match = _HEX_DOUBLE.fullmatch(trimmed)
+    if match is None:
+        raise _no_number(text)
+    try:
+        return float.fromhex(match[1])
+    except OverflowError:
+        return -math.inf if trimmed[0] == "-" else math.inf
+
+
+def _no_number(text: str) -> EvaluationError:
+    return EvaluationError(f'java.lang.NumberFormatException: For input string: "{text}"')
+
+
+def compare_doubles(left: float, right: float) -> int:
+    """Order all doubles: -0.0 before 0.0, NaN last and equal to itself."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    return _rank(left) - _rank(right)
+
+
+def _rank(number: float) -> int:
+    if number != number:  # noqa: PLR0124  # NaN
+        return 2
+    return int(number != 0 or math.copysign(1, number) > 0)
+
+
+def compare(left: Value, right: Value) -> int:
+    """Compare two values, neither of them null, after bringing the left one to the right's type.
+
+    Raise EvaluationError where Java fails; -1 stands for values that have no order.
+    """
+    if isinstance(left, str) and isinstance(right, str):
+        return (left > right) - (left < right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return _compare_booleans(left, right)
+    if isinstance(left, str):
+        left = read_as(left, right)
+    elif isinstance(right, str):
+        right = read_as(right, left)
+    assert not isinstance(left, str | None)
+    assert not isinstance(right, str | None)
+    if isinstance(left, float) or isinstance(right, float):
+        return compare_doubles(float(left), float(right))
+    return (left > right) - (left < right)
+
+
+def _compare_booleans(left: Value, right: Value) -> int:
+    if isinstance(right, bool):
+        if isinstance(left, str):
+            left = left.lower() == "true"
+        return left - right if isinstance(left, bool) else -1
+    if isinstance(right, str):
+        raise EvaluationError("java.lang.Boolean cannot be cast to java.lang.String")
+    return -1
+
+
+def read_as(text: str, sample: Value) -> int | float:
+    """Read a text as a number of the sample's type."""
+    if isinstance(sample, float):
+        return parse_double(text)
+    return parse_int(text, LONG_MAX if isinstance(sample, Long) else INT_MAX)
+
+
+def double_text(number: float) -> str:
+    """Return a number as Java prints it."""
+    if not math.isfinite(number):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, "NaN")
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    shortest = Decimal(repr(number)).normalize()
+    sign, digits, _ = shortest.as_tuple()
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{rest}E{shortest.adjusted()}"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SQL filters of consumer groups: which group filters a topic how, since when, how long yet.
+
+Heartbeats bring filters, the last member's leave marks them dead, and a day later they go; a group
+that comes back finds its filter. A broken expression is not kept, so the group's pulls are refused
+until it says a better one.
+
+Compatibility: consumerFilter.json and the rules about versions are RocketMQ's. Filters that were
+loaded count as dead since 30 s before the start.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
+from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
+from cometmq.broker.filters.tags import is_tag_type
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.store.json_config import JsonTable
+
+SAVE_INTERVAL_MS: Final = 10_000
+COUNT_MAX: Final = 10_000
+"""Filters of all groups and topics together."""
+_DEAD_BEFORE_START_MS: Final = 30_000
+
+
+class FilterData(msgspec.Struct, rename="camel"):
+    """One group's filter of one topic, as the file has it."""
+
+    bloom_filter_data: BloomPlaces | None = None
+    born_time: int = 0
+    client_version: int = 0
+    consumer_group: str = ""
+    dead: bool = False
+    dead_time: int = 0
+    expression: str = ""
+    expression_type: str = EXPRESSION_TYPE
+    topic: str = ""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has left or no longer wants the topic."""
+        return self.dead_time >= self.born_time
+
+    def compiled(self) -> SqlFilter | None:
+        """Return the filter; None if a newer or broken file holds what is none."""
+        if self.expression_type != EXPRESSION_TYPE:
+            return None
+        try:
+            return compile_sql(self.expression)
+        except SqlError:
+            return None
+
+
+class TopicFilters(msgspec.Struct, rename="camel"):
+    """The filters of one topic by group."""
+
+    group_filter_data: dict[str, FilterData] = {}
+    topic: str = ""
+
+
+class FilterFile(msgspec.Struct, rename="camel"):
+    """consumerFilter.json."""
+
+    filter_data_by_topic: dict[str, TopicFilters] = {}
+
+
+class BloomSize(msgspec.Struct, frozen=True):
+    """How large RocketMQ's bloom filter would be."""
+
+    error_percent: int = 20
+    expected_count: int = 32
+
+
+class FilterSubscriptions:
+    """The table in memory and its file."""
+
+    def __init__(
+        self,
+        file: JsonTable[FilterFile] | None = None,
+        *,
+        clock_ms: Callable[[], int],
+        bloom: BloomSize | None = None,
+        keep_dead_ms: int = 86_400_000,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Load the file; `keep_dead_ms` after a group has left its filters are forgotten."""
+        self.file = file
+        self.is_dirty = False
+        self._clock_ms = clock_ms
+        self._bloom = bloom or BloomSize()
+        self._keep_dead_ms = keep_dead_ms
+        self._log = log
+        self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
+        self._count = 0
+        loaded = file.load() if file is not None else None
+        for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
+            for data in topic.group_filter_data.values():
+                self._load(data)
+
+    @property
+    def count(self) -> int:
+        """Return how many filters there are, the dead ones among them."""
+        return self._count
+
+    def get(self, topic: str, group: str) -> FilterData | None:
+        """Return a group's filter of a topic, also when the group has left."""
+        topics = self._filters.get(group)
+        return None if topics is None else topics.get(topic)
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take over what a member's heartbeat says; what it no longer names is dead."""
+        wanted: set[str] = set()
+        for subscription in subscriptions:
+            wanted.add(subscription.topic)
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
+        for topic, data in self._filters.get(group, {}).items():
+            if topic not in wanted:
+                self._bury(data)
+
+    def unregister(self, group: str) -> None:
+        """Mark the filters of a group dead whose last member has left."""
+        for data in self._filters.get(group, {}).values():
+            self._bury(data)
+
+    def clean(self) -> None:
+        """Forget the filters of groups that left long ago."""
+        oldest_ms = self._clock_ms() - self._keep_dead_ms
+        for group, topics in list(self._filters.items()):
+            for topic, data in list(topics.items()):
+                if data.is_dead and data.dead_time <= oldest_ms:
+                    self._remove(group, topic)
+
+    def snapshot(self) -> FilterFile:
+        """Return what belongs into the file and note that it is being saved."""
+        self.is_dirty = False
+        by_topic: dict[str, TopicFilters] = {}
+        for group, topics in self._filters.items():
+            for topic, data in topics.items():
+                data.dead = data.is_dead
+                filters = by_topic.setdefault(topic, TopicFilters(topic=topic))
+                filters.group_filter_data[group] = data
+        return FilterFile(by_topic)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        old = self.get(subscription.topic, group)
+        version = subscription.sub_version
+        if old is None:
+            self._add(group, subscription)
+        elif version < old.client_version:
+            return
+        elif version == old.client_version or (
+            old.expression == subscription.sub_string
+            and old.expression_type == subscription.expression_type
+        ):
+            self._revive(old, version)
+        else:
+            self._remove(group, subscription.topic)
+            self._add(group, subscription)
+
+    def _add(self, group: str, subscription: SubscriptionData) -> None:
+        topic, expression = subscription.topic, subscription.sub_string
+        if self._count >= COUNT_MAX:
+            self._log.warning("filter.refused", group=group, topic=topic, count_max=COUNT_MAX)
+            return
+        data = FilterData(
+            bloom_filter_data=self._places(group, topic),
+            born_time=self._clock_ms(),
+            client_version=subscription.sub_version,
+            consumer_group=group,
+            expression=expression,
+            expression_type=subscription.expression_type,
+            topic=topic,
+        )
+        if data.compiled() is None:
+            self._log.warning("filter.invalid", group=group, topic=topic, expression=expression)
+            return
+        self._put(data)
+        self.is_dirty = True
+
+    def _load(self, data: FilterData) -> None:
+        if data.dead_time == 0:
+            data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
+        data.bloom_filter_data = self._places(data.consumer_group, data.topic)
+        self._put(data)
+
+    def _places(self, group: str, topic: str) -> BloomPlaces:
+        return bloom_places(
+            f"{group}#{topic}",
+            error_percent=self._bloom.error_percent,
+            expected_count=self._bloom.expected_count,
+        )
+
+    def _put(self, data: FilterData) -> None:
+        topics = self._filters.setdefault(data.consumer_group, {})
+        self._count += data.topic not in topics
+        topics[data.topic] = data
+
+    def _remove(self, group: str, topic: str) -> None:
+        topics = self._filters[group]
+        del topics[topic]
+        if not topics:
+            del self._filters[group]
+        self._count -= 1
+        self.is_dirty = True
+
+    def _bury(self, data: FilterData) -> None:
+        if not data.is_dead:
+            data.dead_time = self._clock_ms()
+            self.is_dirty = True
+
+    def _revive(self, data: FilterData, version: int) -> None:
+        if data.is_dead or data.client_version != version:
+            data.dead_time = 0
+            data.client_version = version
+            self.is_dirty = True
+
+
+def filter_file(path: str | Path) -> JsonTable[FilterFile]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> FilterFile:
+    return decode_json(FilterFile, data)

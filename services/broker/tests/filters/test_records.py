@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters on stored records: only the named properties are read, the last of equal names counts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.filters.records import reader, retry_record_filter, sql_record_filter
+from cometmq.broker.filters.sql import SqlFilter, compile_sql
+from cometmq.remoting.message.properties import parse_properties
+from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes, scan_record
+
+
+def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") -> bytes:
+    message = NewMessage(
+        topic="T",
+        queue_id=0,
+        flag=0,
+        sys_flag=0,
+        born_timestamp=1,
+        born_host=host,
+        store_host=bytes(8),
+        body=body,
+        properties=properties,
+    )
+    return encode_record(message, 0, 0, 2)
+
+
+@given(st.text("abc\x01\x02", max_size=30), st.sampled_from(["a", "ab", "c"]))
+def test_a_property_is_what_a_full_parse_finds(text: str, name: str) -> None:
+    assert reader([name])(text.encode()) == [parse_properties(text).get(name)]
+
+
+@pytest.mark.parametrize("host", [bytes(8), bytes(20)])
+@pytest.mark.parametrize("body", [b"", b"x" * 70_000])
+def test_the_text_is_found_behind_every_body_and_host(host: bytes, body: bytes) -> None:
+    stored = record("a\x01é", host=host, body=body)
+    assert property_bytes(stored) == scan_record(stored).properties == "a\x01é".encode()
+    assert property_bytes(memoryview(stored)) == "a\x01é".encode()
+
+
+@given(st.integers(0, 120), st.integers(0, 255))
+def test_a_damaged_record_has_some_text_or_none(at: int, value: int) -> None:
+    stored = bytearray(record("a\x01x\x02b\x01y", body=b"body" * 10))
+    stored[at % len(stored)] = value
+    assert isinstance(property_bytes(bytes(stored)), bytes)
+    assert property_bytes(bytes(stored[:at])) in bytes(stored)
+
+
+def test_an_expression_is_applied_to_a_record() -> None:
+    wanted = sql_record_filter(compile_sql("a > 5 AND b = 'é'"))
+    assert wanted.matches(memoryview(record("a\x016\x02b\x01é")))
+    assert not wanted.matches(record("a\x015\x02b\x01é"))
+    assert not wanted.matches(record(""))
+    assert not wanted.matches(b"")
+
+
+def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
+    filters: dict[str, SqlFilter] = {"T": compile_sql("a = 1")}
+    wanted = retry_record_filter(filters.get)
+    assert wanted.matches(record("RETRY_TOPIC\x01T\x02a\x011"))
+    assert not wanted.matches(record("RETRY_TOPIC\x01T\x02a\x012"))
+    assert wanted.matches(record("RETRY_TOPIC\x01other\x02a\x012"))
+    assert wanted.matches(record("a\x012"))

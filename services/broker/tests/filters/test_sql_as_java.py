@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parser of RocketMQ 4.9.4 said to hundreds of expressions: errors, trees, results.
+
+`data/java_answers.jsonl` was recorded from its filter library. A result is one letter for each
+set of properties: true, false, null, or ! for an exception.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.filters.sql import SqlError
+from cometmq.broker.filters.sql.errors import EvaluationError
+from cometmq.broker.filters.sql.evaluate import compiled
+from cometmq.broker.filters.sql.parser import parse
+
+LINES = (Path(__file__).parent / "data" / "java_answers.jsonl").read_text().splitlines()
+ANSWERS: list[dict[str, Any]] = [json.loads(line) for line in LINES]
+REFUSED = [one for one in ANSWERS if "error" in one]
+TAKEN = [one for one in ANSWERS if "error" not in one]
+NOT_SHOWN_SO = {  # RocketMQ shows a hash set in its own order, and the smallest double differently
+    "a not in ('5','abc','x','y','z')",
+    "a > 4.9e-324",
+}
+FEW = [
+    *({}, {"a": "5"}, {"a": "abc"}, {"a": "3.14"}, {"a": "true"}),
+    *({"a": "1", "b": "2", "c": "3"}, {"a": " 7 "}, {"a": "it's"}, {"a": "é"}),
+]
+MANY = [
+    {"b": "2", "c": "3"} | ({} if value is None else {"a": value})
+    for value in (
+        *(None, "5", "-5", "+5", "abc", "3.14", "true", "TRUE", "false", " 7 ", "", "2147483648"),
+        *("9223372036854775808", "1e3", "NaN", "Infinity", "-Infinity", "inf", "1_0", "0x10"),
+        *("5d", "5f", "5.", "-0.0", "0", "0x1p3", "٣", "1e400", "\u00a07", "10", "05"),
+    )
+] + [{}]
+
+
+def test_the_recording_is_whole() -> None:
+    assert len(REFUSED) > 120
+    assert len(TAKEN) > 130
+    assert sum(len(one["results"]) for one in TAKEN) > 2_500
+
+
+@pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: answer["sql"])
+def test_the_error_is_javas(answer: dict[str, Any]) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse(answer["sql"])
+    assert str(caught.value) == answer["error"]
+
+
+@pytest.mark.parametrize("answer", TAKEN, ids=lambda answer: answer["sql"])
+def test_the_tree_is_javas(answer: dict[str, Any]) -> None:
+    if "contains" in answer["sql"]:
+        assert str(parse(answer["sql"])) == "(CONTAINS a)"  # for 4.9.4 it ends behind the `a`
+    elif answer["sql"] not in NOT_SHOWN_SO:
+        assert str(parse(answer["sql"])) == answer["text"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [one for one in TAKEN if one["results"] and "contains" not in one["sql"]],
+    ids=lambda answer: answer["sql"],
+)
+def test_the_results_are_javas(answer: dict[str, Any]) -> None:
+    names: dict[str, int] = {}
+    evaluate = compiled(parse(answer["sql"]), names)
+    sets = FEW if answer["set"] == "few" else MANY
+    results = ""
+    for properties in sets:
+        try:
+            result = evaluate([properties.get(name) for name in names])
+        except EvaluationError:
+            results += "!"
+        else:
+            results += {True: "t", False: "f", None: "n"}[result]
+    assert results == answer["results"]

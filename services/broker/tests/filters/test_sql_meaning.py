@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions mean the same to the compiled filter and to a slow evaluator of its own."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.filters.sql import SqlError, compile_sql
+from cometmq.broker.filters.sql.lexer import END, tokens
+from cometmq.broker.filters.sql.parser import parse
+
+from .slow_sql import Condition, Impossible, conditions, property_sets
+
+
+@given(conditions, property_sets)
+def test_compiled_filters_mean_what_the_conditions_say(
+    condition: Condition, properties: Mapping[str, str]
+) -> None:
+    try:
+        expected = condition.meaning(properties) is True
+    except Impossible:
+        expected = False
+
+    assert compile_sql(condition.text).matches(properties) is expected
+
+
+@given(conditions)
+def test_the_form_of_a_tree_is_an_expression_again(condition: Condition) -> None:
+    words = str(parse(condition.text))
+    for symbol, word in (("&&", " AND "), ("||", " OR "), ("==", "=")):
+        words = words.replace(symbol, word)
+    if " IN (" in words or "= NULL" in words or "CONTAINS" in words:
+        return  # these are shown in a form of their own
+    assert str(parse(words)) == str(parse(condition.text))
+
+
+@given(st.text("ab5.'-+*/()<>=, \n\tENOTINAND$_#é", max_size=60))
+def test_any_text_is_a_filter_or_an_error(text: str) -> None:
+    with suppress(SqlError):
+        assert isinstance(compile_sql(text).matches({"a": "5"}), bool)
+
+
+@given(st.text("ab5.'-+()<>=, \n\tNOT", max_size=40))
+def test_tokens_and_spaces_are_the_whole_text(text: str) -> None:
+    try:
+        found = list(tokens(text))
+    except SqlError:
+        return
+    assert found[-1].kind == END
+    end = 0
+    for token in found:
+        assert text[token.start :].startswith(token.image)
+        assert token.start >= end
+        assert not text[end : token.start].strip(" \n\t") or "--" in text
+        end = token.start + len(token.image)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters of groups: versions, death and revival, the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.filters import subscriptions
+from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.runtime.clock import FakeClock
+
+DAY_MS = 86_400_000
+
+
+def sql(expression: str, *, version: int = 1, topic: str = "T") -> SubscriptionData:
+    return SubscriptionData(
+        topic=topic, sub_string=expression, expression_type="SQL92", sub_version=version
+    )
+
+
+def tags(topic: str = "T") -> SubscriptionData:
+    return SubscriptionData(topic=topic, sub_string="*")
+
+
+def table(clock: FakeClock | None = None, **fields: Any) -> FilterSubscriptions:
+    return FilterSubscriptions(clock_ms=(clock or FakeClock()).now_ms, **fields)
+
+
+def expression(filters: FilterSubscriptions) -> str | None:
+    found = filters.get("T", "G")
+    return None if found is None else found.expression
+
+
+def test_tags_leave_no_trace() -> None:
+    filters = table()
+    filters.register("G", [tags(), sql("")])
+    assert filters.get("T", "G") is None
+    assert not filters.is_dirty
+
+
+def test_a_filter_is_kept_compiled() -> None:
+    filters = table()
+    filters.register("G", [sql("a > 5")])
+    found = filters.get("T", "G")
+    assert found is not None
+    compiled = found.compiled()
+    assert compiled is not None
+    assert compiled.matches({"a": "6"})
+    assert filters.get("T", "other") is filters.get("other", "G") is None
+
+
+def test_a_broken_filter_is_not_kept_and_removes_the_one_before() -> None:
+    filters = table()
+    filters.register("G", [sql("a >")])
+    assert expression(filters) is None
+    filters.register("G", [sql("a > 5", version=2)])
+    filters.register("G", [sql("a >", version=3)])
+    assert expression(filters) is None
+    assert filters.count == 0
+
+
+def test_only_a_later_version_changes_the_expression() -> None:
+    filters = table()
+    filters.register("G", [sql("a > 5", version=5)])
+    for version, expected in ((4, "a > 5"), (5, "a > 5"), (6, "b > 5")):
+        filters.register("G", [sql("b > 5", version=version)])
+        assert expression(filters) == expected
+
+
+def test_the_same_expression_takes_the_later_version() -> None:
+    clock = FakeClock()
+    filters = table(clock)
+    filters.register("G", [sql("a > 5", version=5)])
+    before = filters.get("T", "G")
+    clock.advance(1_000)
+    filters.register("G", [sql("a > 5", version=6)])
+    assert filters.get("T", "G") is before
+    assert before is not None
+    assert before.client_version == 6
+
+
+def test_filters_die_with_their_group_and_come_back_with_it() -> None:
+    filters = table()
+    filters.register("G", [sql("a > 5")])
+    filters.unregister("G")
+    found = filters.get("T", "G")
+    assert found is not None
+    assert found.is_dead
+    filters.register("G", [sql("a > 5")])
+    assert not found.is_dead
+    filters.register("G", [tags("other")])
+    assert found.is_dead
+
+
+def test_the_dead_are_forgotten_after_a_day() -> None:
+    clock = FakeClock()
+    filters = table(clock)
+    filters.register("G", [sql("a > 5"), sql("b > 5", topic="U")])
+    filters.register("G", [sql("b > 5", topic="U")])
+    clock.advance(DAY_MS - 1)
+    filters.clean()
+    assert filters.count == 2
+    clock.advance(1)
+    filters.clean()
+    assert filters.count == 1
+    assert filters.get("U", "G") is not None
+
+
+def test_the_number_of_filters_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "COUNT_MAX", 2)
+    filters = table()
+    filters.register("G", [sql("a > 5", topic=f"T{number}") for number in range(3)])
+    assert filters.count == 2
+    assert filters.get("T2", "G") is None
+
+
+def test_the_file_is_javas(tmp_path: Path) -> None:
+    clock = FakeClock()
+    file = filter_file(tmp_path / "consumerFilter.json")
+    filters = table(clock, file=file)
+    filters.register("G", [sql("a > 5", version=7)])
+    assert filters.is_dirty
+    file.save(filters.snapshot())
+    assert not filters.is_dirty
+
+    assert json.loads(file.path.read_bytes()) == {
+        "filterDataByTopic": {
+            "T": {
+                "groupFilterData": {
+                    "G": {
+                        "bloomFilterData": {"bitNum": 112, "bitPos": [24, 26, 83]},
+                        "bornTime": clock.now_ms(),
+                        "clientVersion": 7,
+                        "consumerGroup": "G",
+                        "dead": False,
+                        "deadTime": 0,
+                        "expression": "a > 5",
+                        "expressionType": "SQL92",
+                        "topic": "T",
+                    }
+                },
+                "topic": "T",
+            }
+        }
+    }
+
+
+def test_filters_of_a_file_count_as_dead_since_before_the_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    file = filter_file(tmp_path / "consumerFilter.json")
+    filters = table(clock, file=file)
+    filters.register("G", [sql("a > 5")])
+    file.save(filters.snapshot())
+    clock.advance(60_000)
+
+    loaded = table(clock, file=file)
+
+    found = loaded.get("T", "G")
+    assert found is not None
+    assert found.dead_time == clock.now_ms() - 30_000
+    clock.advance(DAY_MS - 30_000)
+    loaded.clean()
+    assert loaded.count == 0
+
+
+def test_what_a_newer_broker_wrote_is_kept_but_no_filter(tmp_path: Path) -> None:
+    path = tmp_path / "consumerFilter.json"
+    data = {"bornTime": 1, "consumerGroup": "G", "expressionType": "SQL2050", "topic": "T"}
+    path.write_text(
+        json.dumps({"filterDataByTopic": {"T": {"groupFilterData": {"G": data}, "topic": "T"}}})
+    )
+    found = table(file=filter_file(path)).get("T", "G")
+    assert found is not None
+    assert found.compiled() is None
