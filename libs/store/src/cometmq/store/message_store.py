@@ -25,6 +25,7 @@ from cometmq.store.flush import Flusher, FlushJob
 from cometmq.store.housekeeping import Housekeeping
 from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
+from cometmq.store.matching_reader import RecordTest, read_matching
 from cometmq.store.parts import build_parts
 from cometmq.store.queue_reader import ReadLimits, read_queue
 from cometmq.store.reads import Lookup
@@ -272,15 +273,31 @@ class MessageStore:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
         limits = self._limits.narrowed(max(1, count_max), bytes_max)
         result = read_queue(queue, offset, self.commit_log.view(), accept, limits)
-        self._counters.get_message_count += result.count
         if result.loader is not None:
             self._counters.cold_get_count += 1
+        self._note_read(queue, offset, result)
+        return result
+
+    def find_messages(
+        self, topic: str, queue_id: int, offset: int, count_max: int, test: RecordTest
+    ) -> Lookup[GetResult]:
+        """Find messages of a queue from this offset on whose records pass a test."""
+        self._counters.get_count += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+        limits = self._limits.narrowed(max(1, count_max), None)
+        result = yield from read_matching(queue, offset, self.commit_log.view(), test, limits)
+        self._note_read(queue, offset, result)
+        return result
+
+    def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
+        self._counters.get_message_count += result.count
         if result.damaged_count:
             self._log.error(
-                "records.damaged", topic=topic, queue_id=queue_id, queue_offset=offset,
+                "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
                 count=result.damaged_count, action="cometmq store verify",
             )  # fmt: skip
-        return result
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if it never had a message."""

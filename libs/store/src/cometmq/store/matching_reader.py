@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read messages of a queue that a test of whole records accepts (SQL filters).
+
+Most records that such a read looks at are not returned, so it is a `Lookup`: it asks for a few
+neighbouring records at a time, and its runner decides how many reads one turn of the loop makes
+and which wait for the disk. What it returns, and how far it looks, are `read_queue`'s rules.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.commit_log import LogView
+from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
+from cometmq.store.reads import Lookup, Read, read_entries
+from cometmq.store.results import GetResult, GetStatus
+
+RecordTest: TypeAlias = Callable[[Buffer], bool]
+
+BLOCK_COUNT_MAX: Final = 8  # records of one read: testing them takes some 20 us
+BLOCK_BYTES_MAX: Final = 64 << 10
+_size_and_offset: Final = struct.Struct(">i24xq").unpack_from
+
+
+class _Place(NamedTuple):
+    """Where a read stands."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    log: LogView
+    limits: ReadLimits
+
+
+class _Found:
+    """What a read has found, and how far it has looked."""
+
+    __slots__ = ("bytes", "damaged_count", "last_offset", "records", "scanned_count", "status")
+
+    def __init__(self, log_end: int) -> None:
+        self.records: list[Buffer] = []
+        self.bytes = 0
+        self.scanned_count = 0
+        self.damaged_count = 0
+        self.last_offset = log_end
+        self.status = GetStatus.NO_MATCHED_MESSAGE
+
+    def is_full(self, size: int, offset: int, place: _Place) -> bool:
+        """Tell whether the answer has no room for this record, wanted or not."""
+        if not self.records:
+            return False
+        limits = place.limits
+        in_memory = offset >= place.log.end - limits.memory_bytes
+        count_max = limits.count_max if in_memory else limits.disk_count_max
+        bytes_max = limits.bytes_max if in_memory else limits.disk_bytes_max
+        return len(self.records) >= count_max or self.bytes + size > bytes_max
+
+    def add(self, data: memoryview, row: QueueRow, test: RecordTest) -> None:
+        """Take a record if it is whole and wanted."""
+        offset, size, _ = row
+        self.scanned_count += 1
+        self.last_offset = offset
+        if len(data) < size or _size_and_offset(data) != (size, offset):
+            self.damaged_count += 1
+        elif test(data):
+            self.records.append(data)
+            self.bytes += size
+
+    def result(self, place: _Place) -> GetResult:
+        """Return it as the answer to a read."""
+        status = self.status
+        if self.records:
+            status = GetStatus.FOUND
+        elif self.damaged_count:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+        return GetResult(
+            status,
+            place.queue_offset + self.scanned_count,
+            place.queue.min_offset,
+            place.queue.max_offset,
+            self.records,
+            len(self.records),
+            self.bytes,
+            place.log.end - self.last_offset > place.limits.memory_bytes,
+            damaged_count=self.damaged_count,
+        )
+
+
+def read_matching(
+    queue: ConsumeQueue, queue_offset: int, log: LogView, test: RecordTest, limits: ReadLimits
+) -> Lookup[GetResult]:
+    """Find the records at this offset that pass a test, or a status with where to go on."""
+    status, next_offset = locate(queue, queue_offset)
+    if status is not GetStatus.FOUND:
+        return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
+    place = _Place(queue, queue_offset, log, limits)
+    found = _Found(log.end)
+    scan_count = max(SCAN_COUNT_MIN, limits.count_max)
+    data = yield from read_entries(queue.plan(queue_offset, scan_count))
+    rows: list[QueueRow] = list(ENTRY.iter_unpack(data))
+    at = 0
+    while at < len(rows):
+        if found.is_full(rows[at][1], rows[at][0], place):
+            break
+        stop = _block(rows, at, log)
+        if stop == at:  # the log has it no more
+            found.status = GetStatus.MESSAGE_WAS_REMOVING
+            found.scanned_count += 1
+            at += 1
+            continue
+        block = yield _read(rows, at, stop, log)
+        if not _take(memoryview(block), rows[at:stop], found, place, test):
+            break
+        at = stop
+    return found.result(place)
+
+
+def _take(
+    block: memoryview, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
+) -> bool:
+    """Test the records of a block; False if the answer is full."""
+    start = rows[0][0]
+    for row in rows:
+        offset, size, _ = row
+        if found.is_full(size, offset, place):
+            return False
+        found.add(block[offset - start : offset - start + size], row, test)
+    return True
+
+
+def _block(rows: Sequence[QueueRow], start: int, log: LogView) -> int:
+    """Return where the neighbours end that one read gets; `start` itself if there is nothing."""
+    first, size, _ = rows[start]
+    if not _is_in(first, size, log):
+        return start
+    file_end = first - (first - log.first) % log.file_size + log.file_size
+    end, stop = first + size, start + 1
+    for offset, size, _ in rows[stop : start + BLOCK_COUNT_MAX]:
+        if not end <= offset < file_end or not _is_in(offset, size, log):
+            break
+        end = offset + size
+        if end - first > BLOCK_BYTES_MAX:
+            break
+        stop += 1
+    return stop
+
+
+def _is_in(offset: int, size: int, log: LogView) -> bool:
+    return 0 < size < FILLER_SIZE and log.first <= offset <= log.end - size
+
+
+def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> Read:
+    first = rows[start][0]
+    end = rows[stop - 1][0] + rows[stop - 1][1]
+    index, position = divmod(first - log.first, log.file_size)
+    return Read(log.files[index], position, end - first)
