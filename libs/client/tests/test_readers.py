@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.background import Background
+from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.offsets import Positions
 from cometmq.client.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.puller import Pulled, PullStatus
@@ -95,6 +96,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
         offsets,
         callbacks=OwnershipCallbacks(),
         locks=None,
+        namespace=NO_NAMESPACE,
         background=background,
         log=NO_LOG,
     )

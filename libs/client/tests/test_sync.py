@@ -79,7 +79,7 @@ def test_iteration_commits_what_was_taken(served: MemoryCluster) -> None:
 
 def test_admin_calls_wait_for_their_result(served: MemoryCluster) -> None:
     with AdminClient(served.namesrv) as admin:
-        assert admin.call(lambda a: a.topics()) == ["T", "TBW102"]
+        assert {"T", "TBW102"} <= set(admin.call(lambda a: a.topics()))
         assert list(admin.call(lambda a: a.masters())) == ["broker-a"]
 
 

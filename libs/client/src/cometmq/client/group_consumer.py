@@ -5,20 +5,26 @@ from abc import abstractmethod
 from contextlib import AsyncExitStack
 from typing import Any, Final, Generic, TypeVar
 
+from cometmq.client.client_admin import ClientAdmin
+from cometmq.client.consume_watch import ConsumeWatch
 from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.instance import ClientInstance
 from cometmq.client.member import GroupMember, MemberParts
 from cometmq.client.message import RETRY_PREFIX, check_group
+from cometmq.client.namespace import namespace_of
 from cometmq.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, local_offsets_path
 from cometmq.client.ownership import OwnershipCallbacks, QueuesCallback
 from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
 from cometmq.client.state import Client, ClientState
+from cometmq.client.trace.start import consumer_trace
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 
 DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
+NEVER_MS: Final = 1 << 62
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 MemberT = TypeVar("MemberT", bound=GroupMember[Any])
@@ -49,6 +55,10 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
             )
         self.group = group
         self.options = checked(options, namesrv)
+        self._namespace = namespace_of(self.options)
+        self._full_group = self._namespace.wrap(group)
+        check_group(self._full_group)
+        self._hooks: list[ConsumeHook] = []
         self._strategy = strategy or AllocateAveragely()
         self._offsets = offsets
         self._log = log
@@ -77,9 +87,14 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._callbacks.revoked = callback
         return callback
 
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have a hook see every list of messages that is consumed."""
+        self._check_unstarted()
+        self._hooks.append(hook)
+
     def _check_unstarted(self) -> None:
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError("callbacks are registered before the start")
+            raise ClientStateError("callbacks and hooks are registered before the start")
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -92,27 +107,49 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
             self.options, suffix=suffix, is_named=is_broadcasting, log=self._log
         )
         stack.push_async_callback(instance.release)
+        watch = await self._make_watch(instance, stack)
         member = self._make_member(
             MemberParts(
                 instance=instance,
-                group=self.group,
+                group=self._full_group,
                 options=self.options,
                 subscriptions=self._subscriptions,
                 offsets=self._offsets or self._default_offsets(instance),
                 strategy=self._strategy,
                 callbacks=self._callbacks,
+                watch=watch,
             )
         )
-        instance.register_consumer(self.group, member)
-        stack.push_async_callback(instance.unregister, consumer_group=self.group)
+        instance.register_consumer(self._full_group, member)
+        stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
         await instance.routes.meet_brokers(self._subscriptions.keys())
         return instance, member
+
+    async def _make_watch(
+        self, instance: ClientInstance, stack: AsyncExitStack
+    ) -> ConsumeWatch | None:
+        """Return what watches consumption; None if nobody wants to know."""
+        hooks, options = self._hooks, self.options
+        if options.trace:
+            hooks = [*hooks, await consumer_trace(instance, self.group, options, stack)]
+        if not hooks and not options.trace_context:
+            return None
+        return ConsumeWatch(
+            self.group,
+            ConsumeHooks(hooks, self._log),
+            timeout_ms=self._consume_timeout_ms(),
+            continues_traces=options.trace_context,
+        )
+
+    def _consume_timeout_ms(self) -> int:
+        """Return how long consuming may take before it counts as late."""
+        return NEVER_MS
 
     def _default_offsets(self, instance: ClientInstance) -> OffsetStore:
         options = self.options
         if options.message_model is MessageModel.CLUSTERING:
-            return RemoteOffsets(instance, self.group)
-        path = local_offsets_path(options.offsets_dir, instance.client_id, self.group)
+            return RemoteOffsets(instance, self._full_group)
+        path = local_offsets_path(options.offsets_dir, instance.client_id, self._full_group)
         return LocalOffsets(path, log=self._log)
 
     @abstractmethod
@@ -123,6 +160,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     async def unsubscribe(self, topic: str) -> None:
         """Want no more messages of a topic."""
+        topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
             await self._member.unsubscribed(topic)
             self._changed()
@@ -139,5 +177,20 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """The queues that this member has at the moment, without those of the retry topic."""
         if self._member is None:
             return []
-        retry = RETRY_PREFIX + self.group
-        return sorted(queue for queue in self._member.queues if queue.topic != retry)
+        retry = RETRY_PREFIX + self._full_group
+        return sorted(
+            self._namespace.unwrap_queue(queue)
+            for queue in self._member.queues
+            if queue.topic != retry
+        )
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        instance = self._running()
+        route = await instance.routes.find(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
+
+    @property
+    def admin(self) -> ClientAdmin:
+        """Administration in this consumer's connections: topics, offsets, messages by id."""
+        return ClientAdmin(self._running(), self.options, self._log)

@@ -2,11 +2,12 @@
 """What applications write: the listener of a push consumer, and what it may answer."""
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -110,13 +111,29 @@ class ListenerError(Exception):
     """A listener returned something that is no result."""
 
 
+class Watch(Protocol):
+    """What sees each call of a listener."""
+
+    async def around(
+        self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
+    ) -> R:
+        """Call the listener and return its result."""
+
+
 class ListenerCaller(Generic[R]):
     """Calls a listener: a coroutine function on the loop, a plain function on a bounded pool."""
 
     def __init__(
-        self, listener: Listener | OrderlyListener, success: R, *, thread_count: int, log: Log
+        self,
+        listener: Listener | OrderlyListener,
+        success: R,
+        *,
+        thread_count: int,
+        log: Log,
+        watch: Watch | None = None,
     ) -> None:
         """Make the threads only if they are needed; `success` is what None stands for."""
+        self._watch = watch
         self._listener = listener
         self._success = success
         self._log = log
@@ -130,7 +147,8 @@ class ListenerCaller(Generic[R]):
             result: Any = await cast("Awaitable[Any]", self._listener(messages))
         else:
             loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._pool, self._listener, messages)
+            context = contextvars.copy_context()
+            result = await loop.run_in_executor(self._pool, context.run, self._listener, messages)
         if result is None:
             return self._success
         kind = type(self._success)
@@ -143,6 +161,8 @@ class ListenerCaller(Generic[R]):
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
         """Return what the listener says, or `failure` if it raises, which is logged."""
         try:
+            if self._watch is not None:
+                return await self._watch.around(self.call, messages)
             return await self.call(messages)
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -50,6 +50,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         )
         self._assigned: list[MessageQueue] | None = None
         self._is_committing = True
+        self._is_finishing = False
 
     # -- what to read -------------------------------------------------------------------------
 
@@ -57,6 +58,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
     ) -> None:
         """Want the messages of a topic that have one of the tags `A || B`; also while running."""
+        topic = self._namespace.wrap(topic)
         check_topic(topic)
         if self._assigned is not None:
             raise ClientStateError("Subscribe and assign are mutually exclusive.")
@@ -70,7 +72,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             raise ClientStateError("Subscribe and assign are mutually exclusive.")
         if self.state is not ClientState.CREATE_JUST:
             raise ClientStateError("queues are assigned before the start")
-        self._assigned = list(queues)
+        self._assigned = [self._namespace.wrap_queue(queue) for queue in queues]
         for queue in self._assigned:
             wanted = subscription(queue.topic, expression, version_ms=wall_ms())
             self._subscriptions[queue.topic] = wanted
@@ -120,55 +122,70 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return messages[0] if messages else None
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Yield messages until the consumer is closed; each counts as consumed at the next."""
-        while self.state is ClientState.RUNNING:
+        """Yield messages until the end is asked for; each counts as consumed at the next."""
+        while self._may_go_on():
             message = await self.next_message()
             if message is not None:
                 yield message
 
-    async def commit(self) -> None:
-        """Store that everything returned so far is consumed, and return when it is stored."""
-        await self._polled().commit()
+    async def batches(self) -> AsyncIterator[list[MessageExt]]:
+        """Yield lists as `poll` returns them; each counts as consumed at the next."""
+        while self._may_go_on():
+            messages = await self.poll()
+            if messages:
+                yield messages
+
+    def finish(self) -> None:
+        """Have iterators end when the message or list in work is done: it is still committed."""
+        self._is_finishing = True
+        self._polled().interrupt()
+
+    def _may_go_on(self) -> bool:
+        return self.state is ClientState.RUNNING and not self._is_finishing
+
+    async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Store that everything returned so far is consumed, and return when it is stored.
+
+        With `queues`, only the offsets of these are stored now.
+        """
+        wanted = None if queues is None else [self._namespace.wrap_queue(q) for q in queues]
+        await self._polled().commit(wanted)
 
     # -- queues and positions -----------------------------------------------------------------
-
-    async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read."""
-        instance = self._running()
-        return sorted((await instance.routes.find(topic)).subscribe_queues)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull no more from these queues for now; what is pulled is still returned."""
         for queue in queues:
-            self._polled().reader(queue).is_paused = True
+            self._polled().reader(self._namespace.wrap_queue(queue)).is_paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Pull from these queues again."""
         for queue in queues:
-            reader = self._polled().reader(queue)
+            reader = self._polled().reader(self._namespace.wrap_queue(queue))
             reader.is_paused = False
             reader.progressed()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset of an own queue; InvalidArgument if it is outside the queue."""
-        await self._polled().seek(queue, offset)
+        await self._polled().seek(self._namespace.wrap_queue(queue), offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the oldest message."""
-        member = self._polled()
+        member, queue = self._polled(), self._namespace.wrap_queue(queue)
         await member.seek(queue, (await member.bounds(queue))[0])
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue behind the newest message."""
-        member = self._polled()
+        member, queue = self._polled(), self._namespace.wrap_queue(queue)
         await member.seek(queue, (await member.bounds(queue))[1])
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the stored offset of the group; None if there is none."""
-        return await self._polled().stored_offset(queue)
+        return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a moment."""
+        queue = self._namespace.wrap_queue(queue)
         return await self._polled().offset_at(queue, timestamp_ms)
 
     def _polled(self) -> PullGroup:

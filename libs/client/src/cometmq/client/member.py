@@ -14,6 +14,7 @@ import msgspec
 from cometmq.client.assignment import Assigner
 from cometmq.client.background import Background
 from cometmq.client.clock import wall_ms
+from cometmq.client.consume_watch import ConsumeWatch
 from cometmq.client.first_offsets import QueueOffsets, first_offset
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import MessageExt
@@ -54,6 +55,7 @@ class MemberParts(msgspec.Struct, Generic[OptionsT]):
     offsets: OffsetStore
     strategy: AllocateStrategy
     callbacks: OwnershipCallbacks
+    watch: ConsumeWatch | None = None
 
 
 class GroupMember(ABC, Generic[OptionsT]):
@@ -69,6 +71,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._offsets = parts.offsets
         self._options = parts.options
         self._strategy = parts.strategy
+        self._watch = parts.watch
         self._log = parts.instance.log
         self._begin_ms = wall_ms()
         self._background = Background(self._log)
@@ -79,6 +82,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             parts.offsets,
             callbacks=parts.callbacks,
             locks=self._locks,
+            namespace=parts.instance.namespace,
             background=self._background,
             log=self._log,
         )
@@ -91,7 +95,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             parts.strategy,
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
-            take=self._readers.take,
+            take=self._take,
             is_shared=not self.is_broadcasting,
         )
 
@@ -125,7 +129,11 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     async def unsubscribed(self, topic: str) -> None:
         """Give the queues of a topic up."""
-        await self._readers.take(topic, [])
+        await self._take(topic, [])
+
+    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Own exactly these queues of a topic; False if some could not be taken yet."""
+        return await self._readers.take(topic, queues)
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -147,6 +155,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             group_name=self._group,
             message_model=self._options.message_model,
             subscription_data_set=[self._subscriptions[topic] for topic in self.topics],
+            unit_mode=self._options.unit_mode,
         )
 
     def wake(self) -> None:

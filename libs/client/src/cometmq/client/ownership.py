@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.client.background import Background, described
 from cometmq.client.listener import is_coroutine_function
-from cometmq.client.message import RETRY_PREFIX
+from cometmq.client.namespace import RETRY_PREFIX, Namespace
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.queue_locks import QueueLocks
@@ -45,6 +45,7 @@ class Ownership:
         *,
         callbacks: OwnershipCallbacks,
         locks: QueueLocks | None,
+        namespace: Namespace,
         background: Background,
         log: Log,
     ) -> None:
@@ -52,6 +53,7 @@ class Ownership:
         self._offsets = offsets
         self._callbacks = callbacks
         self._locks = locks
+        self._namespace = namespace
         self._background = background
         self._log = log
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -69,6 +71,10 @@ class Ownership:
     async def taken(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the application."""
         await self._tell(self._callbacks.assigned, queues)
+
+    async def told_revoked(self, queues: Iterable[MessageQueue]) -> None:
+        """Tell the application that queues are ours no longer."""
+        await self._tell(self._callbacks.revoked, queues)
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
         """Let queues go; `is_lost` means that somebody else has them already.
@@ -98,7 +104,7 @@ class Ownership:
             await asyncio.wait(set(self._leaving.values()))
         queues = [one.queue for one in held]
         await self.commit(queues)
-        await self._tell(self._callbacks.revoked, queues)
+        await self.told_revoked(queues)
         if self._locks is not None:
             await self._locks.release([*queues, *self._leaving])
 
@@ -116,7 +122,7 @@ class Ownership:
             self._disown(held)
             if not is_lost:
                 await self.commit(queues)
-            await self._tell(self._callbacks.revoked, queues)
+            await self.told_revoked(queues)
             await self.disclaim(queues)
         finally:
             self._forget(queues)
@@ -134,7 +140,11 @@ class Ownership:
             self._log.warning("queues.undrained", count=len(list(held)))
 
     async def _tell(self, callback: QueuesCallback | None, queues: Iterable[MessageQueue]) -> None:
-        visible = sorted(queue for queue in queues if not queue.topic.startswith(RETRY_PREFIX))
+        visible = sorted(
+            self._namespace.unwrap_queue(queue)
+            for queue in queues
+            if not queue.topic.startswith(RETRY_PREFIX)
+        )
         if callback is None or not visible:
             return
         try:

@@ -11,7 +11,7 @@ import msgspec
 from cometmq.client.background import described
 from cometmq.client.client_admin import ClientAdmin
 from cometmq.client.clock import monotonic_ms
-from cometmq.client.errors import InvalidArgument, NoReply, SendFailed
+from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
 from cometmq.client.instance import ClientInstance
@@ -22,7 +22,7 @@ from cometmq.client.queue_selection import QueueSelector, by_hash
 from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ProducerOptions, checked
-from cometmq.client.state import Client
+from cometmq.client.state import Client, ClientState
 from cometmq.client.trace.start import producer_trace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, TransportError
@@ -54,14 +54,9 @@ class Producer(Client):
         namesrv: str = "",
         *,
         options: ProducerOptions | None = None,
-        hooks: Sequence[SendHook] = (),
-        forbidden: Sequence[ForbiddenHook] = (),
         log: Log = NO_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name.
-
-        `hooks` see every attempt to send, `forbidden` may refuse one.
-        """
+        """Prepare; `namesrv` stands for the option of that name."""
         super().__init__()
         check_group(group)
         if group == DEFAULT_GROUP:
@@ -73,10 +68,25 @@ class Producer(Client):
         self._namespace = namespace_of(self.options)
         self._full_group = self._namespace.wrap(group)
         check_group(self._full_group)
-        self._hooks = (tuple(hooks), tuple(forbidden))
+        self._hooks: list[SendHook] = []
+        self._forbidden_hooks: list[ForbiddenHook] = []
         self._log = log
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have a hook see every attempt to send."""
+        self._check_unstarted()
+        self._hooks.append(hook)
+
+    def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
+        """Have a hook decide whether a message may be sent."""
+        self._check_unstarted()
+        self._forbidden_hooks.append(hook)
+
+    def _check_unstarted(self) -> None:
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError("hooks are registered before the start")
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -86,16 +96,16 @@ class Producer(Client):
         stack.push_async_callback(instance.release)
         instance.register_producer(self._full_group)
         stack.push_async_callback(instance.unregister, producer_group=self._full_group)
-        hooks, forbidden = self._hooks
+        hooks = self._hooks
         if self.options.trace:
-            hooks = (*hooks, await producer_trace(instance, self.group, self.options, stack))
+            hooks = [*hooks, await producer_trace(instance, self.group, self.options, stack)]
         stack.push_async_callback(self._drain)
         self._sender = MessageSender(
             instance,
             self._full_group,
             self.options,
             ids=unique_ids(self.options),
-            hooks=SendHooks(hooks, forbidden, self._log),
+            hooks=SendHooks(hooks, self._forbidden_hooks, self._log),
         )
         await self._announce(instance)
         self._log.info("producer.started", group=self.group, client_id=instance.client_id)

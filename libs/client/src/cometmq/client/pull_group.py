@@ -39,6 +39,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._waiting_count = 0
         self._arrived = Signal()
+        self._is_interrupted = False
         self._returned: list[tuple[ProcessQueue, list[MessageExt]]] = []
         self._committed_ms = monotonic_ms()
 
@@ -72,9 +73,11 @@ class PullGroup(GroupMember[LitePullOptions]):
             found = self._next(count_max)
             if found is not None:
                 self._returned.append(found)
+                if self._watch is not None:
+                    self._watch.polled(found[1])
                 return found[1]
             left_ms = deadline_ms - monotonic_ms()
-            if left_ms <= 0 or not await self._arrived.wait(left_ms):
+            if self._is_interrupted or left_ms <= 0 or not await self._arrived.wait(left_ms):
                 return []
 
     async def advance(self) -> None:
@@ -86,11 +89,17 @@ class PullGroup(GroupMember[LitePullOptions]):
         ):
             await self._persist()
 
-    async def commit(self) -> None:
+    async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Store that everything returned so far is consumed, and return when it is stored."""
         self._settle()
-        self._committed_ms = monotonic_ms()
-        await self._readers.commit()
+        if queues is None:
+            self._committed_ms = monotonic_ms()
+        await self._offsets.commit(self.queues if queues is None else queues)
+
+    def interrupt(self) -> None:
+        """Have a poll that waits return."""
+        self._is_interrupted = True
+        self._arrived.set()
 
     async def _persist(self) -> None:
         self._committed_ms = monotonic_ms()

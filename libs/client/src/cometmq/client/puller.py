@@ -82,14 +82,24 @@ class Puller:
         subscription: SubscriptionData,
         *,
         commit_offset: int | None,
+        count_max: int | None = None,
     ) -> Pulled:
-        """Read a queue from an offset on; the broker holds the request while nothing is there."""
+        """Read a queue from an offset on.
+
+        The broker holds the request while nothing is there, as long as the style says.
+        """
         instance, style = self._instance, self._style
         broker_id, address = instance.routes.any_of(
             queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
         )
         may_commit = commit_offset is not None and broker_id == MASTER_ID
-        header = self._header(queue, offset, subscription, commit_offset if may_commit else None)
+        header = self._header(
+            queue,
+            offset,
+            subscription,
+            commit_offset=commit_offset if may_commit else None,
+            count_max=style.count_max if count_max is None else count_max,
+        )
         try:
             response = await instance.remoting.invoke(
                 address,
@@ -122,10 +132,12 @@ class Puller:
         queue: MessageQueue,
         offset: int,
         subscription: SubscriptionData,
+        *,
         commit_offset: int | None,
+        count_max: int,
     ) -> PullMessage:
         style = self._style
-        flags = PullSysFlag.SUSPEND
+        flags = PullSysFlag.SUSPEND if style.suspend_ms else PullSysFlag(0)
         if commit_offset is not None:
             flags |= PullSysFlag.COMMIT_OFFSET
         if style.has_subscription:
@@ -137,7 +149,7 @@ class Puller:
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
-            max_msg_nums=style.count_max,
+            max_msg_nums=count_max,
             sys_flag=int(flags),
             commit_offset=commit_offset or 0,
             suspend_timeout_millis=style.suspend_ms,
@@ -159,12 +171,12 @@ class Puller:
             _MIN_OFFSET: str(pulled.min_offset),
             _MAX_OFFSET: str(pulled.max_offset),
         }
-        messages = pulled.messages
+        messages, namespace = pulled.messages, self._instance.namespace
         for record in records:
             if tags and record.tags not in tags:
                 continue
             try:
-                message = received(record, queue.broker_name)
+                message = received(record, queue.broker_name, namespace)
             except CorruptRecord as error:
                 self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                     "message.unreadable",
@@ -173,7 +185,7 @@ class Puller:
                     queue_offset=record.queue_offset,
                     error=described(error),
                 )
-                pulled.unreadable.append(unreadable(record, queue.broker_name))
+                pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
                 continue
             record.properties.update(bounds)
             messages.append(message)

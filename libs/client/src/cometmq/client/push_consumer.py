@@ -65,7 +65,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         )
         self._listener = listener
         if self.options.message_model is MessageModel.CLUSTERING:
-            retry = RETRY_PREFIX + group
+            retry = RETRY_PREFIX + self._full_group
             self._subscriptions[retry] = subscription(retry, version_ms=wall_ms())
 
     # -- subscriptions ------------------------------------------------------------------------
@@ -77,6 +77,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
         All members of a group must subscribe to the same, or messages are lost.
         """
+        topic = self._namespace.wrap(topic)
         check_topic(topic)
         known = self._subscriptions.get(topic)
         version_ms = max(wall_ms(), known.sub_version + 1 if known is not None else 0)
@@ -98,6 +99,9 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
 
+    def _consume_timeout_ms(self) -> int:
+        return self.options.consume_timeout_ms
+
     def _make_member(self, parts: MemberParts[PushOptions]) -> PushGroup:
         return PushGroup(parts, self._listener)
 
@@ -113,7 +117,10 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
             _, address = instance.routes.any_of(broker_name)
             body = encode_json(
                 ClientConfigCheck(
-                    client_id=instance.client_id, group=self.group, subscription_data=wanted
+                    client_id=instance.client_id,
+                    group=self._full_group,
+                    namespace=self._namespace.name or None,
+                    subscription_data=wanted,
                 )
             )
             response = await instance.remoting.invoke(

@@ -26,7 +26,7 @@ from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.readers import Limits
 from cometmq.client.send_back import SendBack
 from cometmq.client.sender import MessageSender
-from cometmq.client.settings import ClientOptions, ProducerOptions, PushOptions
+from cometmq.client.settings import PushOptions, producer_options
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.log import Log
@@ -99,7 +99,7 @@ class PushGroup(GroupMember[PushOptions]):
     def _send_back(self) -> SendBack:
         options = self._options
         sender = MessageSender(
-            self._instance, INNER_PRODUCER, _producer_options(options), ids=unique_ids(options)
+            self._instance, INNER_PRODUCER, producer_options(options), ids=unique_ids(options)
         )
         return SendBack(
             self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times
@@ -108,7 +108,11 @@ class PushGroup(GroupMember[PushOptions]):
     def _deliver_concurrently(self, listener: Listener | OrderlyListener) -> None:
         options = self._options
         self._caller = caller = ListenerCaller(
-            listener, ConsumeResult.SUCCESS, thread_count=options.concurrency, log=self._log
+            listener,
+            ConsumeResult.SUCCESS,
+            thread_count=options.concurrency,
+            log=self._log,
+            watch=self._watch,
         )
         self._delivery = Delivery(
             caller,
@@ -122,7 +126,11 @@ class PushGroup(GroupMember[PushOptions]):
     def _deliver_in_order(self, listener: Listener | OrderlyListener) -> None:
         options = self._options
         self._caller = caller = ListenerCaller(
-            listener, OrderlyResult.SUCCESS, thread_count=options.concurrency, log=self._log
+            listener,
+            OrderlyResult.SUCCESS,
+            thread_count=options.concurrency,
+            log=self._log,
+            watch=self._watch,
         )
         times_max = options.max_reconsume_times
         self._delivery = OrderlyDelivery(
@@ -198,7 +206,7 @@ class PushGroup(GroupMember[PushOptions]):
     ) -> ConsumeMessageDirectlyResult:
         """Give one message to the listener now, and say what it did with it."""
         begin_ms = monotonic_ms()
-        message = received(record, broker_name)
+        message = received(record, broker_name, self._instance.namespace)
         answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
         try:
             result = await self._caller.call([message])
@@ -258,9 +266,3 @@ class PushGroup(GroupMember[PushOptions]):
             await self._background.sleep(min(timeout_ms, _CLEAN_INTERVAL_MAX_MS))
             for process_queue in self._readers.process_queues:
                 await self._delivery.give_back_late(process_queue, timeout_ms=timeout_ms)
-
-
-def _producer_options(options: PushOptions) -> ProducerOptions:
-    """Return options for sending in the name of a consumer, with what both have in common."""
-    names = ClientOptions.__struct_fields__
-    return ProducerOptions(**{name: getattr(options, name) for name in names})

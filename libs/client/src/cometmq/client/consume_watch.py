@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens around each call of a listener: hooks, message trace, the trace of the message."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from typing import TypeVar
+
+from cometmq.client import trace_context
+from cometmq.client.clock import wall_ms
+from cometmq.client.hooks import ConsumeContext, ConsumeHooks, ConsumeOutcome
+from cometmq.client.listener import ConsumeResult, OrderlyAction, OrderlyResult
+from cometmq.client.message import MessageExt
+
+R = TypeVar("R", bound=ConsumeResult | OrderlyResult)
+
+
+class ConsumeWatch:
+    """Watches the calls of one consumer's listener."""
+
+    def __init__(
+        self, group: str, hooks: ConsumeHooks, *, timeout_ms: int, continues_traces: bool
+    ) -> None:
+        """Tell `hooks`; a call that takes `timeout_ms` has timed out, whatever it returns."""
+        self._group = group
+        self._hooks = hooks
+        self._timeout_ms = timeout_ms
+        self._continues_traces = continues_traces
+
+    async def around(
+        self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
+    ) -> R:
+        """Call the listener and return its result."""
+        context = ConsumeContext(self._group, messages, wall_ms(), outcome=None)
+        self._hooks.before(context)
+        context.outcome = ConsumeOutcome.EXCEPTION
+        try:
+            with trace_context.consuming(messages) if self._continues_traces else nullcontext():
+                result = await call(messages)
+            context.is_success = _is_success(result, len(messages))
+            context.outcome = self._outcome(context)
+        finally:
+            context.end_ms = wall_ms()
+            self._hooks.after(context)
+        return result
+
+    def polled(self, messages: Sequence[MessageExt]) -> None:
+        """Tell that messages were handed over, which for who polls is all there is to see."""
+        if not messages:
+            return
+        context = ConsumeContext(self._group, messages, wall_ms())
+        self._hooks.before(context)
+        context.end_ms = wall_ms()
+        context.outcome = ConsumeOutcome.SUCCESS
+        context.is_success = True
+        self._hooks.after(context)
+
+    def _outcome(self, context: ConsumeContext) -> ConsumeOutcome:
+        if wall_ms() - context.begin_ms >= self._timeout_ms:
+            return ConsumeOutcome.TIME_OUT
+        return ConsumeOutcome.SUCCESS if context.is_success else ConsumeOutcome.FAILED
+
+
+def _is_success(result: ConsumeResult | OrderlyResult, count: int) -> bool:
+    if isinstance(result, OrderlyResult):
+        return result.action in {OrderlyAction.COMMIT, OrderlyAction.HOLD}
+    return result.consumed_count is None or result.consumed_count >= count

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.client import Message, Producer, ProducerOptions
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.namespace import Namespace, is_system, namespace_of, without_namespace
+from cometmq.client.settings import ClientOptions
+from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+
+NS = Namespace("MQ_INST_1_2")
+OPTIONS = ProducerOptions(namespace="ns")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("T", "MQ_INST_1_2%T"),
+        ("%RETRY%g", "%RETRY%MQ_INST_1_2%g"),
+        ("%DLQ%g", "%DLQ%MQ_INST_1_2%g"),
+        ("T%x", "MQ_INST_1_2%T%x"),
+    ],
+)
+def test_a_name_gets_its_namespace_once_and_loses_it_again(short: str, full: str) -> None:
+    assert NS.wrap(short) == NS.wrap(full) == full
+    assert NS.unwrap(full) == NS.unwrap(short) == short
+
+
+@pytest.mark.parametrize(
+    "name", ["TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_X", "CID_RMQ_SYS_TRANS", "BenchmarkTest"]
+)
+def test_names_of_rocketmq_belong_to_nobody(name: str) -> None:
+    assert is_system(name)
+    assert NS.wrap(name) == NS.unwrap(name) == without_namespace(name) == name
+
+
+def test_names_of_other_namespaces_stay() -> None:
+    assert NS.unwrap("other%T") == "other%T"
+    assert NS.wrap("other%T") == "MQ_INST_1_2%other%T"
+    assert without_namespace("other%T") == "T"
+    assert without_namespace("%RETRY%other%g") == "%RETRY%g"
+    assert without_namespace("T") == "T"
+    assert without_namespace("%RETRY%g") == "%RETRY%g"
+
+
+def test_without_a_namespace_nothing_changes() -> None:
+    queue = MessageQueue("T", "b", 1)
+    assert Namespace().wrap("T") == Namespace().unwrap("T") == "T"
+    assert Namespace().wrap_queue(queue) is Namespace().unwrap_queue(queue) is queue
+    assert NS.unwrap_queue(NS.wrap_queue(queue)) == queue
+
+
+@pytest.mark.parametrize(
+    ("namesrv", "name"),
+    [
+        ("http://MQ_INST_123_abc.host.example:9876", "MQ_INST_123_abc"),
+        ("MQ_INST_123_abc.host.example:9876", "MQ_INST_123_abc"),
+        ("https://MQ_INST_1_2.host:80", "MQ_INST_1_2"),
+        ("MQ_INST_1.host:9876", ""),
+        ("127.0.0.1:9876", ""),
+        ("host:9876;MQ_INST_1_2.host:9876", ""),
+    ],
+)
+def test_an_address_may_name_the_namespace(namesrv: str, name: str) -> None:
+    assert namespace_of(ClientOptions(namesrv=namesrv)).name == name
+    assert namespace_of(ClientOptions(namesrv=namesrv, namespace="own")).name == "own"
+
+
+def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "http://MQ_INST_1_2.host:9876")
+    assert namespace_of(ClientOptions()).name == "MQ_INST_1_2"
+
+
+async def test_a_producer_lives_in_its_namespace(cluster: MemoryCluster) -> None:
+    cluster.create_topic("ns%T", queue_count=2)
+    async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
+        queues = await producer.queues("T")
+        seen: list[MessageQueue] = []
+
+        def selector(choice: object, _message: object, _argument: object) -> MessageQueue:
+            seen.extend(choice)  # type: ignore[call-overload]
+            return seen[-1]
+
+        results = [
+            await producer.send(Message("T", b"1")),
+            await producer.send(Message("T", b"2"), queue=queues[0]),
+            await producer.send_ordered(Message("T", b"3"), 0, selector=selector),
+            await producer.send_batch([Message("T", b"4"), Message("T", b"5")]),
+        ]
+        await producer.send_oneway(Message("T", b"6"), queue=queues[1])
+        assert cluster.broker.producers.keys() == {"ns%pg"}
+        admin = producer.admin
+        assert await admin.queues("T") == sorted(queues)
+        assert await admin.max_offset(queues[0]) >= 1
+        found = await admin.view_message(results[0].offset_message_id, "T")
+    assert {result.queue.topic for result in results} == {"T"}
+    assert {queue.topic for queue in [*queues, *seen]} == {"T"}
+    assert (found.topic, found.queue.topic, found.body) == ("T", "T", b"1")
+    stored = cluster.messages("ns%T")
+    assert sorted(message.body for message in stored) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert {message.properties["INSTANCE_ID"] for message in stored} == {"ns"}
+    assert not cluster.messages("T")
+
+
+async def test_a_queue_of_another_topic_is_refused(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match="topic not equal"):
+            await producer.send(Message("T", b"x"), queue=MessageQueue("U", "broker-a", 0))
+    assert not cluster.broker.requests[RequestCode.SEND_MESSAGE_V2]
+
+
+async def test_a_name_that_is_too_long_with_its_namespace_is_refused(
+    cluster: MemoryCluster,
+) -> None:
+    async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
+        with pytest.raises(InvalidArgument, match="longer than 127"):
+            await producer.send(Message("t" * 126, b"x"))
