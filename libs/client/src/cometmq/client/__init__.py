@@ -27,6 +27,7 @@ from cometmq.client.settings import (
 )
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.signature import SessionCredentials
 
 __all__ = [
     "AdminClient",
@@ -57,5 +58,6 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "SessionCredentials",
     "by_hash",
 ]

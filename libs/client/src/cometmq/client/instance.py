@@ -36,6 +36,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
 from cometmq.remoting.errors import CometError, RequestTimeout
 from cometmq.remoting.log import Log
+from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
@@ -73,6 +74,7 @@ class ClientInstance:
             handlers=CALLBACKS,
             context=self,
             log=log,
+            before=() if options.credentials is None else (signing(options.credentials),),
             on_close=self._on_close,
         )
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)

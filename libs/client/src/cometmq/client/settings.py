@@ -10,6 +10,7 @@ from msgspec import Meta
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import CompressionType
+from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
 
@@ -117,6 +118,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     serialization: Annotated[
         Serialization, Meta(description="Encoding of headers; brokers answer in the same.")
     ] = Serialization.JSON
+    credentials: Annotated[
+        SessionCredentials | None,
+        Meta(description="Signs every request, for brokers with access control."),
+    ] = None
     tls: Annotated[
         TlsSettings, Meta(description="TLS of all connections; `enable` switches it on.")
     ] = TlsSettings()

@@ -28,7 +28,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record
-from cometmq.remoting.transport.dispatch import Handler
+from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -66,6 +66,8 @@ class MemoryBroker:
         """The client that holds each queue, by group and queue."""
         self.dead: list[MessageExt] = []
         """Messages that went to a dead-letter topic."""
+        self.before: tuple[Before[Any], ...] = ()
+        """Hooks of its server from the next start on: for checks of every request."""
         self.may_create_topics = True
         self.send_codes: deque[ResponseCode] = deque()
         self._faults: dict[int, deque[CommandError | str]] = {}
@@ -83,7 +85,12 @@ class MemoryBroker:
             code: self._counted(int(code), handler) for code, handler in self._handlers.items()
         }
         self._server = Server(
-            handlers, self, ServerSettings(), clock_ms=wall_ms, on_close=self._forget
+            handlers,
+            self,
+            ServerSettings(),
+            clock_ms=wall_ms,
+            before=self.before,
+            on_close=self._forget,
         )
         self.port = await self._server.listen(LOOPBACK, self.port)
 
