@@ -8,8 +8,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # programs
     "program.failed": "The program ends with status 1: an error that nobody expected.",
     "program.killed": "A second signal ended the program before it had stopped in order.",
-    "settings.ineffective": "These settings ask for what is not built yet; clients that use it "
-    "are refused.",
+    "settings.ineffective": "These settings change nothing here, whatever their values: each with "
+    "the reason.",
     "settings.unknown": "These keys of the file mean nothing here; they are kept for tools.",
     "task.ended": "A background task that should run until the stop has ended.",
     "task.failed": "A background step failed; unless `fatal`, it runs again next time.",

@@ -47,15 +47,15 @@ def broker_page() -> str:
         "## Without effect",
         "",
         _summary(AcceptedSettings),
-        "They stand for threads, buffers and parts that do not exist here; a file with them is",
-        "no reason for a warning.",
+        "So it is with settings of the store that say *Accepted*. The event is",
+        "`settings.ineffective`.",
         "",
     ]
     default = BrokerSettings()
     lines += table(
-        ("setting", "value", "default"),
+        ("setting", "value", "default", "why"),
         (
-            (code(field.name), field.expected, _default(field, default))
+            (code(field.name), field.expected, _default(field, default), field.description)
             for field in _fields(BrokerSettings, AcceptedSettings)
         ),
     )

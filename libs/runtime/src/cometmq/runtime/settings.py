@@ -74,6 +74,19 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         """Whether a key is a setting, or stands in the file."""
         return name in self.unknown or name in fields_of(type(self.value))
 
+    def ineffective(self) -> dict[str, str]:
+        """Return the keys that ask for what is not there, each with the reason."""
+        given = (
+            field
+            for field in fields_of(type(self.value)).values()
+            if field.is_ineffective and self.origins[field.name] != DEFAULT
+        )
+        return {
+            field.name: field.description
+            for field in given
+            if field.read(self.value) != field.default
+        }
+
     def changed_since(self, old: "Loaded[S]") -> set[str]:
         """Return the keys, known or not, whose values differ from older settings."""
         before, after = (properties.parse(loaded.as_properties()) for loaded in (old, self))

@@ -4,8 +4,9 @@
 A settings type is a frozen `msgspec.Struct`; its groups are fields whose type is a struct again,
 and the external names of all groups together form one flat space, as in RocketMQ's files.
 Facts beyond the type stand in `Annotated[..., Meta(description=..., extra={...})]`; the keys of
-`extra` are `mutable` (may change at run time), `secret` (never shown) and `env` (a further
-environment variable that sets it).
+`extra` are `mutable` (may change at run time), `secret` (never shown), `env` (a further
+environment variable that sets it) and `ineffective` (known, but changes nothing: the description
+says why).
 """
 
 import enum
@@ -28,6 +29,7 @@ class SettingsField(NamedTuple):
     base: Any
     metas: tuple[msgspec.Meta, ...]
     is_required: bool
+    default: Any = None
 
     @property
     def description(self) -> str:
@@ -53,6 +55,11 @@ class SettingsField(NamedTuple):
     def is_secret(self) -> bool:
         """Return whether its value must not be shown."""
         return bool(self.fact("secret"))
+
+    @property
+    def is_ineffective(self) -> bool:
+        """Return whether it changes nothing, whatever its value."""
+        return bool(self.fact("ineffective"))
 
     @property
     def expected(self) -> str:
@@ -96,7 +103,9 @@ def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[
         if isinstance(base, type) and issubclass(base, msgspec.Struct):
             yield from _walk(base, here)
         else:
-            yield SettingsField(info.encode_name, here, info.type, base, metas, info.required)
+            yield SettingsField(
+                info.encode_name, here, info.type, base, metas, info.required, info.default
+            )
 
 
 def _strip(annotation: Any) -> tuple[Any, tuple[msgspec.Meta, ...]]:

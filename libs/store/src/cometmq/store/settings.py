@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 MUTABLE: Final = {"mutable": True}
+INEFFECTIVE: Final = {"ineffective": True}  # the description says why
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
@@ -65,7 +66,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Milliseconds, Meta(description="Longest time between two flushes, ms.", extra=MUTABLE)
     ] = 500
     flush_commit_log_timed: Annotated[
-        bool, Meta(description="Accepted for RocketMQ's files; flushes are always timed.")
+        bool,
+        Meta(
+            description="Accepted; flushes are always timed.",
+            extra=INEFFECTIVE,
+        ),
     ] = True
     flush_commit_log_least_pages: Annotated[
         int,
@@ -86,27 +91,43 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(description="Time between two checkpoints of queues and index, ms.", extra=MUTABLE),
     ] = 1_000
     flush_consume_queue_least_pages: Annotated[
-        int, Meta(ge=0, description="Accepted; a checkpoint flushes every dirty queue.")
+        int,
+        Meta(
+            ge=0, description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE
+        ),
     ] = 2
     flush_consume_queue_thorough_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; a checkpoint flushes every dirty queue.")
+        Milliseconds,
+        Meta(description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE),
     ] = 60_000
     clean_resource_interval: Annotated[
         int, Meta(ge=1, description="Time between two looks at expired files and disk usage, ms.")
     ] = 10_000
     delete_commit_log_files_interval: Annotated[
         Milliseconds,
-        Meta(description="Accepted; files are deleted on a thread, one after the other."),
+        Meta(
+            description="Accepted; files are deleted on a thread, one after the other.",
+            extra=INEFFECTIVE,
+        ),
     ] = 100
     delete_consume_queue_files_interval: Annotated[
         Milliseconds,
-        Meta(description="Accepted; files are deleted on a thread, one after the other."),
+        Meta(
+            description="Accepted; files are deleted on a thread, one after the other.",
+            extra=INEFFECTIVE,
+        ),
     ] = 100
     destroy_maped_file_interval_forcibly: Annotated[
-        Milliseconds, Meta(description="Accepted; a deleted file lives until its last reader.")
+        Milliseconds,
+        Meta(
+            description="Accepted; a deleted file lives until its last reader.", extra=INEFFECTIVE
+        ),
     ] = 120_000
     redelete_hanged_file_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; a deleted file lives until its last reader.")
+        Milliseconds,
+        Meta(
+            description="Accepted; a deleted file lives until its last reader.", extra=INEFFECTIVE
+        ),
     ] = 120_000
     delete_when: Annotated[
         str,
@@ -164,13 +185,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 40
     disk_fall_recorded: Annotated[
-        bool, Meta(description="Accepted; the lag of consumers is a metric anyway.")
+        bool,
+        Meta(description="Accepted; the lag of consumers is a metric anyway.", extra=INEFFECTIVE),
     ] = True
     message_index_enable: Annotated[
         bool, Meta(description="Whether messages are indexed by key.")
     ] = True
     message_index_safe: Annotated[
-        bool, Meta(description="Accepted; the index is always recovered completely.")
+        bool,
+        Meta(description="Accepted; the index is always recovered completely.", extra=INEFFECTIVE),
     ] = False
     max_hash_slot_num: Annotated[int, Meta(ge=1, description="Hash slots of one index file.")] = (
         5_000_000
@@ -193,48 +216,57 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_delay_offset_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; they are saved once the copies are on the disk.", extra=MUTABLE
+            description="Accepted; they are saved once the copies are on the disk.",
+            extra=MUTABLE | INEFFECTIVE,
         ),
     ] = 10_000
     os_page_cache_busy_time_out_mills: Annotated[
-        Milliseconds, Meta(description="Accepted; a slow write is no reason to refuse others.")
+        Milliseconds,
+        Meta(
+            description="Accepted; a slow write is no reason to refuse others.", extra=INEFFECTIVE
+        ),
     ] = 1_000
     offset_check_in_slave: Annotated[
         bool, Meta(description="Accepted; replication is not served yet.")
     ] = False
-    duplication_enable: Annotated[bool, Meta(description="Accepted for RocketMQ's files.")] = False
-    warm_maped_file_enable: Annotated[bool, Meta(description="Accepted; files are not mapped.")] = (
-        False
-    )
+    duplication_enable: Annotated[
+        bool, Meta(description="Accepted; queues always follow the log.", extra=INEFFECTIVE)
+    ] = False
+    warm_maped_file_enable: Annotated[
+        bool, Meta(description="Accepted; files are not mapped.", extra=INEFFECTIVE)
+    ] = False
     transient_store_pool_enable: Annotated[
-        bool, Meta(description="Accepted; there is no off-heap pool.")
+        bool, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = False
     transient_store_pool_size: Annotated[
-        int, Meta(ge=0, description="Accepted; there is no off-heap pool.")
+        int, Meta(ge=0, description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = 5
     fast_fail_if_no_buffer_in_store_pool: Annotated[
-        bool, Meta(description="Accepted; there is no off-heap pool.")
+        bool, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = False
     use_reentrant_lock_when_put_message: Annotated[
-        bool, Meta(description="Accepted; one thread writes, without a lock.")
+        bool, Meta(description="Accepted; one thread writes, without a lock.", extra=INEFFECTIVE)
     ] = True
     commit_interval_commit_log: Annotated[
-        Milliseconds, Meta(description="Accepted; there is no off-heap pool.")
+        Milliseconds, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = 200
     commit_commit_log_least_pages: Annotated[
-        int, Meta(ge=0, description="Accepted; there is no off-heap pool.")
+        int, Meta(ge=0, description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = 4
     commit_commit_log_thorough_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; there is no off-heap pool.")
+        Milliseconds, Meta(description="Accepted; there is no off-heap pool.", extra=INEFFECTIVE)
     ] = 200
     enable_consume_queue_ext: Annotated[
-        bool, Meta(description="Accepted; extended entries are read, not written.")
+        bool,
+        Meta(description="Accepted; extended entries are read, not written.", extra=INEFFECTIVE),
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
-        int, Meta(ge=1, description="Accepted; extended entries are not written.")
+        int,
+        Meta(ge=1, description="Accepted; extended entries are not written.", extra=INEFFECTIVE),
     ] = 48 << 20
     bit_map_length_consume_queue_ext: Annotated[
-        int, Meta(ge=1, description="Accepted; extended entries are not written.")
+        int,
+        Meta(ge=1, description="Accepted; extended entries are not written.", extra=INEFFECTIVE),
     ] = 64
     ha_listen_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port for replication; the broker derives it.")

@@ -1,106 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of RocketMQ's broker.conf that change nothing here.
+"""Keys of RocketMQ's broker.conf that change nothing here, each with the reason.
 
-They stand for threads, buffers and parts that CometMQ does not have. They are known so that a
-file with them is no reason for a warning, and so that tools find the values they look for.
+They stand for threads, buffers and parts that CometMQ does not have. They are known so that tools
+find the values they look for; a broker whose file sets one to another value than RocketMQ's
+default names it at the start, with the reason.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from cometmq.store.settings import MUTABLE, StoreSettings
+from cometmq.store.settings import INEFFECTIVE, MUTABLE, StoreSettings
 
-Text = Annotated[
-    str, Meta(description="Accepted for RocketMQ's files; changes nothing.", extra=MUTABLE)
-]
-Number = Annotated[
-    int, Meta(description="Accepted for RocketMQ's files; changes nothing.", extra=MUTABLE)
-]
-Switch = Annotated[
-    bool, Meta(description="Accepted for RocketMQ's files; changes nothing.", extra=MUTABLE)
-]
+
+def _because(reason: str) -> Meta:
+    return Meta(description=f"Accepted; {reason}.", extra=MUTABLE | INEFFECTIVE)
+
+
+POOL: Final = _because("one loop serves all requests, there are no pools of threads")
+QUEUE: Final = _because("requests do not wait for a thread; inFlightMax bounds them")
+CLIENT: Final = _because("the broker's own calls need no pools and no limits")
+SOCKET: Final = _because("the system sizes the buffers of sockets, writeBufferHighBytes ours")
+NETTY: Final = _because("it is about RocketMQ's network library")
+COMMERCIAL: Final = _because("only a commercial edition has these counters")
+DLEDGER: Final = _because("brokers do not replicate by DLedger")
+LIGHT: Final = _because("light message queues (LMQ) are not built")
+BLOOM: Final = _because("filters are evaluated on the messages, without bloom filters")
+DELAY: Final = _because("delayed messages are always delivered without waiting for each other")
+PLUGIN: Final = _because("there are no plug-ins and no filter servers")
+PLAIN: Final = _because("the broker calls name servers without TLS")
+KEPT: Final = _because("filters of a group that left are dropped after 24 hours")
+FOLDERS: Final = _because("a log in several folders is not supported")
+UNUSED: Final = _because("RocketMQ 4.9.4 does not use it either")
+LOGS: Final = _because("logs are settings of the process, not of the broker")
+PAGES: Final = _because("files are not mapped")
+DIAGNOSIS: Final = _because("it is a diagnosis of RocketMQ's own locks")
+DETAIL: Final = _because("statistics of queues are kept for delayed messages only")
 
 
 class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
     """Settings without an effect, with RocketMQ's defaults."""
 
     # Threads and queues of RocketMQ's executors: one loop serves everything here.
-    admin_broker_thread_pool_nums: Number = 16
-    client_async_semaphore_value: Number = 65_535
-    client_callback_executor_threads: Number = 2
-    client_manage_thread_pool_nums: Number = 32
-    client_manager_thread_pool_queue_capacity: Number = 1_000_000
-    client_oneway_semaphore_value: Number = 65_535
-    client_worker_threads: Number = 4
-    consumer_manage_thread_pool_nums: Number = 32
-    consumer_manager_thread_pool_queue_capacity: Number = 1_000_000
-    end_transaction_pool_queue_capacity: Number = 100_000
-    end_transaction_thread_pool_nums: Number = 12
-    heartbeat_thread_pool_nums: Number = 2
-    heartbeat_thread_pool_queue_capacity: Number = 50_000
-    process_reply_message_thread_pool_nums: Number = 20
-    pull_message_thread_pool_nums: Number = 20
-    put_message_future_thread_pool_nums: Number = 2
-    put_thread_pool_queue_capacity: Number = 10_000
-    query_message_thread_pool_nums: Number = 10
-    query_thread_pool_queue_capacity: Number = 20_000
-    reply_thread_pool_queue_capacity: Number = 10_000
-    send_message_thread_pool_nums: Number = 2
-    server_async_semaphore_value: Number = 64
-    server_callback_executor_threads: Number = 0
-    server_oneway_semaphore_value: Number = 256
-    server_selector_threads: Number = 3
-    server_worker_threads: Number = 8
-    wait_time_mills_in_heartbeat_queue: Number = 31_000
-    wait_time_mills_in_pull_queue: Number = 5_000
-    wait_time_mills_in_send_queue: Number = 200
-    wait_time_mills_in_transaction_queue: Number = 3_000
-    broker_fast_failure_enable: Switch = True
+    admin_broker_thread_pool_nums: Annotated[int, POOL] = 16
+    client_async_semaphore_value: Annotated[int, CLIENT] = 65_535
+    client_callback_executor_threads: Annotated[int, CLIENT] = 2
+    client_manage_thread_pool_nums: Annotated[int, POOL] = 32
+    client_manager_thread_pool_queue_capacity: Annotated[int, QUEUE] = 1_000_000
+    client_oneway_semaphore_value: Annotated[int, CLIENT] = 65_535
+    client_worker_threads: Annotated[int, CLIENT] = 4
+    consumer_manage_thread_pool_nums: Annotated[int, POOL] = 32
+    consumer_manager_thread_pool_queue_capacity: Annotated[int, QUEUE] = 1_000_000
+    end_transaction_pool_queue_capacity: Annotated[int, QUEUE] = 100_000
+    end_transaction_thread_pool_nums: Annotated[int, POOL] = 12
+    heartbeat_thread_pool_nums: Annotated[int, POOL] = 2
+    heartbeat_thread_pool_queue_capacity: Annotated[int, QUEUE] = 50_000
+    process_reply_message_thread_pool_nums: Annotated[int, POOL] = 20
+    pull_message_thread_pool_nums: Annotated[int, POOL] = 20
+    put_message_future_thread_pool_nums: Annotated[int, POOL] = 2
+    put_thread_pool_queue_capacity: Annotated[int, QUEUE] = 10_000
+    query_message_thread_pool_nums: Annotated[int, POOL] = 10
+    query_thread_pool_queue_capacity: Annotated[int, QUEUE] = 20_000
+    reply_thread_pool_queue_capacity: Annotated[int, QUEUE] = 10_000
+    send_message_thread_pool_nums: Annotated[int, POOL] = 2
+    server_async_semaphore_value: Annotated[int, QUEUE] = 64
+    server_callback_executor_threads: Annotated[int, POOL] = 0
+    server_oneway_semaphore_value: Annotated[int, QUEUE] = 256
+    server_selector_threads: Annotated[int, POOL] = 3
+    server_worker_threads: Annotated[int, POOL] = 8
+    wait_time_mills_in_heartbeat_queue: Annotated[int, QUEUE] = 31_000
+    wait_time_mills_in_pull_queue: Annotated[int, QUEUE] = 5_000
+    wait_time_mills_in_send_queue: Annotated[int, QUEUE] = 200
+    wait_time_mills_in_transaction_queue: Annotated[int, QUEUE] = 3_000
+    broker_fast_failure_enable: Annotated[bool, QUEUE] = True
 
     # Buffers and sockets of RocketMQ's network library.
-    channel_not_active_interval: Number = 60_000
-    client_channel_max_idle_time_seconds: Number = 120
-    client_close_socket_if_timeout: Switch = True
-    client_pooled_byte_buf_allocator_enable: Switch = False
-    client_socket_rcv_buf_size: Number = 0
-    client_socket_snd_buf_size: Number = 0
-    connect_timeout_millis: Number = 3_000
-    server_pooled_byte_buf_allocator_enable: Switch = True
-    server_socket_backlog: Number = 1_024
-    server_socket_rcv_buf_size: Number = 0
-    server_socket_snd_buf_size: Number = 0
-    use_epoll_native_selector: Switch = False
-    use_tls: Switch = field(default=False, name="useTLS")
-    write_buffer_high_water_mark: Number = 0
-    write_buffer_low_water_mark: Number = 0
+    channel_not_active_interval: Annotated[int, CLIENT] = 60_000
+    client_channel_max_idle_time_seconds: Annotated[int, CLIENT] = 120
+    client_close_socket_if_timeout: Annotated[bool, CLIENT] = True
+    client_pooled_byte_buf_allocator_enable: Annotated[bool, NETTY] = False
+    client_socket_rcv_buf_size: Annotated[int, SOCKET] = 0
+    client_socket_snd_buf_size: Annotated[int, SOCKET] = 0
+    connect_timeout_millis: Annotated[int, CLIENT] = 3_000
+    server_pooled_byte_buf_allocator_enable: Annotated[bool, NETTY] = True
+    server_socket_backlog: Annotated[int, SOCKET] = 1_024
+    server_socket_rcv_buf_size: Annotated[int, SOCKET] = 0
+    server_socket_snd_buf_size: Annotated[int, SOCKET] = 0
+    use_epoll_native_selector: Annotated[bool, NETTY] = False
+    use_tls: Annotated[bool, PLAIN] = field(default=False, name="useTLS")
+    write_buffer_high_water_mark: Annotated[int, SOCKET] = 0
+    write_buffer_low_water_mark: Annotated[int, SOCKET] = 0
 
     # Parts of RocketMQ that are not built.
-    commercial_base_count: Number = 1
-    commercial_big_count: Number = 1
-    commercial_enable: Switch = True
-    commercial_timer_count: Number = 1
-    commercial_trans_count: Number = 1
-    debug_lock_enable: Switch = False
-    enable_calc_filter_bit_map: Switch = False
-    enable_d_leger_commit_log: Switch = False
-    enable_detail_stat: Switch = True
-    enable_lmq: Switch = False
-    enable_multi_dispatch: Switch = False
-    enable_schedule_async_deliver: Switch = False
-    enable_schedule_message_stats: Switch = True
-    expect_consumer_num_use_filter: Number = 32
-    filter_data_clean_time_span: Number = 86_400_000
-    filter_server_nums: Number = 0
-    flush_consumer_offset_history_interval: Number = 60_000
-    flush_least_pages_when_warm_maped_file: Number = 4_096
-    high_speed_mode: Switch = False
-    is_enable_batch_push: Switch = False
-    isolate_log_enable: Switch = False
-    max_delay_time: Number = 40
-    max_error_rate_of_bloom_filter: Number = 20
-    max_lmq_consume_queue_num: Number = 20_000
-    message_store_plug_in: Text = ""
-    put_msg_index_hight_water: Number = 600_000
-    schedule_async_deliver_max_pending_limit: Number = 2_000
-    schedule_async_deliver_max_resend_num2_blocked: Number = 3
+    commercial_base_count: Annotated[int, COMMERCIAL] = 1
+    commercial_big_count: Annotated[int, COMMERCIAL] = 1
+    commercial_enable: Annotated[bool, COMMERCIAL] = True
+    commercial_timer_count: Annotated[int, COMMERCIAL] = 1
+    commercial_trans_count: Annotated[int, COMMERCIAL] = 1
+    debug_lock_enable: Annotated[bool, DIAGNOSIS] = False
+    enable_calc_filter_bit_map: Annotated[bool, BLOOM] = False
+    enable_d_leger_commit_log: Annotated[bool, DLEDGER] = False
+    d_leger_group: Annotated[str | None, DLEDGER] = None
+    d_leger_peers: Annotated[str | None, DLEDGER] = None
+    d_leger_self_id: Annotated[str | None, DLEDGER] = None
+    enable_detail_stat: Annotated[bool, DETAIL] = True
+    enable_lmq: Annotated[bool, LIGHT] = False
+    enable_multi_dispatch: Annotated[bool, LIGHT] = False
+    enable_schedule_async_deliver: Annotated[bool, DELAY] = False
+    expect_consumer_num_use_filter: Annotated[int, BLOOM] = 32
+    filter_data_clean_time_span: Annotated[int, KEPT] = 86_400_000
+    filter_server_nums: Annotated[int, PLUGIN] = 0
+    flush_consumer_offset_history_interval: Annotated[int, UNUSED] = 60_000
+    flush_least_pages_when_warm_maped_file: Annotated[int, PAGES] = 4_096
+    high_speed_mode: Annotated[bool, UNUSED] = False
+    is_enable_batch_push: Annotated[bool, DLEDGER] = False
+    isolate_log_enable: Annotated[bool, LOGS] = False
+    max_delay_time: Annotated[int, UNUSED] = 40
+    max_error_rate_of_bloom_filter: Annotated[int, BLOOM] = 20
+    max_lmq_consume_queue_num: Annotated[int, LIGHT] = 20_000
+    message_store_plug_in: Annotated[str, PLUGIN] = ""
+    preferred_leader_id: Annotated[str | None, DLEDGER] = None
+    put_msg_index_hight_water: Annotated[int, UNUSED] = 600_000
+    read_only_commit_log_store_paths: Annotated[str | None, FOLDERS] = None
+    schedule_async_deliver_max_pending_limit: Annotated[int, DELAY] = 2_000
+    schedule_async_deliver_max_resend_num2_blocked: Annotated[int, DELAY] = 3
+    store_path_d_ledger_commit_log: Annotated[str | None, DLEDGER] = None

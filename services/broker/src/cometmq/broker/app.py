@@ -21,6 +21,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.pull import resume
+from cometmq.broker.handlers.transactions import recall_ended
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.timers import background_steps
@@ -96,8 +97,9 @@ class BrokerApp:
 
     async def _start(self) -> None:
         settings = self._loaded.value
-        if settings.enable_property_filter:
-            self._log.warning("settings.ineffective", names=["enablePropertyFilter"])
+        ineffective = self._loaded.ineffective()
+        if ineffective:
+            self._log.warning("settings.ineffective", settings=ineffective)
         stack = self._stack
         self._ports = choose_ports(
             settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
@@ -130,6 +132,7 @@ class BrokerApp:
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
         stack.push_async_callback(broker.driver.settle)  # with what timers began at last
+        recall_ended(broker)
         server = await self._listen(broker)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)

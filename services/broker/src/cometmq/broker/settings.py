@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from cometmq.broker.accepted_settings import AcceptedSettings
-from cometmq.store.settings import MUTABLE
+from cometmq.store.settings import INEFFECTIVE, MUTABLE
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
 NAME_CHARS_MAX: Final = 127
@@ -93,7 +93,8 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool, Meta(extra=MUTABLE, description="Compress the registration.")
     ] = False
     fetch_namesrv_addr_by_address_server: Annotated[
-        bool, Meta(description="Accepted for RocketMQ files; name servers come from namesrvAddr.")
+        bool,
+        Meta(description="Accepted; name servers come from namesrvAddr.", extra=INEFFECTIVE),
     ] = False
 
     # Topics and groups
@@ -128,6 +129,10 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool, Meta(extra=MUTABLE, description="Forget the statistics of deleted topics and groups.")
     ] = False
 
+    enable_schedule_message_stats: Annotated[
+        bool, Meta(extra=MUTABLE, description="Count delayed messages when they are delivered too.")
+    ] = True
+
     # Sending
     start_accept_send_request_time_stamp: Annotated[
         int,
@@ -140,9 +145,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 0
     reject_transaction_message: Annotated[
         bool,
-        Meta(
-            extra=MUTABLE, description="Accepted; they are refused until transactions are served."
-        ),
+        Meta(extra=MUTABLE, description="Refuse transactional messages."),
     ] = False
     store_reply_message_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Keep replies in <cluster>_REPLY_TOPIC too.")
@@ -180,7 +183,10 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = False
     enable_property_filter: Annotated[
         bool,
-        Meta(description="Accepted; SQL92 subscriptions are refused until they are supported."),
+        Meta(
+            description="Accepted; SQL92 subscriptions are refused until they are supported.",
+            extra=INEFFECTIVE,
+        ),
     ] = False
     filter_support_retry: Annotated[
         bool, Meta(extra=MUTABLE, description="Accepted; SQL92 filters are not supported yet.")
@@ -201,7 +207,8 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 16 * 1024**3
     transfer_msg_by_heap: Annotated[
-        bool, Meta(description="Accepted for RocketMQ files; answers are always zero-copy views.")
+        bool,
+        Meta(description="Accepted; answers are always views of what was read.", extra=INEFFECTIVE),
     ] = True
     young_queue_starts_at_zero: Annotated[
         bool,
@@ -219,18 +226,27 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 5_000
     transaction_time_out: Annotated[
         int,
-        Meta(ge=0, extra=MUTABLE, description="Accepted; transactions are not served yet."),
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
+        ),
     ] = 6_000
     transaction_check_max: Annotated[
         int,
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Accepted; transactions are not served yet.",
+            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
         ),
     ] = 15
     transaction_check_interval: Annotated[
-        int, Meta(ge=1, extra=MUTABLE, description="Accepted; transactions are not served yet.")
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
+        ),
     ] = 60_000
     acl_enable: Annotated[
         bool, Meta(description="Access control: check signatures and permissions of all requests.")
@@ -243,9 +259,9 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             " -c, else in the folder config of the store."
         ),
     ] = ""
-    rocketmq_home: Annotated[
-        str, Meta(description="Where RocketMQ is installed; see aclFile.")
-    ] = ""
+    rocketmq_home: Annotated[str, Meta(description="Where RocketMQ is installed; see aclFile.")] = (
+        ""
+    )
 
     # Bounds towards peers; the names without a RocketMQ twin are ours
     connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ's broker.conf: every key has its meaning here, or a reason why it has none."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.testing import expected_answer
+from cometmq.remoting.testing.golden import load_exchanges
+from cometmq.runtime import properties
+from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.settings_fields import fields_of
+from cometmq.store.settings import StoreSettings
+
+GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
+UNSET = {  # of BrokerConfig and MessageStoreConfig: the answers of a broker leave them out
+    "dLegerGroup", "dLegerPeers", "dLegerSelfId", "haMasterAddress", "messageStorePlugIn",
+    "namesrvAddr", "preferredLeaderId", "readOnlyCommitLogStorePaths", "storePathDLedgerCommitLog",
+}  # fmt: skip
+
+
+def loaded(**given: str) -> Loaded[BrokerSettings]:
+    return load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+
+
+def test_every_key_of_rocketmq_is_known() -> None:
+    keys = set(UNSET)
+    for exchange in load_exchanges(GOLDEN, "026-*"):
+        keys |= properties.parse(expected_answer(exchange).body.decode()).keys()
+
+    assert len(keys) > 180
+    assert keys - fields_of(BrokerSettings).keys() == set()
+
+
+def test_every_setting_without_effect_says_why() -> None:
+    accepted, store = fields_of(AcceptedSettings), fields_of(StoreSettings)
+    silent = [
+        name
+        for name in accepted.keys() - store.keys()
+        if not accepted[name].is_ineffective or not accepted[name].description
+    ]
+    assert silent == []
+
+
+def test_settings_that_ask_for_what_is_not_there_are_named() -> None:
+    settings = loaded(enableLmq="true", sendMessageThreadPoolNums="16", brokerPermission="4")
+
+    assert settings.ineffective() == {
+        "enableLmq": "Accepted; light message queues (LMQ) are not built.",
+        "sendMessageThreadPoolNums": (
+            "Accepted; one loop serves all requests, there are no pools of threads."
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("enableLmq", "false"), ("warmMapedFileEnable", "false")]
+)
+def test_rocketmqs_defaults_ask_for_nothing(name: str, value: str) -> None:
+    assert loaded(**{name: value}).ineffective() == {}
