@@ -54,7 +54,10 @@ def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
 
 
 class JavaClient(ClientProgram):
-    """Subcommands: send, consume, lite-pull, pull, view, query, queues."""
+    """The official client.
+
+    Subcommands: send, consume, lite-pull, pull, view, query, queues, members, request, reply.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 package io.cometmq.peers;
 
+import java.util.Map;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -40,6 +41,21 @@ final class Lookup {
                 new Event("received").with("asked", key).with(message).print();
             }
         }
+        admin.shutdown();
+        return Main.STATUS_DONE;
+    }
+
+    /** What the members of a group say, or one of them: mqadmin 4.9.4 has no command for it. */
+    int members() throws Exception {
+        admin.start();
+        Map<String, Map<MessageQueue, Long>> members = admin.getConsumeStatus(
+            options.text("topic"), options.text("group"), options.text("client-id", ""));
+        members.forEach((clientId, offsets) -> offsets.forEach((queue, offset) ->
+            new Event("member")
+                .with("client_id", clientId)
+                .with("queue_id", queue.getQueueId())
+                .with("offset", offset)
+                .print()));
         admin.shutdown();
         return Main.STATUS_DONE;
     }

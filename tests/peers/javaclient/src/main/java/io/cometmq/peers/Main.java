@@ -15,7 +15,8 @@ public final class Main {
 
     public static void main(String[] args) {
         if (args.length == 0) {
-            System.err.println("usage: send|consume|lite-pull|pull|view|query|queues|mqadmin");
+            System.err.println(
+                "usage: send|consume|lite-pull|pull|view|query|queues|members|request|reply|mqadmin");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
@@ -48,6 +49,12 @@ public final class Main {
                 return new Lookup(options).query();
             case "queues":
                 return new Lookup(options).queues();
+            case "members":
+                return new Lookup(options).members();
+            case "request":
+                return new Request(options).ask();
+            case "reply":
+                return new Request(options).reply();
             case "mqadmin":
                 return new Admin(options).run();
             default:

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools ask of connected Java consumers through a broker, and replies to Java requesters."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import Event, contents, named, received, sent
+from cometmq.peers.javaclient import MqAdmin
+from cometmq.peers.programs import ClientProgram, Running
+from cometmq.peers.wire import call
+
+pytestmark = pytest.mark.compat
+
+COUNT = 12
+QUEUE_COUNT = 4
+QUERY_CONSUMER_OFFSET = 14
+GET_CONSUMER_LIST_BY_GROUP = 38
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
+CLONE_GROUP_OFFSET = 314
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A group that consumed all messages of its topic, and a member that is connected."""
+
+    cluster: Cluster
+    topic: str
+    group: str
+    messages: list[Event]
+    consumer: Running
+
+    @property
+    def client_id(self) -> str:
+        """The connected member."""
+        answer = call(
+            self.cluster.broker_addrs[0],
+            GET_CONSUMER_LIST_BY_GROUP,
+            {"consumerGroup": self.group},
+        )
+        (client_id,) = json.loads(answer.body)["consumerIdList"]
+        return str(client_id)
+
+    def committed(self, group: str) -> list[int]:
+        """What the broker has stored for a group in each queue of the topic."""
+        return committed(self.cluster, self.topic, group)
+
+    @property
+    def consumed(self) -> list[int]:
+        """How many messages each queue has: where the group is in it."""
+        counts = [0] * QUEUE_COUNT
+        for message in self.messages:
+            counts[int(message["queue_id"])] += 1
+        return counts
+
+
+def committed(cluster: Cluster, topic: str, group: str) -> list[int]:
+    """Return the offset of a group in each queue of a topic."""
+    answers = [
+        call(
+            cluster.broker_addrs[0],
+            QUERY_CONSUMER_OFFSET,
+            {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)},
+        )
+        for queue_id in range(QUEUE_COUNT)
+    ]
+    return [int(answer.fields["offset"]) for answer in answers]
+
+
+@contextmanager
+def online(cluster: Cluster, java: ClientProgram, topic: str, group: str) -> Iterator[Scene]:
+    """Send messages, have them consumed, and keep a member of the group connected.
+
+    The first consumer commits when it stops; a reset needs committed offsets.
+    """
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    messages = named(java.run("send", count=COUNT, **server), "sent")
+    consumed = java.run("consume", group=group, count=COUNT, **server)
+    assert received(consumed) == sent(messages)
+    with java.start("consume", group=group, count=10_000, timeout_s=100, **server) as consumer:
+        consumer.wait_for("started")
+        yield Scene(cluster, topic, group, messages, consumer)
+
+
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[Scene]:
+    """A connected group that no test resets."""
+    topic, group = "AdminOfConsumers", "AdminOfConsumersGroup"
+    mqadmin.run("updateTopic", "-b", cluster.broker_addrs[0], "-t", topic, "-r", "4", "-w", "4")
+    with online(cluster, java, topic, group) as scene:
+        yield scene
+
+
+def test_a_connected_group_is_reset(
+    cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
+) -> None:
+    """Codes 222 and 220: back to the first message, which comes again with all others."""
+    with online(cluster, java, topic, group) as scene:
+        output = mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        scene.consumer.wait_for("received", COUNT, timeout_s=60)
+        again = received(scene.consumer.events())
+
+    assert f"rollback consumer offset by specified group[{group}], topic[{topic}]" in output.output
+    rows = {(row[0], int(row[1])): int(row[2]) for row in output.rows() if len(row) == 3}
+    assert rows == {(cluster.broker_names[0], queue_id): 0 for queue_id in range(QUEUE_COUNT)}
+    assert again == sent(scene.messages)
+
+
+def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 222: the end of the queues is not before where the group is."""
+    answer = mqadmin.run(
+        "resetOffsetByTime", "-g", scene.group, "-t", scene.topic, "-s", "now", "-f", "false"
+    )
+
+    rows = {int(row[1]): int(row[2]) for row in answer.rows() if len(row) == 3}
+    assert [rows[queue_id] for queue_id in range(QUEUE_COUNT)] == scene.consumed
+
+
+def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
+    cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
+) -> None:
+    """Code 206 makes the tool write offsets (15); the next consumer begins there."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
+    messages = sent(java.run("send", count=COUNT, namesrv=cluster.namesrv_addr, topic=topic))
+    assert received(java.run("consume", count=COUNT, **server)) == messages
+
+    mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+
+    assert committed(cluster, topic, group) == [0] * QUEUE_COUNT
+    assert received(java.run("consume", count=COUNT, **server)) == messages
+
+
+def test_a_group_that_nobody_knows_cannot_be_reset(mqadmin: MqAdmin, topic: str) -> None:
+    """Code 222 answers 1; the tool shows the remark."""
+    errors = mqadmin.run("resetOffsetByTime", "-g", "Nobody", "-t", topic, "-s", "0").errors
+
+    assert "CODE: 1" in errors
+    assert "THe consumer group <Nobody> not exist" in errors
+
+
+@pytest.mark.parametrize("with_stacks", [False, True], ids=["plain", "stacks"])
+def test_the_state_of_a_consumer(mqadmin: MqAdmin, scene: Scene, with_stacks: bool) -> None:
+    """Code 307, passed on to the client."""
+    options = ["-g", scene.group, "-i", scene.client_id, *(["-s"] if with_stacks else [])]
+
+    output = mqadmin.run("consumerStatus", *options).output
+
+    assert re.search(r"PROP_CONSUME_TYPE +: CONSUME_PASSIVELY", output)
+    assert re.search(r"PROP_CLIENT_VERSION +: V4_9_4", output)
+    assert re.search(rf"Topic: {scene.topic} +ClassFilter: false +SubExpression: \*", output)
+    row = rf"^{scene.topic} +{scene.cluster.broker_names[0]} +(\d)"
+    assert sorted(set(re.findall(row, output, re.MULTILINE))) == ["0", "1", "2", "3"]
+    assert ("PullMessageService" in output) is with_stacks
+
+
+def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None:
+    """Code 223, which asks each member (221)."""
+    asked = {
+        "namesrv": scene.cluster.namesrv_addr,
+        "topic": scene.topic,
+        "group": scene.group,
+    }
+    wanted = {queue_id: (scene.client_id, offset) for queue_id, offset in enumerate(scene.consumed)}
+
+    for options in (asked, {**asked, "client_id": scene.client_id}):
+        members = named(java.run("members", **options), "member")
+        said = {event["queue_id"]: (event["client_id"], event["offset"]) for event in members}
+        assert said == wanted
+    assert named(java.run("members", **asked, client_id="nobody"), "member") == []
+
+
+def test_nobody_says_how_far_an_unknown_group_is(scene: Scene) -> None:
+    """Code 223 answers 1."""
+    fields = {"group": "Nobody", "topic": scene.topic}
+
+    answer = call(scene.cluster.broker_addrs[0], INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+
+    assert answer.code == 1
+
+
+def test_a_message_is_consumed_once_more(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 309: the listener of the named client gets the stored message."""
+    one = scene.messages[5]
+    before = len(scene.consumer.events("received"))
+
+    output = mqadmin.run(
+        "queryMsgById", "-i", one["offset_msg_id"], "-g", scene.group, "-d", scene.client_id
+    ).output
+
+    assert "order=false, autoCommit=true, consumeResult=CR_SUCCESS" in output
+    scene.consumer.wait_for("received", before + 1)
+    again = scene.consumer.events("received")[before]
+    assert contents([again]) == {one["key"]: one["sha256"]}
+    assert again["queue_offset"] == one["queue_offset"]
+
+
+def test_a_client_that_is_not_there_consumes_nothing(mqadmin: MqAdmin, scene: Scene) -> None:
+    """Code 309 answers 1 with the names of group and client."""
+    message_id = scene.messages[0]["offset_msg_id"]
+
+    errors = mqadmin.run("queryMsgById", "-i", message_id, "-g", scene.group, "-d", "nobody").errors
+
+    assert f"CODE: 1  DESC: The Consumer <{scene.group}> <nobody> not online" in errors
+
+
+def test_a_group_begins_where_another_is(mqadmin: MqAdmin, scene: Scene) -> None:
+    """The tool reads (208) and writes (15) offsets."""
+    clone = f"{scene.group}Clone"
+
+    output = mqadmin.run(
+        "cloneGroupOffset", "-s", scene.group, "-d", clone, "-t", scene.topic
+    ).output
+
+    assert f"clone group offset success. srcGroup[{scene.group}]" in output
+    assert scene.committed(clone) == scene.consumed
+
+
+@pytest.mark.parametrize("offline", ["false", "true"])
+def test_a_broker_copies_offsets(scene: Scene, offline: str) -> None:
+    """Code 314, which no tool sends."""
+    clone = f"{scene.group}Copy{offline}"
+    fields = {
+        "srcGroup": scene.group,
+        "destGroup": clone,
+        "topic": scene.topic,
+        "offline": offline,
+    }
+
+    answer = call(scene.cluster.broker_addrs[0], CLONE_GROUP_OFFSET, fields)
+
+    assert (answer.code, answer.remark) == (0, None)
+    assert scene.committed(clone) == scene.consumed
+
+
+@pytest.mark.parametrize("version", ["java-4", pytest.param("java-5", marks=pytest.mark.slow)])
+def test_requests_get_their_replies(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    java: ClientProgram,
+    topic: str,
+    group: str,
+    version: str,
+) -> None:
+    """Codes 325 and 326: each request gets its own answer, and the reply topic keeps it."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    with clients[version].start("reply", group=group, count=3, **server) as replier:
+        replier.wait_for("started")
+        printed = java.run("request", count=3, key="ask", **server)
+        answered = named(replier.finish(), "answered")
+
+    replied = {event["key"]: event["text"] for event in named(printed, "replied")}
+    assert replied == {f"ask-{number}": f"re:ask-{number}" for number in range(3)}
+    assert {event["status"] for event in answered} == {"SEND_OK"}
+    kept = java.run(
+        "view",
+        namesrv=cluster.namesrv_addr,
+        topic=answered[0]["topic"],
+        ids=",".join(event["msg_id"] for event in answered),
+    )
+    assert len(named(kept, "received")) == 3
