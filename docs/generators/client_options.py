@@ -15,12 +15,20 @@ from cometmq.client.settings import (
     ConsumerOptions,
     LitePullOptions,
     ProducerOptions,
+    PullOptions,
     PushOptions,
 )
 
 from .markdown import code, notice, table
 
-GROUPS: Final = (ClientOptions, ProducerOptions, ConsumerOptions, PushOptions, LitePullOptions)
+GROUPS: Final = (
+    ClientOptions,
+    ProducerOptions,
+    ConsumerOptions,
+    PushOptions,
+    LitePullOptions,
+    PullOptions,
+)
 HEAD: Final = ("option", "type", "bounds", "default", "what it does")
 
 
@@ -29,7 +37,8 @@ def client_options_page() -> str:
     lines = ["# Options of the Python client", "", notice("client-options"), ""]
     lines += [
         "Durations are milliseconds. `ProducerOptions` and `ConsumerOptions` have the options of",
-        "`ClientOptions` too, `PushOptions` and `LitePullOptions` those of `ConsumerOptions`.",
+        "`ClientOptions` too, `PushOptions`, `LitePullOptions` and `PullOptions` those of "
+        "`ConsumerOptions`.",
         "How to use them: [the guide](../guides/client.md).",
     ]
     for group in GROUPS:

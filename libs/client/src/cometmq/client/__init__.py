@@ -15,16 +15,22 @@ from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, Or
 from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
 from cometmq.client.producer import Producer
+from cometmq.client.pull_consumer import PullConsumer
+from cometmq.client.puller import Pulled as PullResult
+from cometmq.client.puller import PullStatus
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.queue_selection import by_hash
+from cometmq.client.scheduled_pull import ScheduledPull
 from cometmq.client.settings import (
     ClientOptions,
     ConsumeFrom,
     LitePullOptions,
     MessageModel,
     ProducerOptions,
+    PullOptions,
     PushOptions,
 )
+from cometmq.client.signals import on_signal, until_signal
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.signature import SessionCredentials
@@ -52,12 +58,19 @@ __all__ = [
     "OrderlyResult",
     "Producer",
     "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "PushOptions",
     "QueueLag",
+    "ScheduledPull",
     "SendFailed",
     "SendResult",
     "SendStatus",
     "SessionCredentials",
     "by_hash",
+    "on_signal",
+    "until_signal",
 ]

@@ -279,10 +279,6 @@ class Readers:
         """Store the offsets of the own queues."""
         await self._context.offsets.persist(self.queues)
 
-    async def commit(self) -> None:
-        """Store the offsets of the own queues, and return when they are."""
-        await self._context.offsets.commit(self.queues)
-
     def stop(self) -> None:
         """Pull no more; what is held may still be consumed."""
         for task in self._tasks.values():

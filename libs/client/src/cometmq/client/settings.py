@@ -334,6 +334,21 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
     ] = 10_000
 
 
+class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a pull consumer; what is about reading ahead has no effect."""
+
+    suspend_ms: Annotated[
+        int, Meta(ge=1, description="How long a waiting pull that finds nothing is held.")
+    ] = 20_000
+    plain_pull_timeout_ms: Annotated[
+        int, Meta(ge=1, description="How long to wait for the answer of a pull that is not held.")
+    ] = 10_000
+    max_reconsume_times: Annotated[
+        int,
+        Meta(ge=-1, description="Deliveries again before a message given back is dead; -1: 16."),
+    ] = -1
+
+
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
@@ -349,3 +364,9 @@ def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
         return msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"an option is wrong: {error}") from error
+
+
+def producer_options(options: ClientOptions) -> ProducerOptions:
+    """Return options for sending in the name of another client, with what both have in common."""
+    names = ClientOptions.__struct_fields__
+    return ProducerOptions(**{name: getattr(options, name) for name in names})

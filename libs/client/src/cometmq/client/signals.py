@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ending in order when the process is told to: finish what is in work, commit, leave.
+
+async with consumer:
+    await until_signal()
+
+async with consumer:
+    with on_signal(consumer.finish):
+        async for message in consumer:
+            ...
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+async def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
+    """Wait until the process is told to end."""
+    is_told = asyncio.Event()
+    with on_signal(is_told.set, signals=signals):
+        await is_told.wait()
+
+
+@contextmanager
+def on_signal(
+    callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
+) -> Iterator[None]:
+    """Call a function on the loop when a signal comes, instead of what it does otherwise.
+
+    The second time each signal has its usual effect, so that who does not want to wait need not.
+    Only for the main thread, where Python has its signals.
+    """
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in signals}
+    is_first = True
+
+    def restore() -> None:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    def told() -> None:
+        nonlocal is_first
+        is_first = False
+        restore()
+        callback()
+
+    for number in signals:
+        loop.add_signal_handler(number, told)
+    try:
+        yield
+    finally:
+        if is_first:
+            restore()

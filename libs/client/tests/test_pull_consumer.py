@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pull consumers: any queue from any offset, offsets by hand, shares, and calls at intervals."""
+
+import asyncio
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    Message,
+    MessageQueue,
+    PullConsumer,
+    PullOptions,
+    PullStatus,
+    ScheduledPull,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, send, texts
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
+from cometmq.remoting.errors import ServerError
+
+
+async def test_a_queue_is_read_from_any_offset(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(10))
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        found = await consumer.pull(QUEUE_0, 3, count_max=4)
+        assert found.status is PullStatus.FOUND
+        assert [message.body for message in found.messages] == [b"3", b"4", b"5", b"6"]
+        assert (found.next_offset, found.min_offset, found.max_offset) == (7, 0, 10)
+        at_end = await consumer.pull(QUEUE_0, 10)
+        assert (at_end.status, at_end.messages, at_end.next_offset) == (PullStatus.NO_NEW, [], 10)
+        outside = await consumer.pull(QUEUE_0, 99)
+        assert (outside.status, outside.next_offset) == (PullStatus.OFFSET_ILLEGAL, 10)
+
+
+async def test_a_pull_filters_by_tag(cluster: MemoryCluster) -> None:
+    await send(cluster, *[Message("T", tag.encode(), tag=tag) for tag in "ABAB"])
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        found = await consumer.pull(QUEUE_0, 0, expression="B")
+        assert [message.body for message in found.messages] == [b"B", b"B"]
+        nothing = await consumer.pull(QUEUE_0, 0, expression="C")
+        assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED, 4)
+
+
+async def test_a_waiting_pull_gets_the_first_message(cluster: MemoryCluster) -> None:
+    async with PullConsumer("pull", cluster.namesrv) as consumer, asyncio.TaskGroup() as group:
+        waiting = group.create_task(consumer.pull_block_if_not_found(QUEUE_0, 0))
+        await eventually(lambda: cluster.broker.held_count)
+        await send(cluster, Message("T", b"x"))
+    assert [message.body for message in waiting.result().messages] == [b"x"]
+
+
+async def test_a_waiting_pull_ends_when_nothing_comes(cluster: MemoryCluster) -> None:
+    options = PullOptions(suspend_ms=20)
+    async with PullConsumer("pull", cluster.namesrv, options=options) as consumer:
+        found = await consumer.pull_block_if_not_found(QUEUE_0, 0)
+    assert found.status is PullStatus.NO_NEW
+
+
+async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        assert await consumer.fetch_offset(QUEUE_0) is None
+        consumer.update_offset(QUEUE_0, 7)
+        assert await consumer.fetch_offset(QUEUE_0) == 7
+        assert await consumer.fetch_offset(QUEUE_0, from_store=True) is None
+        await consumer.commit()
+        assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 7
+        consumer.update_offset(QUEUE_0, 5)  # going back is the application's right
+    assert cluster.committed("pull", "T") == {QUEUE_0: 5}
+
+
+async def test_offsets_are_stored_at_intervals(cluster: MemoryCluster) -> None:
+    options = PullOptions(persist_offset_interval_ms=10)
+    async with PullConsumer("pull", cluster.namesrv, options=options) as consumer:
+        consumer.update_offset(QUEUE_0, 7)
+        await eventually(lambda: cluster.committed("pull", "T") == {QUEUE_0: 7})
+
+
+async def test_ends_of_queues_are_told(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(4))
+    cluster.broker.queues.expire("T", 0, 1)
+    stored = cluster.messages("T")[0].store_timestamp
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        assert len(await consumer.queues_of("T")) == 4
+        assert await consumer.min_offset(QUEUE_0) == 1
+        assert await consumer.max_offset(QUEUE_0) == 4
+        assert await consumer.search_offset(QUEUE_0, stored) == 1
+
+
+async def test_members_share_the_queues_of_registered_topics(cluster: MemoryCluster) -> None:
+    told: list[tuple[str, int]] = []
+    first = PullConsumer("pull", cluster.namesrv)
+    second = PullConsumer("pull", cluster.namesrv)
+
+    @first.on_assigned
+    async def assigned(queues: list[MessageQueue]) -> None:
+        told.append(("assigned", len(queues)))
+
+    @first.on_revoked
+    def revoked(queues: list[MessageQueue]) -> None:
+        told.append(("revoked", len(queues)))
+
+    first.register("T")
+    second.register("T")
+    async with first:
+        assert len(await first.queues_in_balance("T")) == 4
+        assert await first.queues_in_balance("Other") == []
+        async with second:
+            await eventually(lambda: told[-1] == ("revoked", 2))
+            mine, theirs = await first.queues_in_balance("T"), await second.queues_in_balance("T")
+            assert len(mine) == len(theirs) == 2
+            assert not set(mine) & set(theirs)
+        await eventually(lambda: told[-1] == ("assigned", 2))
+    assert told == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
+
+
+async def test_a_message_given_back_comes_again_or_is_buried(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(2))
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        first, second = (await consumer.pull(QUEUE_0, 0)).messages
+        assert await consumer.send_message_back(first)
+        assert await consumer.send_message_back(second, -1)
+    (again,) = cluster.messages("%RETRY%pull")
+    assert (again.body, again.reconsume_times) == (b"0", 1)
+    assert [message.body for message in cluster.broker.dead] == [b"1"]
+
+
+async def test_a_pull_consumer_tells_what_it_is(cluster: MemoryCluster) -> None:
+    consumer = PullConsumer("pull", cluster.namesrv)
+    consumer.register("T")
+    async with consumer:
+        ((peer, data),) = cluster.broker.groups["pull"].values()
+        assert data.consume_type == "CONSUME_ACTIVELY"
+        header = GetConsumerRunningInfo("pull", consumer.client_id)
+        answer = await peer.invoke(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header, b"", timeout_ms=3000
+        )
+    info = decode_json(ConsumerRunningInfo, answer.body)
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert info.mq_table == {}
+
+
+async def test_refusals_go_to_the_caller(cluster: MemoryCluster) -> None:
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        cluster.broker.fail(RequestCode.PULL_MESSAGE, ServerError("no"))
+        with pytest.raises(ServerError, match="no"):
+            await consumer.pull(QUEUE_0, 0)
+
+
+# -- calls at intervals -----------------------------------------------------------------------
+
+
+async def consume(consumer: PullConsumer, queue: MessageQueue, seen: list[bytes]) -> int:
+    offset = await consumer.fetch_offset(queue) or 0
+    found = await consumer.pull(queue, offset)
+    seen += [message.body for message in found.messages]
+    consumer.update_offset(queue, found.next_offset)
+    return 10
+
+
+async def test_our_queues_are_pulled_again_and_again(cluster: MemoryCluster) -> None:
+    seen: list[bytes] = []
+    scheduled = ScheduledPull("pull", cluster.namesrv)
+    scheduled.register("T", lambda consumer, queue: consume(consumer, queue, seen))
+    with pytest.raises(ClientStateError, match="has a callback already"):
+        scheduled.register("T", lambda consumer, queue: consume(consumer, queue, seen))
+    async with scheduled:
+        for queue_id in range(4):
+            await send(cluster, *texts(3), queue=MessageQueue("T", "broker-a", queue_id))
+        await eventually(lambda: len(seen) == 12)
+    assert set(cluster.committed("pull", "T").values()) == {3}
+
+
+async def test_another_member_continues_where_we_were(cluster: MemoryCluster) -> None:
+    seen: list[bytes] = []
+    for round_number in range(2):
+        scheduled = ScheduledPull("pull", cluster.namesrv)
+        scheduled.register("T", lambda consumer, queue: consume(consumer, queue, seen))
+        async with scheduled:
+            await send(cluster, *texts(3))
+            await eventually(lambda n=round_number: len(seen) == 3 * (n + 1))
+    assert seen == [b"0", b"1", b"2"] * 2
+
+
+async def test_a_failing_call_is_made_again_and_calls_are_bounded(cluster: MemoryCluster) -> None:
+    running = most = failed = 0
+
+    async def callback(_: PullConsumer, __: MessageQueue) -> int:
+        nonlocal running, most, failed
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        failed += 1
+        if failed < 3:
+            raise ValueError("bad")
+        return 1
+
+    scheduled = ScheduledPull("pull", cluster.namesrv, concurrency=2)
+    scheduled.register("T", callback)
+    async with scheduled:
+        await eventually(lambda: failed > 20)
+    assert most <= 2
