@@ -8,6 +8,7 @@ from cometmq.client.queue_selection import (
     RoundRobin,
     back_off_ms,
     by_hash,
+    by_random,
     java_hash_code,
 )
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -69,3 +70,7 @@ def test_one_key_always_meets_one_queue(key: object) -> None:
 def test_a_key_without_java_hash_is_refused() -> None:
     with pytest.raises(TypeError, match="float"):
         by_hash(QUEUES, None, 1.5)
+
+
+def test_a_random_queue_is_any_of_them() -> None:
+    assert {by_random(QUEUES, None, None) for _ in range(200)} == set(QUEUES)

@@ -114,3 +114,21 @@ def test_a_coroutine_listener_must_not_wait_for_its_own_loop(served: MemoryClust
         with consumer:
             producer.send(Message("T", b"x"))
             assert "must not call" in str(errors.get(timeout=5))
+
+
+def test_requests_wait_for_their_reply(served: MemoryCluster) -> None:
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    with Producer("requester", served.namesrv) as requester, Producer("a", served.namesrv) as a:
+
+        def answer(messages: list[MessageExt]) -> None:
+            for message in messages:
+                a.reply(message, message.body.upper())
+
+        consumer = PushConsumer("cg", served.namesrv, listener=answer, options=options)
+        consumer.subscribe("T")
+        with consumer:
+            message = Message("T", b"ask", message_id=requester.new_message_id())
+            assert requester.request(message, 10_000).body == b"ASK"
+            queues = consumer.call_admin(lambda admin: admin.queues("T"))
+            ends = [requester.call_admin(lambda admin, q=q: admin.max_offset(q)) for q in queues]
+    assert sum(ends) == 1

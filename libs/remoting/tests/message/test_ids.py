@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ids name places and senders; broken ones are refused."""
 
+import time
+from collections.abc import Callable, Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +42,46 @@ def test_hosts_are_written_for_people() -> None:
     assert host_text(pack_host(bytes(15) + b"\x01", 1)) == "[0:0:0:0:0:0:0:1]:1"
 
 
-def test_unique_ids_count_within_the_month_of_the_clock() -> None:
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Move this process to a time zone."""
+
+    def move(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("name", "month_start_ms"),
+    [
+        ("UTC", 1_698_796_800_000),
+        ("CST-8", 1_698_796_800_000 - 8 * 3_600_000),
+        # summer time, which ended on the 5th
+        ("EST5EDT,M3.2.0,M11.1.0", 1_698_796_800_000 + 4 * 3_600_000),
+    ],
+)
+def test_the_month_of_an_id_is_the_local_one(
+    zone: Callable[[str], None], name: str, month_start_ms: int
+) -> None:
+    zone(name)
+    now_ms = 1_700_000_000_000
+    ids = UniqueIds(address=bytes(4), process_id=0, instance=0, clock_ms=lambda: now_ms)
+    assert int(ids.next_id()[20:28], 16) == now_ms - month_start_ms
+
+
+def test_a_renewed_generator_is_another_one() -> None:
+    ids = UniqueIds(address=bytes(4), process_id=1, instance=2, clock_ms=lambda: 0)
+    before = ids.next_id()
+    ids.renew(process_id=3, instance=4)
+    assert ids.next_id()[8:20] == "000300000004" != before[8:20]
+
+
+def test_unique_ids_count_within_the_month_of_the_clock(zone: Callable[[str], None]) -> None:
+    zone("UTC")
     now = [1_700_000_000_000]  # 2023-11-14T22:13:20Z
     ids = UniqueIds(
         address=bytes([127, 0, 0, 1]), process_id=0x10112, instance=7, clock_ms=lambda: now[0]

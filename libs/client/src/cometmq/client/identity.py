@@ -6,6 +6,7 @@ import socket
 import time
 from ipaddress import ip_address
 from typing import Final
+from weakref import WeakSet
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.settings import ClientOptions
@@ -43,12 +44,30 @@ def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = F
     return "@".join(parts)
 
 
+_GENERATORS: Final["WeakSet[UniqueIds]"] = WeakSet()
+
+
+def _renew_ids() -> None:
+    """In a child process: make ids that its parent does not make."""
+    for ids in _GENERATORS:
+        ids.renew(process_id=os.getpid(), instance=_instance_number())
+
+
+os.register_at_fork(after_in_child=_renew_ids)
+
+
+def _instance_number() -> int:
+    return time.monotonic_ns() & 0xFFFF_FFFF
+
+
 def unique_ids(options: ClientOptions) -> UniqueIds:
     """Return a generator of unique keys that no other generator of this machine repeats."""
     address = ip_address(options.client_ip or local_ip()).packed
-    return UniqueIds(
+    ids = UniqueIds(
         address=address,
         process_id=os.getpid(),
-        instance=time.monotonic_ns() & 0xFFFF_FFFF,
+        instance=_instance_number(),
         clock_ms=wall_ms,
     )
+    _GENERATORS.add(ids)
+    return ids

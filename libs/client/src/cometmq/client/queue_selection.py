@@ -5,6 +5,7 @@ Pure: the clock and the random start are passed in. The selectors for ordered se
 Java's hash rule, so that producers in several languages put one key into one queue.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final
@@ -109,6 +110,11 @@ def by_hash(queues: Sequence[MessageQueue], _message: Any, argument: Any) -> Mes
     """
     remainder = abs(java_hash_code(argument)) % len(queues)
     return queues[remainder]
+
+
+def by_random(queues: Sequence[MessageQueue], _message: Any, _argument: Any) -> MessageQueue:
+    """Return any queue."""
+    return random.choice(queues)  # noqa: S311  # spreads load, hides nothing
 
 
 def java_hash_code(value: Any) -> int:

@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from cometmq import client
+from cometmq.client.client_admin import ClientAdmin
+from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
 from cometmq.client.listener import Listener
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.client.offsets import OffsetStore
-from cometmq.client.producer import ProducerStats
+from cometmq.client.producer import NO_ARGUMENT, ProducerStats
 from cometmq.client.push_consumer import ConsumerStats
 from cometmq.client.queue_selection import QueueSelector, by_hash
 from cometmq.client.rebalance import AllocateStrategy
@@ -115,7 +117,22 @@ class SyncClient(Generic[ClientT]):
         return self._run(call())
 
 
-class Producer(SyncClient[client.Producer]):
+WorkerT = TypeVar("WorkerT", client.Producer, client.PushConsumer, client.LitePullConsumer)
+
+
+class WorkingClient(SyncClient[WorkerT]):
+    """What producers and consumers have in common."""
+
+    def call_admin(self, method: Callable[[ClientAdmin], Awaitable[T]]) -> T:
+        """Return what an administration call gives: `call_admin(lambda a: a.queues("T"))`."""
+
+        async def call() -> T:
+            return await method(self._inner.admin)
+
+        return self._run(call())
+
+
+class Producer(WorkingClient[client.Producer]):
     """Sends messages; threads may share it."""
 
     def __init__(
@@ -168,6 +185,38 @@ class Producer(SyncClient[client.Producer]):
         """Yield lists of messages that `send_batch` accepts."""
         return self._inner.split_batch(messages, bytes_max=bytes_max)
 
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        argument: Any = NO_ARGUMENT,
+        selector: QueueSelector = by_hash,
+    ) -> MessageExt:
+        """Send a message and return what its consumer replies; NoReply if that takes too long."""
+        return self._run(
+            self._inner.request(
+                message, timeout_ms, queue=queue, argument=argument, selector=selector
+            )
+        )
+
+    def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Answer a consumed request; NotARequest if the message is none."""
+        return self._run(self._inner.reply(request, body))
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have a hook see every attempt to send; it is called on the clients' thread."""
+        self._inner.add_hook(hook)
+
+    def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
+        """Have a hook decide whether a message may be sent."""
+        self._inner.add_forbidden_hook(hook)
+
+    def new_message_id(self) -> str:
+        """Return a unique key for a message that may be sent twice."""
+        return self._on_loop(self._inner.new_message_id)
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic may go to."""
         return self._run(self._inner.queues(topic))
@@ -177,7 +226,7 @@ class Producer(SyncClient[client.Producer]):
         return self._inner.stats()
 
 
-class PushConsumer(SyncClient[client.PushConsumer]):
+class PushConsumer(WorkingClient[client.PushConsumer]):
     """Gives messages to a listener on other threads, between `start` and `close`."""
 
     def __init__(
@@ -203,6 +252,10 @@ class PushConsumer(SyncClient[client.PushConsumer]):
                 log=log,
             )
         )
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have a hook see every list of messages; it is called on the clients' thread."""
+        self._inner.add_hook(hook)
 
     def subscribe(
         self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
@@ -232,7 +285,7 @@ class PushConsumer(SyncClient[client.PushConsumer]):
         return self._on_loop(self._inner.stats)
 
 
-class LitePullConsumer(SyncClient[client.LitePullConsumer]):
+class LitePullConsumer(WorkingClient[client.LitePullConsumer]):
     """Hands messages over when asked: `for message in consumer`."""
 
     def __init__(
@@ -251,6 +304,10 @@ class LitePullConsumer(SyncClient[client.LitePullConsumer]):
                 group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
             )
         )
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have a hook see every list of messages; it is called on the clients' thread."""
+        self._inner.add_hook(hook)
 
     def subscribe(
         self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG

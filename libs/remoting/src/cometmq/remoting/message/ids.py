@@ -2,8 +2,8 @@
 """Message ids: where a record lies (offset message id) and who sent it (unique key)."""
 
 import struct
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _PORT: Final = struct.Struct(">i")
@@ -75,18 +75,24 @@ class UniqueIds:
     """Makes the unique keys of one producing process (32 or 56 upper-case hex digits).
 
     Layout: address, low 16 bits of the process id, a number that tells two generators of
-    one process apart, milliseconds since the month began, counter.
+    one process apart, milliseconds since the month began, counter. The month is that of the local
+    time zone: RocketMQ's tools read from the id when its message was sent.
     """
 
     def __init__(
         self, *, address: bytes, process_id: int, instance: int, clock_ms: Callable[[], int]
     ) -> None:
-        prefix = address + struct.pack(">HI", process_id & 0xFFFF, instance & 0xFFFFFFFF)
-        self._prefix = prefix.hex().upper()
+        self._address = address
+        self.renew(process_id=process_id, instance=instance)
         self._clock_ms = clock_ms
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._counter = 0
+
+    def renew(self, *, process_id: int, instance: int) -> None:
+        """Be another generator from now on: a child process must not repeat its parent's ids."""
+        number = struct.pack(">HI", process_id & 0xFFFF, instance & 0xFFFFFFFF)
+        self._prefix = (self._address + number).hex().upper()
 
     def next_id(self) -> str:
         """Return the next id; ids of one generator repeat only after 65536 in one ms."""
@@ -99,8 +105,11 @@ class UniqueIds:
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    moment = datetime.fromtimestamp(now_ms / 1000, tz=UTC)
-    start = datetime(moment.year, moment.month, 1, tzinfo=UTC)
-    year, month = (start.year + 1, 1) if start.month == 12 else (start.year, start.month + 1)
-    end = datetime(year, month, 1, tzinfo=UTC)
-    return int(start.timestamp()) * 1000, int(end.timestamp()) * 1000
+    """Return where the local month of a moment begins and ends."""
+    year, month, *_ = time.localtime(now_ms / 1000)
+    return _month_start_ms(year, month), _month_start_ms(year, month + 1)
+
+
+def _month_start_ms(year: int, month: int) -> int:
+    """Return the first moment of a local month; month 13 is the next year's first."""
+    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
+from cometmq.client import Message, Producer
+from cometmq.client.identity import unique_ids
+from cometmq.client.settings import ClientOptions
+from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import ServerError
+
+FORKING = """
+import os
+from cometmq.client.identity import unique_ids
+from cometmq.client.settings import ClientOptions
+
+ids = unique_ids(ClientOptions(client_ip="127.0.0.1"))
+print(ids.next_id(), flush=True)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+print(ids.next_id(), flush=True)
+"""
+
+
+def test_a_forked_child_makes_other_ids() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, check=True, text=True, timeout=60
+    )
+    before, child, parent = done.stdout.split()
+    assert len(before) == len(child) == 32
+    assert child[:20] != before[:20]
+    assert parent[:20] == before[:20]
+
+
+def test_two_generators_of_a_process_differ() -> None:
+    first, second = (unique_ids(ClientOptions(client_ip="::1")) for _ in range(2))
+    assert len(first.next_id()) == 56
+    assert first.next_id()[:-12] != second.next_id()[:-12]
+
+
+async def test_all_attempts_of_a_send_have_one_id(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, ServerError("lost"), times=2)
+    async with Producer("pg", cluster.namesrv) as producer:
+        message = Message("T", b"x")
+        result = await producer.send(message)
+        again = await producer.send(message)
+    assert message.message_id is None
+    assert result.message_id != again.message_id
+    assert [m.message_id for m in cluster.messages("T")].count(result.message_id) == 1
+
+
+async def test_a_message_may_be_sent_again_under_its_id(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        message = Message("T", b"x", message_id=producer.new_message_id())
+        first = await producer.send(message)
+        second = await producer.send(message)
+        batch = await producer.send_batch([message])
+    assert first.message_id == second.message_id == batch.message_id == message.message_id
+    assert {m.message_id for m in cluster.messages("T")} == {message.message_id}
