@@ -155,3 +155,18 @@ def test_a_full_disk_deletes_before_it_expires(disk):
     rig.work(30)
     assert rig.store.commit_log.min_offset > 0
     assert rig.store.stats().disk_used_percent == 86
+
+
+def test_queues_follow_the_log_when_asked(disk):
+    rig = StoreRig(disk)
+    expire(rig, disk, 300)
+    rig.store.clean_queues()
+
+    (job,) = rig.store.jobs(rig.clock.now_ms)
+    assert job.name == "trim"
+    job.run()
+    job.done(None)
+
+    queue = rig.store.queue("Old", 0)
+    assert (queue.min_offset, queue.max_offset) == (0, 1)
+    assert rig.put(make_message("T", 0)).queue_offset == 150

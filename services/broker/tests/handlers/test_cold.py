@@ -11,22 +11,30 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import progress
 from cometmq.broker.producers import Client
 from cometmq.broker.store_driver import TURN_BYTES_MAX, TURN_READS_MAX
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
+from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.stats import BrokerConsumeStats
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.commands.admin import GetConsumeStats
+from cometmq.remoting.commands.admin import (
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+)
 from cometmq.remoting.commands.offsets import (
     GetEarliestMsgStoretime,
     QueryConsumerOffset,
     SearchOffsetByTimestamp,
 )
 from cometmq.remoting.commands.pull import PullMessage
-from cometmq.remoting.commands.queries import QueryMessage, ViewMessageById
+from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage, ViewMessageById
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import GetTopicStatsInfo
@@ -51,6 +59,8 @@ QUESTIONS = [
     (Code.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBack(0, "G", 0, "U", "T", max_reconsume_times=16)),
     (Code.GET_TOPIC_STATS_INFO, GetTopicStatsInfo("T")),
     (Code.GET_CONSUME_STATS, GetConsumeStats("H")),
+    (Code.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan("T", "H")),
+    (Code.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 1, 0, 8)),
     (Code.GET_BROKER_RUNTIME_INFO, NoHeader()),
     (Code.PULL_MESSAGE, PullMessage("G", "T", 1, 0, 32, 4, 0, 0, 0, "*")),
 ]
@@ -244,3 +254,19 @@ async def test_a_search_ends_with_its_connection(broker: Broker) -> None:
     await broker.driver.drain()
     assert ended == []
     assert len(reads) <= TURN_READS_MAX
+
+
+async def test_the_progress_of_all_groups_is_read_on_a_worker(broker: Broker, disk: Disk) -> None:
+    broker.groups.put(SubscriptionGroupConfig(group_name="H"))
+    disk.is_cold = True
+    call = call_with(Code.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats())
+
+    await progress.get_broker_consume_stats(broker, call)
+    await broker.driver.drain()
+
+    stats = decode_json(BrokerConsumeStats, bytes(answer_of(broker, call).body))
+    parts = next(one["H"] for one in stats.consume_stats_list if "H" in one)
+    pairs = {queue.queue_id: pair for queue, pair in parts[0].offset_table.items()}
+    assert pairs[1].consumer_offset == 7
+    assert pairs[1].last_timestamp > STORED_MS
+    assert disk.readers
