@@ -14,6 +14,7 @@ from cometmq.peers.wire import CURRENT_VERSION
 
 TOPIC: Final = "SameTopic"
 GROUP: Final = "SameGroup"
+REPLY_TOPIC: Final = "PeersCluster_REPLY_TOPIC"
 HEARTBEAT: Final[dict[str, Any]] = {
     "clientID": "127.0.0.1@same",
     "producerDataSet": [{"groupName": "SameProducer"}],
@@ -188,6 +189,30 @@ def _registration() -> bytes:
     return json.dumps(body).encode()
 
 
+_AWAY: Final = {"consumerGroup": "SameAway", "commitOffset": 0}
+
+
+def _reset(**changes: object) -> dict[str, object]:
+    """Fields of INVOKE_BROKER_TO_RESET_OFFSET: to the end, whatever it skips."""
+    return {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", **changes}
+
+
+def _copy(**changes: object) -> dict[str, object]:
+    """Fields of CLONE_GROUP_OFFSET."""
+    return {
+        "srcGroup": GROUP,
+        "destGroup": "SameCopy",
+        "topic": TOPIC,
+        "offline": "false",
+        **changes,
+    }
+
+
+def _reply(**changes: object) -> dict[str, object]:
+    """Fields of SEND_REPLY_MESSAGE_V2."""
+    return send_fields(**{"b": REPLY_TOPIC, "i": "MSG_TYPE\x01reply", **changes})
+
+
 SENDS: Final = [
     Probe("send", "broker", 310, send_fields(e=1), b"body"),
     Probe("send by the old code", "broker", 10, _v1_fields(e=2), b"old"),
@@ -348,6 +373,48 @@ ADMIN: Final = [
     Probe("unknown code", "broker", 9999),
     Probe("unused code", "broker", 13),
 ]
+_FIRST_ID: Final = "7F0000010000000000000000" + "0" * 8
+MOVED: Final = [
+    *(
+        Probe(f"commit queue {number}", "broker", 15, _queue(queueId=number, commitOffset=1))
+        for number in range(4)
+    ),
+    Probe("reset to the end", "broker", 222, _reset()),
+    Probe("reset backwards only", "broker", 222, _reset(isForce="false")),
+    Probe("reset to the begin", "broker", 222, _reset(timestamp=0)),
+    Probe("progress after a reset", "broker", 14, _queue()),
+    Probe("reset in nothing", "broker", 222, _reset(topic="Nothing")),
+    Probe("reset of nobody", "broker", 222, _reset(group="Nobody")),
+    *(
+        Probe(f"commit queue {n} of who is away", "broker", 15, _queue(**_AWAY, queueId=n))
+        for n in range(4)
+    ),
+    Probe("reset of who is away", "broker", 222, _reset(group="SameAway")),
+    Probe(
+        "corrections",
+        "broker",
+        308,
+        {"filterGroups": "", "compareGroup": "SameAway", "topic": TOPIC},
+    ),
+    Probe("corrections of nothing", "broker", 308, {"compareGroup": GROUP, "topic": "Nothing"}),
+    Probe("copy", "broker", 314, _copy()),
+    Probe("progress of the copy", "broker", 14, _queue(consumerGroup="SameCopy", queueId=2)),
+    Probe("copy in nothing", "broker", 314, _copy(topic="Nothing")),
+    Probe("copy of nobody", "broker", 314, _copy(srcGroup="Nobody")),
+    Probe("state of nobody", "broker", 307, {"consumerGroup": GROUP, "clientId": "nobody"}),
+    Probe("state in no group", "broker", 307, {"consumerGroup": "Nobody", "clientId": "nobody"}),
+    Probe(
+        "consume at nobody",
+        "broker",
+        309,
+        {"consumerGroup": GROUP, "clientId": "nobody", "msgId": _FIRST_ID},
+    ),
+    Probe("reply to nobody", "broker", 325, _reply(i="REPLY_TO_CLIENT\x01nobody"), b"reply"),
+    Probe("reply without requester", "broker", 325, _reply(), b"reply"),
+    Probe("reply to queue 99", "broker", 325, _reply(e=99), b"reply"),
+    Probe("reply to an illegal name", "broker", 325, _reply(b="not legal!"), b"reply"),
+    Probe("replies kept", "broker", 11, _pull(topic=REPLY_TOPIC), compare_body="records"),
+]
 NAMESRV: Final = [
     Probe("route", "namesrv", 105, {"topic": TOPIC}),
     Probe("route for an old client", "namesrv", 105, {"topic": TOPIC}, version=399),
@@ -401,4 +468,4 @@ NAMESRV: Final = [
         body=b'{"counter":1,"timestamp":1}',
     ),
 ]
-PROBES: Final = [*SENDS, *PULLS, *OFFSETS, *CLIENTS, *ADMIN, *NAMESRV]
+PROBES: Final = [*SENDS, *PULLS, *OFFSETS, *CLIENTS, *ADMIN, *MOVED, *NAMESRV]
