@@ -201,7 +201,7 @@ def print_done(text: str, facts: Any, *, as_json: bool) -> None:
     """Say what was done in mqadmin's words; scripts get the facts."""
     if as_json:
         print_json(facts)
-    else:
+    elif text:
         typer.echo(text)
 
 

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq`'s commands about topics, brokers, name servers and exports beside mqadmin's.
+
+Both tools ask one cluster the same; what they print must say the same.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client import Producer
+from cometmq.peers.cli import CometCli, heading_of, words_of
+from cometmq.peers.cluster import CLUSTER_NAME, Cluster
+from cometmq.peers.java import mqadmin as mqadmin_process
+from cometmq.peers.javaclient import MqAdmin
+from cometmq.peers.processes import Child, wait_until
+from cometmq.peers.programs import ClientProgram
+from cometmq.peers.wire import call
+
+pytestmark = pytest.mark.compat
+
+GET_KV_CONFIG = 101
+QUERY_NOT_FOUND = 22
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="session")
+def ours(cluster: Cluster) -> CometCli:
+    """Our command against the cluster."""
+    return CometCli(cluster.namesrv_addr)
+
+
+def dialect(output: str) -> Any:
+    """Read JSON whose integer keys stand without quotes."""
+    return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', output))
+
+
+def properties(output: str) -> dict[str, str]:
+    """Lines of the form `key = value`."""
+    pairs = (line.split("=", 1) for line in output.splitlines() if " = " in line or "=  " in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_changed_and_deleted(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
+) -> None:
+    """updateTopic, updateTopicPerm, deleteTopic: seen by the other tool."""
+    address, mine, theirs = cluster.broker_addrs[0], fresh_name("Cli"), fresh_name("Cli")
+    options = ["-r", "3", "-w", "2", "-u", "true", "-s", "true"]
+    printed = {
+        topic: tool.run("updateTopic", "-t", topic, "-b", address, *options).output
+        for topic, tool in ((mine, ours), (theirs, mqadmin))
+    }
+    assert f"create topic to {address} success." in printed[mine]
+    assert words_of(printed[mine].replace(mine, "T")) == words_of(
+        printed[theirs].replace(theirs, "T")
+    )
+    queues = [dialect(mqadmin.run("topicRoute", "-t", it).output) for it in (mine, theirs)]
+    assert queues[0]["queueDatas"] == queues[1]["queueDatas"]
+
+    text = f"update topic perm from 6 to 4 in {address} success."
+    assert text in ours.run("updateTopicPerm", "-t", mine, "-b", address, "-p", "4").output
+    assert text in mqadmin.run("updateTopicPerm", "-t", theirs, "-b", address, "-p", "4").output
+    assert ours.run("topicRoute", "-t", theirs).json["queueDatas"][0]["perm"] == 4
+
+    gone = ours.run("deleteTopic", "-t", mine, "-c", CLUSTER_NAME).output.replace(mine, "T")
+    also = mqadmin.run("deleteTopic", "-t", theirs, "-c", CLUSTER_NAME).output
+    assert gone == also.replace(theirs, "T")
+    assert not {mine, theirs} & {row[0] for row in ours.run("topicList").rows()}
+
+
+def test_an_ordered_topic_is_kept_by_the_name_servers(
+    ours: CometCli, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
+) -> None:
+    """updateTopic -o, and the three forms of updateOrderConf."""
+    topic = fresh_name("CliOrder")
+    created = ours.run("updateTopic", "-t", topic, "-c", CLUSTER_NAME, "-o", "true", "-w", "5")
+    assert "set cluster orderConf. isOrder=true, orderConf=[broker-a:5]" in created.output
+    for tool in (ours, mqadmin):
+        got = tool.run("updateOrderConf", "-t", topic, "-m", "get").output.strip()
+        assert got == f"get orderConf success. topic=[{topic}], orderConf=[broker-a:5]"
+
+    put = ours.run("updateOrderConf", "-t", topic, "-m", "put", "-v", "broker-a:7")
+    assert (
+        put.output.strip() == f"update orderConf success. topic=[{topic}], orderConf=[broker-a:7]"
+    )
+    assert "[broker-a:7]" in mqadmin.run("updateOrderConf", "-t", topic, "-m", "get").output
+    deleted = ours.run("updateOrderConf", "-t", topic, "-m", "delete").output
+    assert deleted.strip() == f"delete orderConf success. topic=[{topic}]"
+
+
+def test_routes_read_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
+    """topicRoute as JSON and as a table."""
+    mine, theirs = ours.run("topicRoute", "-t", topic), mqadmin.run("topicRoute", "-t", topic)
+    assert mine.json == dialect(theirs.output)
+
+    mine, theirs = (tool.run("topicRoute", "-t", topic, "-l") for tool in (ours, mqadmin))
+    assert mine.output.split() == theirs.output.split()
+
+
+def test_the_state_of_queues_reads_the_same(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str
+) -> None:
+    """topicStatus, with the time of the last message to the millisecond."""
+    java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=10)
+    mine, theirs = ours.run("topicStatus", "-t", topic), mqadmin.run("topicStatus", "-t", topic)
+
+    assert [heading_of(it.output) for it in (mine, theirs)] == [heading_of(theirs.output)] * 2
+    assert mine.rows() == theirs.rows()
+    assert (
+        sum(row["max_offset"] for row in ours.run("topicStatus", "-t", topic, "--json").json) == 10
+    )
+
+
+def test_topics_are_listed_the_same(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
+) -> None:
+    """topicList in both forms, topicClusterList."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
+    java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=1)
+    java.run("consume", count=1, **server)
+
+    assert sorted(ours.run("topicList").rows()) == sorted(mqadmin.run("topicList").rows())
+    mine, theirs = ours.run("topicList", "-c"), mqadmin.run("topicList", "-c")
+    assert heading_of(mine.output) == heading_of(theirs.output)
+    assert sorted(mine.rows()) == sorted(theirs.rows())
+    assert [CLUSTER_NAME, topic, group] in mine.rows()
+    assert ours.run("topicClusterList", "-t", topic).output == f"{CLUSTER_NAME}\n"
+
+
+def test_queues_are_shared_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
+    """allocateMQ gives every member as many queues; Java does not sort them first."""
+    arguments = ("allocateMQ", "-t", topic, "-i", "a,b,c")
+    mine, theirs = (json.loads(tool.run(*arguments).output) for tool in (ours, mqadmin))
+
+    def counts(found: Any) -> dict[str, int]:
+        return {member: len(queues) for member, queues in found["result"].items()}
+
+    assert counts(mine) == counts(theirs) == {"a": 2, "b": 1, "c": 1}
+    assert [queue["queueId"] for queue in mine["result"]["a"]] == [0, 1]
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+def test_settings_of_brokers_read_the_same_and_are_changed(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
+) -> None:
+    """getBrokerConfig and updateBrokerConfig for an address and for a cluster."""
+    address = cluster.broker_addrs[0]
+    for target in (("-b", address), ("-c", CLUSTER_NAME)):
+        mine = ours.run("getBrokerConfig", *target).output
+        theirs = mqadmin.run("getBrokerConfig", *target).output
+        assert mine.splitlines()[0] == theirs.splitlines()[0]
+        assert properties(mine) == properties(theirs)
+
+    changed = ours.run("updateBrokerConfig", *target, "-k", "waitTimeMillsInSendQueue", "-v", "322")
+    assert changed.output == f"update broker config success, {address}\n"
+    config = properties(mqadmin.run("getBrokerConfig", "-b", address).output)
+    assert config["waitTimeMillsInSendQueue"] == "322"
+
+
+def test_figures_of_brokers_have_the_same_names(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
+) -> None:
+    """brokerStatus in both forms; the values move, the names do not."""
+    address = cluster.broker_addrs[0]
+    mine = ours.run("brokerStatus", "-b", address).output.splitlines()
+    theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()
+    assert [line.split(":")[0] for line in mine] == [line.split(":")[0] for line in theirs]
+
+    whole = ours.run("brokerStatus", "-c", CLUSTER_NAME).output.splitlines()
+    assert whole[0].split()[0] == address
+    assert len(whole) == len(mine)
+
+
+def test_the_list_of_brokers_reads_the_same(ours: CometCli, mqadmin: MqAdmin) -> None:
+    """clusterList in both forms."""
+    mine, theirs = ours.run("clusterList"), mqadmin.run("clusterList")
+    assert heading_of(mine.output) == heading_of(theirs.output)
+    assert mine.rows()[0][:5] == theirs.rows()[0][:5]
+    assert len(mine.rows()[0]) == len(theirs.rows()[0])
+
+    mine, theirs = ours.run("clusterList", "-m"), mqadmin.run("clusterList", "-m")
+    assert heading_of(mine.output) == heading_of(theirs.output)
+    assert mine.rows()[0][:4] == theirs.rows()[0][:4]
+
+
+def test_progress_of_all_groups_reads_the_same(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
+) -> None:
+    """brokerConsumeStats: the rows of a group that has consumed."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
+    java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=9)
+    java.run("consume", count=9, **server)
+    arguments = ("brokerConsumeStats", "-b", cluster.broker_addrs[0])
+
+    def rows(tool: CometCli | MqAdmin) -> list[list[str]]:
+        return sorted(row for row in tool.run(*arguments).rows() if row[:2] == [topic, group])
+
+    wait_until(lambda: sum(int(row[5]) for row in rows(mqadmin)) == 9, DEADLINE_S, "offsets")
+    assert rows(ours) == rows(mqadmin)
+    mine, theirs = ours.run(*arguments).output, mqadmin.run(*arguments).output
+    assert heading_of(mine) == heading_of(theirs)
+    assert mine.splitlines()[-1] == theirs.splitlines()[-1]
+    assert ours.run(*arguments, "-l", "1000000").rows()[:-1] == []
+
+
+async def test_producers_read_the_same(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, group: str
+) -> None:
+    """producer: every member of every group; only the last heartbeat differs."""
+
+    def lines(tool: CometCli | MqAdmin) -> list[str]:
+        output = tool.run("producer", "-b", cluster.broker_addrs[0]).output
+        return sorted(line.rpartition(", ")[0] for line in output.splitlines())
+
+    async with Producer(group, cluster.namesrv_addr):
+        mine, theirs = lines(ours), lines(mqadmin)
+
+    assert mine == theirs
+    assert any(line.startswith(f"producer group ({group}) instance : clientId=") for line in mine)
+
+
+@pytest.mark.parametrize(
+    "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
+)
+def test_what_is_over_is_cleaned(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, command: str
+) -> None:
+    """For one broker, for a cluster, for all."""
+    for target in (("-b", cluster.broker_addrs[0]), ("-c", CLUSTER_NAME), ()):
+        assert mqadmin.run(command, *target).output.strip() == "success"
+        assert ours.run(command, *target).output.strip() == "success"
+
+
+# -- sending ----------------------------------------------------------------------------------
+
+
+def test_a_message_is_sent(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
+    """sendMessage into a queue of choice, found by its key."""
+    options = ("-t", topic, "-p", "grün", "-k", "cli", "-c", "TagA", "-b", "broker-a", "-i", "2")
+    mine, theirs = ours.run("sendMessage", *options), mqadmin.run("sendMessage", *options)
+
+    assert heading_of(mine.output) == heading_of(theirs.output)
+    assert mine.rows()[0][:3] == theirs.rows()[0][:3] == ["broker-a", "2", "SEND_OK"]
+    found = mqadmin.run("queryMsgByKey", "-t", topic, "-k", "cli").output
+    assert mine.rows()[0][3] in found
+    assert ours.run("sendMessage", "-t", topic, "-p", "x", "-i", "2").status == 2
+
+
+def test_sending_is_timed(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
+    """checkMsgSendRT and sendMsgStatus."""
+    options = ("-t", topic, "-a", "6", "-s", "64")
+    mine, theirs = ours.run("checkMsgSendRT", *options), mqadmin.run("checkMsgSendRT", *options)
+    assert heading_of(mine.output) == heading_of(theirs.output)
+    assert [row[:3] for row in mine.rows()[:-1]] == [row[:3] for row in theirs.rows()[:-1]]
+    assert mine.rows()[-1][:2] == theirs.rows()[-1][:2] == ["Avg", "RT:"]
+
+    pattern = (
+        r"rt=\d+ms, SendResult=SendResult \[sendStatus=SEND_OK, msgId=\w{32}, offsetMsgId=\w{32}, "
+        r"messageQueue=MessageQueue \[topic=broker-a, brokerName=broker-a, queueId=0\], "
+        r"queueOffset=\d+\]"
+    )
+    for tool in (ours, mqadmin):
+        lines = tool.run("sendMsgStatus", "-b", "broker-a", "-c", "3").output.splitlines()
+        assert len(lines) == 3
+        assert all(re.fullmatch(pattern, line) for line in lines)
+
+
+def test_all_brokers_are_timed_again_and_again(
+    cluster: Cluster, ours: CometCli, tmp_path: Path
+) -> None:
+    """clusterRT goes on until it is stopped, as mqadmin's does."""
+    options = ("clusterRT", "-a", "5", "-i", "1", "-c", CLUSTER_NAME)
+    log = tmp_path / "log"
+    child = Child("clusterRT", ours.command(*options), log_path=log)
+    try:
+        child.wait_until(lambda: log.read_text().count(CLUSTER_NAME) >= 2, DEADLINE_S, "rounds")
+    finally:
+        child.stop(DEADLINE_S)
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        mqadmin_process(options, cluster.namesrv_addr, timeout_s=15)
+    theirs = (caught.value.stdout or b"").decode()
+
+    assert heading_of(log.read_text()) == heading_of(theirs)
+    mine_row, their_row = words_of(log.read_text())[0], words_of(theirs)[0]
+    assert mine_row[:2] + mine_row[3:] == their_row[:2] + their_row[3:]
+    assert mine_row[3:] == ["5", "0"]
+
+
+# -- name servers -----------------------------------------------------------------------------
+
+
+def test_values_of_name_servers(cluster: Cluster, ours: CometCli, mqadmin: MqAdmin) -> None:
+    """updateKvConfig and deleteKvConfig, seen as any client sees them."""
+    names = {"namespace": "CliSpace", "key": "colour"}
+    options = ("-s", "CliSpace", "-k", "colour")
+    for tool in (ours, mqadmin):
+        put = tool.run("updateKvConfig", *options, "-v", "grün 绿")
+        assert put.output == "create or update kv config to namespace success.\n"
+        answer = call(cluster.namesrv_addr, GET_KV_CONFIG, names)
+        assert (answer.code, answer.fields["value"]) == (0, "grün 绿")
+        deleted = tool.run("deleteKvConfig", *options)
+        assert deleted.output == "delete kv config from namespace success.\n"
+        assert call(cluster.namesrv_addr, GET_KV_CONFIG, names).code == QUERY_NOT_FOUND
+
+
+def test_settings_of_name_servers(ours: CometCli, mqadmin: MqAdmin) -> None:
+    """getNamesrvConfig and updateNamesrvConfig."""
+    mine, theirs = ours.run("getNamesrvConfig").output, mqadmin.run("getNamesrvConfig").output
+    assert mine.splitlines()[0] == theirs.splitlines()[0]
+    assert properties(mine) == properties(theirs)
+
+    changed = ours.run("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true").output
+    also = mqadmin.run("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false").output
+    assert changed.splitlines()[0].startswith("update name server config success!")
+    assert changed.splitlines()[1:] == ["orderMessageEnable : true"]
+    assert also.splitlines()[1:] == ["orderMessageEnable : false"]
+
+
+@pytest.fixture
+def writable(cluster: Cluster, mqadmin: MqAdmin) -> Iterator[str]:
+    """The broker's name; its write permission is given back."""
+    yield cluster.broker_names[0]
+    mqadmin.run("addWritePerm", "-b", cluster.broker_names[0])
+
+
+def test_write_permission_is_wiped_and_added(
+    ours: CometCli, mqadmin: MqAdmin, topic: str, writable: str
+) -> None:
+    """wipeWritePerm and addWritePerm count the same topics."""
+
+    def perm() -> int:
+        return int(ours.run("topicRoute", "-t", topic).json["queueDatas"][0]["perm"])
+
+    theirs = mqadmin.run("wipeWritePerm", "-b", writable).output
+    added = mqadmin.run("addWritePerm", "-b", writable).output
+    assert ours.run("wipeWritePerm", "-b", writable).output == theirs
+    assert perm() == 4
+    assert ours.run("addWritePerm", "-b", writable).output == added
+    assert perm() == 6
+
+
+# -- exports, statistics ----------------------------------------------------------------------
+
+
+def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str) -> Any:
+    """Export into a folder; the one document that is written."""
+    output = tool.run(command, "-c", CLUSTER_NAME, "-f", str(folder), *options).output
+    (path,) = folder.iterdir()
+    assert output.strip() == f"export {path} success"
+    return json.loads(path.read_text())
+
+
+def test_topics_and_groups_are_exported_the_same(
+    ours: CometCli, mqadmin: MqAdmin, topic: str, tmp_path: Path
+) -> None:
+    """exportMetadata: all, only topics, only groups, special topics as well."""
+    for number, options in enumerate([(), ("-t",), ("-g",), ("-s",)]):
+        mine = exported(ours, "exportMetadata", tmp_path / f"mine{number}", *options)
+        theirs = exported(mqadmin, "exportMetadata", tmp_path / f"theirs{number}", *options)
+        assert mine.pop("exportTime") >= theirs.pop("exportTime") - DEADLINE_S * 1000
+        assert mine == theirs
+        assert ("topicConfigTable" in mine) == (options != ("-g",))
+        assert topic in mine.get("topicConfigTable", {topic})
+
+
+def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
+    """exportConfigs."""
+    mine = exported(ours, "exportConfigs", tmp_path / "mine")
+    assert mine == exported(mqadmin, "exportConfigs", tmp_path / "theirs")
+    assert mine["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
+
+
+def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
+    """exportMetrics: the same names; what does not move has the same value."""
+    mine = exported(ours, "exportMetrics", tmp_path / "mine")
+    theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
+
+    def shape(tree: Any) -> Any:
+        return {key: shape(tree[key]) for key in sorted(tree)} if isinstance(tree, dict) else ...
+
+    assert shape(mine) == shape(theirs)
+    for key in ("runtimeEnv", "runtimeVersion"):
+        assert mine["evaluateReport"]["broker-a"][key] == theirs["evaluateReport"]["broker-a"][key]
+    quotas = [it["evaluateReport"]["broker-a"]["runtimeQuota"] for it in (mine, theirs)]
+    for key in ("topicSize", "groupSize"):
+        assert quotas[0][key] == quotas[1][key]
+
+
+def test_statistics_read_the_same(
+    cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
+) -> None:
+    """statsAll: a topic with a group, one without; rates move, so only counts are compared."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
+    java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=7)
+    java.run("consume", count=7, **server)
+
+    def row(tool: CometCli | MqAdmin) -> list[str]:
+        (found,) = tool.run("statsAll", "-t", topic).rows()
+        return found
+
+    def counts(tool: CometCli | MqAdmin) -> list[str]:
+        found = row(tool)
+        return found[:3] + found[5:]
+
+    expected = [topic, group, "0", "7", "7"]
+    wait_until(lambda: counts(mqadmin) == expected, DEADLINE_S, "offsets and statistics")
+    assert counts(ours) == expected
+    assert heading_of(ours.run("statsAll", "-a").output) == heading_of(
+        mqadmin.run("statsAll", "-a").output
+    )
+    idle = ours.run("statsAll", "-t", "BenchmarkTest").rows()
+    assert idle == mqadmin.run("statsAll", "-t", "BenchmarkTest").rows()
+    assert idle[0][-1] == "NO_CONSUMER"
+
+
+def test_what_fails_has_one_line_and_a_status(ours: CometCli) -> None:
+    """mqadmin prints a stack trace and ends with 0."""
+    for arguments, line in (
+        (("topicStatus", "-t", "NoSuchTopic"), "cometmq: No route info of this topic: NoSuchTopic"),
+        (("getBrokerConfig", "-b", "127.0.0.1:1"), "cometmq: 127.0.0.1:1: no connection to"),
+    ):
+        done = ours.run(*arguments)
+        assert (done.status, done.output) == (1, "")
+        assert done.errors.startswith(line)
+        assert done.errors.count("\n") == 1

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `cometmq` command as a process of its own, as people and scripts run it."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cometmq.peers.comet import PROGRAM
+
+TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class CliAnswer:
+    """What a command printed, and how it ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def json(self) -> Any:
+        """The document that --json prints."""
+        assert self.status == 0, self.errors
+        return json.loads(self.output)
+
+    def rows(self) -> list[list[str]]:
+        """Words of every line that is neither empty nor a heading."""
+        assert self.status == 0, self.errors
+        return words_of(self.output)
+
+
+class CometCli:
+    """`cometmq` commands against one cluster."""
+
+    def __init__(self, namesrv_addr: str) -> None:
+        self._namesrv_addr = namesrv_addr
+
+    def run(self, *arguments: str) -> CliAnswer:
+        """Run one command to its end."""
+        done = subprocess.run(
+            self.command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        return CliAnswer(done.returncode, done.stdout, done.stderr)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line, for commands that run until they are stopped."""
+        return [str(PROGRAM), *arguments, "-n", self._namesrv_addr]
+
+
+def words_of(output: str) -> list[list[str]]:
+    """Words of every line that is neither empty nor a heading."""
+    lines = (line.split() for line in output.splitlines())
+    return [words for words in lines if words and not words[0].startswith("#")]
+
+
+def heading_of(output: str) -> list[str]:
+    """Words of the first heading."""
+    return next(line for line in output.splitlines() if line.startswith("#")).split()
