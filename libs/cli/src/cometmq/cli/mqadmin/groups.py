@@ -141,8 +141,9 @@ def delete_sub_group(
     ]
     if cluster is not None:
         lines += [
-            f"delete topic [{topic}] from cluster [{cluster}] success."
+            f"delete topic [{topic}] from {place} success."
             for topic in (retry_topic(group), DLQ_PREFIX + group)
+            for place in (f"cluster [{cluster}]", "NameServer")
         ]
     print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)
 

@@ -37,6 +37,7 @@ class Origin(NamedTuple):
 @app.named("DecodeMessageId")
 def decode_message_id(
     message_id: Annotated[str, typer.Option("-i", "--messageId", help="Unique key of a message.")],
+    _namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
