@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS and plain connections on one port."""
 
-import os
+import asyncio
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ from cometmq.remoting.errors import ConnectFailed, ConnectionLost, SettingsError
 from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsMode, TlsSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
 from cometmq.remoting.transport.tls import TlsGate
+from cometmq.remoting.transport.tls_contexts import (
+    WatchedContext,
+    client_context,
+    server_context,
+)
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
 HANDLERS = {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=len(call.body))}
 TLS_CLIENT = ClientSettings(tls=TlsSettings(enable=True))
+NO_PEM = "no certificate and key in PEM form"
+NO_PASSWORD = "is missing, and it is encrypted"
 BODY = bytes(range(256)) * 4096
 
 
@@ -153,31 +161,6 @@ async def test_a_server_speaks_first_over_tls(start_server: Any, new_client: Any
     assert told[0] == "g"
 
 
-def test_changed_files_are_read_again(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    for path in (cert, key):
-        path.touch()
-    pem = self_signed_pem("x")
-    cert.write_text(pem)
-    key.write_text(pem)
-    gate = TlsGate(TlsSettings(cert_path=cert, key_path=key))
-
-    assert not gate.reload()
-    pem = self_signed_pem("y")
-    cert.write_text(pem)
-    touch(cert, 1)
-    assert not gate.reload()  # the key does not fit yet
-    key.write_text(pem)
-    touch(key, 1)
-    assert gate.reload()
-    assert not gate.reload()
-
-
-def touch(path: Path, seconds: int) -> None:
-    stat = path.stat()
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + seconds * 10**9))
-
-
 def test_the_test_certificate_is_one(tmp_path: Path) -> None:
     path = tmp_path / "test.pem"
     path.write_text(self_signed_pem("cometmq-test"))
@@ -186,3 +169,190 @@ def test_the_test_certificate_is_one(tmp_path: Path) -> None:
     context.load_verify_locations(path)
 
     assert context.cert_store_stats()["x509"] == 1
+
+
+class Events:
+    """A log that keeps the names of events."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.errors: list[object] = []
+        self._is_told = asyncio.Event()
+
+    def info(self, event: str, /, **facts: object) -> None:
+        self.names.append(event)
+        self.errors.append(facts.get("error"))
+        self._is_told.set()
+
+    debug = warning = error = info
+
+    async def next(self, event: str) -> object:
+        """Wait for one more event; its error."""
+        async with asyncio.timeout(10):
+            await self._is_told.wait()
+        self._is_told.clear()
+        assert self.names[-1] == event
+        return self.errors[-1]
+
+
+async def test_new_connections_have_the_new_certificate_and_a_broken_one_is_not_used(
+    start_server: Any, new_client: Any, tmp_path: Path
+) -> None:
+    path, old, new = (tmp_path / f"{name}.pem" for name in ("served", "old", "new"))
+    for made in (old, new):
+        made.write_text(self_signed_pem(made.stem))
+    path.write_bytes(old.read_bytes())
+    tls = TlsSettings(mode=TlsMode.ENFORCING, test_mode=False, cert_path=path, key_path=path)
+    log = Events()
+    _, port = await start_server(HANDLERS, ServerSettings(tls=tls, check_interval_ms=20), log=log)
+
+    async def ask(trusted: Path) -> int:
+        verifying = TlsSettings(enable=True, auth_server=True, trust_cert_path=trusted)
+        client = new_client(ClientSettings(tls=verifying))
+        answer = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        return int(answer.code)
+
+    standing = new_client(ClientSettings(tls=TlsSettings(enable=True)))
+    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert await ask(old) == 0
+    path.write_text("nothing")
+    assert f"tls.server.certPath={path}" in str(await log.next("certificate.unreadable"))
+    assert await ask(old) == 0
+    path.write_bytes(new.read_bytes())
+    await log.next("certificate.reloaded")
+
+    assert await ask(new) == 0
+    with pytest.raises(ConnectFailed, match=r"self.signed"):
+        await ask(old)
+    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert log.names == ["certificate.unreadable", "certificate.reloaded"]
+
+
+async def test_a_client_follows_its_files_too(
+    start_server: Any, new_client: Any, tmp_path: Path
+) -> None:
+    served, trusted = tmp_path / "served.pem", tmp_path / "trusted.pem"
+    served.write_text(self_signed_pem("served"))
+    trusted.write_text(self_signed_pem("other"))
+    identity = {"test_mode": False, "cert_path": served, "key_path": served}
+    _, port = await start_server(HANDLERS, server_settings(TlsMode.PERMISSIVE, **identity))
+    log = Events()
+    verifying = TlsSettings(enable=True, auth_server=True, trust_cert_path=trusted)
+    settings = ClientSettings(tls=verifying, check_interval_ms=20)
+    client = new_client(settings, log=log)
+    with pytest.raises(ConnectFailed):
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+
+    trusted.write_bytes(served.read_bytes())
+    await log.next("certificate.reloaded")
+
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+    assert response.code == 0
+
+
+def context_of(**files: Any) -> WatchedContext:
+    return WatchedContext(TlsSettings(test_mode=False, **files), server_context)
+
+
+def test_files_count_when_they_are_at_rest(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for path in (cert, key):
+        path.write_text(self_signed_pem("one"))
+    key.write_bytes(cert.read_bytes())
+    watched = context_of(cert_path=cert, key_path=key)
+    first = watched.context
+
+    assert not watched.refresh()
+    cert.write_text(self_signed_pem("two"))
+    assert not watched.refresh()  # the key may be under way
+    key.write_bytes(cert.read_bytes())
+    assert not watched.refresh()
+    assert watched.context is first
+    assert watched.refresh()
+    assert watched.context is not first
+    assert not watched.refresh()
+
+
+def test_files_that_stay_broken_are_told_once(tmp_path: Path) -> None:
+    cert = tmp_path / "cert.pem"
+    cert.write_text(self_signed_pem("one"))
+    watched = context_of(cert_path=cert, key_path=cert)
+    first = watched.context
+
+    cert.unlink()
+    assert not watched.refresh()
+    with pytest.raises(SettingsError, match="No such file"):
+        watched.refresh()
+    assert not watched.refresh()
+    assert watched.context is first
+
+
+def encrypted_key(folder: Path) -> tuple[Path, Path]:
+    """Return a certificate and its key, encrypted with `secret`."""
+    both, key = folder / "both.pem", folder / "key.pem"
+    both.write_text(self_signed_pem("encrypted"))
+    command = ["openssl", "ec", "-in", both, "-aes256", "-passout", "pass:secret", "-out", key]
+    subprocess.run(command, check=True, capture_output=True)
+    return both, key
+
+
+def test_every_wrong_file_is_named_in_one_line(tmp_path: Path) -> None:
+    cert, other, garbage = (tmp_path / f"{name}.pem" for name in ("cert", "other", "garbage"))
+    for path in (cert, other):
+        path.write_text(self_signed_pem(path.stem))
+    garbage.write_text("nothing")
+    missing = tmp_path / "missing.pem"
+    encrypted_cert, encrypted = encrypted_key(tmp_path)
+    require = {"cert_path": cert, "key_path": cert, "need_client_auth": "require"}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"cert_path": missing}, f"tls.server.certPath={missing}: No such file or directory"),
+        (
+            {"cert_path": cert, "key_path": missing},
+            f"tls.server.keyPath={missing}: No such file or directory",
+        ),
+        (
+            {"cert_path": cert, "key_path": other},
+            f"tls.server.certPath={cert} and tls.server.keyPath={other} do not belong together",
+        ),
+        (
+            {"cert_path": garbage, "key_path": cert},
+            f"tls.server.certPath={garbage}, tls.server.keyPath={cert}: {NO_PEM}",
+        ),
+        (
+            {"cert_path": encrypted_cert, "key_path": encrypted, "key_password": "wrong"},
+            f"tls.server.keyPath={encrypted}: tls.server.keyPassword is wrong for it",
+        ),
+        (
+            {"cert_path": encrypted_cert, "key_path": encrypted},
+            f"tls.server.keyPath={encrypted}: tls.server.keyPassword {NO_PASSWORD}",
+        ),
+        (
+            {**require, "trust_cert_path": missing},
+            f"tls.server.trustCertPath={missing}: No such file or directory",
+        ),
+        (
+            {**require, "trust_cert_path": garbage},
+            f"tls.server.trustCertPath={garbage}: no certificates in PEM form",
+        ),
+        (
+            {"need_client_auth": "require"},
+            "TLS needs tls.server.certPath and tls.server.keyPath",
+        ),
+        (
+            {"need_client_auth": "maybe"},
+            "tls.server.need.client.auth=maybe: none, optional or require",
+        ),
+    ]
+    for files, line in cases:
+        with pytest.raises(SettingsError) as caught:
+            context_of(**files)
+        assert str(caught.value) == line
+    context_of(cert_path=encrypted_cert, key_path=encrypted, key_password="secret")
+    with pytest.raises(SettingsError, match=r"tls\.client\.certPath"):
+        client_context(TlsSettings(cert_path=missing))
+
+
+def test_test_mode_asks_no_certificate_of_a_client() -> None:
+    with pytest.raises(SettingsError, match="TLS needs"):
+        TlsGate(TlsSettings(need_client_auth="require"))
+    assert TlsGate(TlsSettings()).watched is None

@@ -93,8 +93,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return {name for name, value in after.items() if before.get(name) != value}
 
     def as_properties(self) -> str:
-        """Render every known and unknown key as `.properties` text; unset ones are left out."""
-        fields = fields_of(type(self.value)).values()
+        """Render known and unknown keys as `.properties` text: no unset ones, no secrets."""
+        fields = [it for it in fields_of(type(self.value)).values() if not it.is_secret]
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
         return properties.render({**self.unknown, **set_values})

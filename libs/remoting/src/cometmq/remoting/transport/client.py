@@ -27,7 +27,8 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.remoting.transport.tls import client_context
+from cometmq.remoting.transport.tls import CertificateWatch
+from cometmq.remoting.transport.tls_contexts import WatchedContext, client_context
 from cometmq.remoting.types import Buffer
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
@@ -51,8 +52,8 @@ class RemotingClient:
         """Prepare on the running loop; nothing is connected yet."""
         self._settings = settings
         self._before = tuple(before)
-        self._ssl: ssl.SSLContext | None = (
-            client_context(settings.tls) if settings.tls.enable else None
+        self._tls: WatchedContext | None = (
+            WatchedContext(settings.tls, client_context) if settings.tls.enable else None
         )
         codec = Codec(
             COMMANDS,
@@ -64,6 +65,7 @@ class RemotingClient:
         )
         self._encoder = codec.encoder
         self._tasks = TaskSet(self._hub.loop)
+        self._certificates = CertificateWatch(self._tasks, log)
         self._dispatcher = Dispatcher(
             handlers or {},
             context,
@@ -181,17 +183,18 @@ class RemotingClient:
         if self._is_closed:
             raise ConnectionLost("the client is closed")
         host, port = parse_address(address)
+        if self._check_timer is None:
+            self._check_timer = self._hub.later(self._check)
+        context = None if self._tls is None else self._tls.context
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
                 _, peer = await self._hub.loop.create_connection(
-                    lambda: PeerProtocol(self._hub, self._dispatcher), host, port, ssl=self._ssl
+                    lambda: PeerProtocol(self._hub, self._dispatcher), host, port, ssl=context
                 )
         except (OSError, TimeoutError, ssl.SSLError) as error:
             reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         self._peers[address] = peer
-        if self._check_timer is None:
-            self._check_timer = self._hub.later(self._check)
         return peer
 
     def _check(self) -> None:
@@ -202,3 +205,4 @@ class RemotingClient:
         for address in [a for a, peer in self._peers.items() if not peer.is_open]:
             del self._peers[address]
             self._connecting.pop(address, None)
+        self._certificates.look(self._tls)

@@ -9,7 +9,6 @@ import msgspec
 
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.dispatch import (
     After,
@@ -24,7 +23,7 @@ from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.remoting.transport.tls import TlsGate
+from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 
 PeerHook = Callable[[PeerProtocol], None]
 
@@ -63,6 +62,7 @@ class Server(Generic[ContextT]):
         )
         self._tasks = TaskSet(self._hub.loop)
         self._listeners: list[asyncio.Server] = []
+        self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -140,11 +140,7 @@ class Server(Generic[ContextT]):
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
         self._bound_memory()
-        try:
-            if self._gate.reload():
-                self._log.info("certificate.reloaded")
-        except CometError as error:
-            self._log.error("certificate.unreadable", error=str(error))
+        self._certificates.look(self._gate.watched)
 
     def _bound_memory(self) -> None:
         """Close the greediest connections while all together hold too much."""

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS on the same port as plain connections, and the contexts of both ends.
+"""TLS on the same port as plain connections.
 
 A plain frame never begins with 0x16, a TLS handshake always does; so a server decides when the
 first byte is there, inside a connection that all bounds already hold for. The pipe between
 bytes of the socket and bytes of the protocol knows no socket and no loop.
 """
 
+import asyncio
 import contextlib
 import ssl
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from cometmq.remoting.errors import LocalProtocolError, RemoteProtocolError, SettingsError
-from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tls_contexts import WatchedContext, server_context
 from cometmq.remoting.types import Buffer
 
 _READ_BYTES: Final = 64 * 1024
-_CLIENT_AUTH: Final = {
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "require": ssl.CERT_REQUIRED,
-}
 
 
 class TlsPipe:
@@ -78,10 +74,15 @@ class TlsGate:
     def __init__(self, settings: TlsSettings) -> None:
         """Read the certificate now, so that a wrong one is seen at start."""
         self._settings = settings
-        self._context: ssl.SSLContext | None = None
-        self._files = self._file_times()
-        if settings.mode != TlsMode.DISABLED and settings.cert_path is not None:
-            self._context = server_context(settings)
+        self._watched: WatchedContext | None = None
+        is_configured = settings.cert_path is not None or settings.need_client_auth != "none"
+        if settings.mode != TlsMode.DISABLED and is_configured:
+            self._watched = WatchedContext(settings, server_context)
+
+    @property
+    def watched(self) -> WatchedContext | None:
+        """The context whose files may change; None if there is none, or not yet."""
+        return self._watched
 
     def open(self, *, is_tls: bool) -> TlsPipe | None:
         """Return the pipe of a TLS connection, None for a plain one; or refuse it."""
@@ -94,83 +95,35 @@ class TlsGate:
             raise RemoteProtocolError("plain connections are refused here")
         return None
 
-    def reload(self) -> bool:
-        """Read certificate and key again if both files changed; say whether they were."""
-        times = self._file_times()
-        if any(new == old for new, old in zip(times, self._files, strict=True)):
-            return False
-        context = server_context(self._settings)
-        self._context, self._files = context, times
-        return True
-
     def _server_context(self) -> ssl.SSLContext:
-        if self._context is None:  # test mode: made when the first peer wants it
+        if self._watched is None:  # test mode: made when the first peer wants it
             try:
-                self._context = server_context(self._settings)
+                self._watched = WatchedContext(self._settings, server_context)
             except SettingsError as error:
                 raise RemoteProtocolError(str(error)) from error
-        return self._context
-
-    def _file_times(self) -> tuple[int, int]:
-        paths = (self._settings.cert_path, self._settings.key_path)
-        times = [p.stat().st_mtime_ns if p is not None and p.exists() else 0 for p in paths]
-        return times[0], times[1]
+        return self._watched.context
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a server."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.cert_path is not None:
-        _load_identity(context, settings)
-    elif settings.test_mode:
-        _load_test_identity(context)
-    else:
-        raise SettingsError("TLS needs tls.server.certPath and tls.server.keyPath")
-    if settings.need_client_auth not in _CLIENT_AUTH:
-        raise SettingsError(f"tls.server.need.client.auth={settings.need_client_auth}")
-    if not settings.test_mode:
-        context.verify_mode = _CLIENT_AUTH[settings.need_client_auth]
-        _load_trust(context, settings)
-    return context
+class CertificateWatch:
+    """Looks from time to time whether certificates have changed; on a thread, as it reads."""
 
+    def __init__(self, tasks: TaskSet, log: Log) -> None:
+        """Look when `look` says so."""
+        self._tasks = tasks
+        self._log = log
+        self._is_looking = False
 
-def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a client; names are not checked, as servers are given by address."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False
-    if settings.test_mode or not settings.auth_server:
-        context.verify_mode = ssl.CERT_NONE
-    else:
-        _load_trust(context, settings)
-    if settings.cert_path is not None:
-        _load_identity(context, settings)
-    return context
+    def look(self, watched: WatchedContext | None) -> None:
+        """Begin to look, unless the look before has not ended."""
+        if watched is not None and watched.has_files and not self._is_looking:
+            self._is_looking = True
+            self._tasks.spawn(self._look(watched), "remoting-tls")
 
-
-def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    assert settings.cert_path is not None
-    try:
-        context.load_cert_chain(settings.cert_path, settings.key_path, settings.key_password or "")
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"TLS certificate {settings.cert_path}: {error}") from error
-
-
-def _load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    if settings.trust_cert_path is None:
-        context.load_default_certs()
-        return
-    try:
-        context.load_verify_locations(settings.trust_cert_path)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"TLS trust {settings.trust_cert_path}: {error}") from error
-
-
-def _load_test_identity(context: ssl.SSLContext) -> None:
-    """Load a certificate made now; the ssl module reads such things from files only."""
-    with tempfile.TemporaryDirectory(prefix="cometmq-tls-") as folder:
-        path = Path(folder) / "test.pem"
-        path.touch(mode=0o600)
-        path.write_text(self_signed_pem("cometmq-test"), encoding="ascii")
-        context.load_cert_chain(path)
+    async def _look(self, watched: WatchedContext) -> None:
+        try:
+            if await asyncio.to_thread(watched.refresh):
+                self._log.info("certificate.reloaded")
+        except SettingsError as error:
+            self._log.error("certificate.unreadable", error=str(error))
+        finally:
+            self._is_looking = False

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TLS contexts of both ends, made from files, and made again when the files change.
+
+Compatibility: the words of errors are the keys of RocketMQ's `tls.properties`. A certificate that
+is demanded of a client is always verified; RocketMQ takes any unless `authClient` is set.
+"""
+
+import hashlib
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.remoting.transport.settings import TlsSettings
+
+_CLIENT_AUTH: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "require": ssl.CERT_REQUIRED,
+}
+_SERVER: Final = "tls.server"
+_CLIENT: Final = "tls.client"
+_ENCRYPTED: Final = b"ENCRYPTED"
+
+Contents = tuple[bytes | None, ...]
+
+
+class WatchedContext:
+    """A context that follows the content of its files."""
+
+    __slots__ = ("_build", "_changing", "_paths", "_seen", "_settings", "context")
+
+    def __init__(
+        self, settings: TlsSettings, build: Callable[[TlsSettings], ssl.SSLContext]
+    ) -> None:
+        """Make the first context; raise SettingsError if the files do not allow it."""
+        self._settings = settings
+        self._build = build
+        self._paths = (settings.cert_path, settings.key_path, settings.trust_cert_path)
+        self._seen: Contents = tuple(self._digests())
+        self._changing: Contents = self._seen
+        self.context = build(settings)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to follow."""
+        return any(self._paths)
+
+    def refresh(self) -> bool:
+        """Use files that have changed and are at rest; say whether there is a new context.
+
+        Blocks. Whoever exchanges a certificate and its key writes one after the other, so a
+        change counts when the next call finds the same. Files that cannot be used raise
+        SettingsError once, and the context stays until they change again.
+        """
+        contents = tuple(self._digests())
+        is_at_rest = contents == self._changing
+        self._changing = contents
+        if contents == self._seen or not is_at_rest:
+            return False
+        self._seen = contents
+        self.context = self._build(self._settings)
+        return True
+
+    def _digests(self) -> Iterator[bytes | None]:
+        for path in self._paths:
+            try:
+                yield None if path is None else hashlib.sha256(path.read_bytes()).digest()
+            except OSError:
+                yield b""  # building the context will say what is wrong with it
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context of a server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.need_client_auth not in _CLIENT_AUTH:
+        raise SettingsError(
+            f"{_SERVER}.need.client.auth={settings.need_client_auth}: none, optional or require"
+        )
+    if settings.cert_path is not None:
+        _load_identity(context, settings, _SERVER)
+    elif settings.test_mode and settings.need_client_auth != "require":
+        _load_test_identity(context)
+        return context
+    else:
+        raise SettingsError(f"TLS needs {_SERVER}.certPath and {_SERVER}.keyPath")
+    context.verify_mode = _CLIENT_AUTH[settings.need_client_auth]
+    if context.verify_mode is not ssl.CERT_NONE:
+        _load_trust(context, settings, _SERVER)
+    return context
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context of a client; names are not checked, as servers are given by address."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    if settings.auth_server:
+        _load_trust(context, settings, _CLIENT)
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    if settings.cert_path is not None:
+        _load_identity(context, settings, _CLIENT)
+    return context
+
+
+def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> None:
+    cert, key = settings.cert_path, settings.key_path or settings.cert_path
+    assert cert is not None
+    assert key is not None
+    _read(cert, f"{end}.certPath")
+    key_text = _read(key, f"{end}.keyPath")
+    try:
+        context.load_cert_chain(cert, key, settings.key_password or "")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise SettingsError(_identity_fault(error, settings, key_text, end)) from error
+
+
+def _identity_fault(error: Exception, settings: TlsSettings, key_text: bytes, end: str) -> str:
+    """Say in one line what is wrong with a certificate and its key."""
+    cert, key = settings.cert_path, settings.key_path or settings.cert_path
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return f"{end}.certPath={cert} and {end}.keyPath={key} do not belong together"
+    if _ENCRYPTED in key_text:
+        given = "is wrong for it" if settings.key_password else "is missing, and it is encrypted"
+        return f"{end}.keyPath={key}: {end}.keyPassword {given}"
+    return f"{end}.certPath={cert}, {end}.keyPath={key}: no certificate and key in PEM form"
+
+
+def _load_trust(context: ssl.SSLContext, settings: TlsSettings, end: str) -> None:
+    path = settings.trust_cert_path
+    if path is None:
+        context.load_default_certs()
+        return
+    _read(path, f"{end}.trustCertPath")
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"{end}.trustCertPath={path}: no certificates in PEM form") from error
+
+
+def _read(path: Path, key: str) -> bytes:
+    """Return a file, or say which setting names one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{key}={path}: {error.strerror}") from error
+
+
+def _load_test_identity(context: ssl.SSLContext) -> None:
+    """Load a certificate made now; the ssl module reads such things from files only."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-tls-") as folder:
+        path = Path(folder) / "test.pem"
+        path.touch(mode=0o600)
+        path.write_text(self_signed_pem("cometmq-test"), encoding="ascii")
+        context.load_cert_chain(path)
