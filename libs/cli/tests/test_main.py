@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from cometmq.cli import main as cli
-from cometmq.cli import mqadmin
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.remoting.errors import RequestTimeout
@@ -22,6 +21,18 @@ HEAVY = (
     "uvloop",
     "rich",
 )
+PROGRAMS_ONLY = (
+    "cometmq.store",
+    "structlog",
+    "uvloop",
+    "prometheus_client",
+    "rich",
+    "pydantic",
+    "yaml",
+)
+"""What no command needs that asks a server and prints JSON."""
+MODULES_MAX = 450
+"""Measured: 380, in 0.12 s; modules are counted because times differ from machine to machine."""
 
 
 def invoke(*args, env=None):
@@ -39,15 +50,31 @@ def test_help_lists_every_command_without_loading_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "loaded: []" in done.stdout
     assert "Programs:" in done.stdout
+    words = " ".join(done.stdout.split())
     for name, info in COMMANDS.items():
-        assert name in done.stdout
-        assert info.help in done.stdout
+        assert name in words
+        assert info.help in words
+
+
+@pytest.mark.parametrize("name", ["topicList", "sendMessage", "consumerProgress", "topic"])
+def test_a_command_starts_fast_because_it_imports_little(name):
+    code = (
+        "import sys\n"
+        "from cometmq.cli.lazy import load_command\n"
+        "from cometmq.cli.main import COMMANDS\n"
+        f"load_command({name!r}, COMMANDS[{name!r}])\n"
+        f"print([m for m in {PROGRAMS_ONLY} if m in sys.modules], len(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded, _, count = done.stdout.rpartition(" ")
+    assert loaded == "[]"
+    assert int(count) <= MODULES_MAX
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_a_module_with_its_app(name):
     command = load_command(name, COMMANDS[name])
-    assert command.help.partition("\n")[0] == COMMANDS[name].help or name not in mqadmin.COMMANDS
+    assert (command.name, bool(command.help)) == (name, True)
 
 
 def test_the_version_is_that_of_the_distribution():
