@@ -84,8 +84,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         instance, member = await self._enter_group(stack, suffix="STREAM")
         await instance.heartbeat()
         stack.push_async_callback(self._stop, member)
-        await member.start()
         self._member = member
+        await member.start()
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
 
@@ -189,6 +189,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return await self._polled().offset_at(queue, timestamp_ms)
 
     def _polled(self) -> PullGroup:
-        self._running()
+        # `on_assigned` may seek already during the start.
+        if self.state is not ClientState.START_FAILED or self._member is None:
+            self._running()
         assert self._member is not None
         return self._member

@@ -51,6 +51,7 @@ class Client(ABC):
         """Let what is under way end, and leave; nothing happens if it does not run."""
         if self.state is not ClientState.RUNNING:
             return
+        self._running()
         self.state = ClientState.SHUTDOWN_ALREADY
         await self._stack.aclose()
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broadcasting: every member gets every message once, and keeps its offsets in a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageModel,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.offsets import QueueOffsetTable
+from cometmq.remoting.codes import RequestCode
+
+
+def broadcast(cluster: MemoryCluster, listener: Any, folder: Path, **fields: Any) -> PushConsumer:
+    options = PushOptions(
+        message_model=MessageModel.BROADCASTING,
+        offsets_dir=str(folder),
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        client_ip="10.0.0.1",
+        **fields,
+    )
+    return consumer_of(cluster, listener, options)
+
+
+def stored(path: Path) -> dict[int, int]:
+    """Return the offsets in a file by queue id."""
+    table = decode_json(QueueOffsetTable, path.read_bytes()).offset_table
+    return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+async def test_every_member_gets_every_message(cluster: MemoryCluster, tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
+    one = broadcast(cluster, first, tmp_path, instance_name="one")
+    two = broadcast(cluster, second, tmp_path, instance_name="two")
+    async with one, two:
+        assert len(one.queues) == len(two.queues) == 4
+        await send(cluster, *texts(10))
+        await eventually(lambda: len(first.bodies) == len(second.bodies) == 10)
+    assert first.bodies == second.bodies
+    assert cluster.committed("cg", "T") == {}
+    assert stored(tmp_path / "10.0.0.1@one" / "cg" / "offsets.json")[0] == 10
+
+
+async def test_the_next_run_continues_behind_the_offsets_in_the_file(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """The instance keeps its name DEFAULT, so the file is found again."""
+    for bodies in ([b"0", b"1"], [b"2", b"3"]):
+        seen = Recorder()
+        async with broadcast(cluster, seen, tmp_path) as consumer:
+            assert consumer.client_id == "10.0.0.1@DEFAULT"
+            await send(cluster, *[Message("T", body) for body in bodies])
+            await eventually(lambda s=seen: len(s.bodies) == 2)
+        assert seen.bodies == bodies
+    assert stored(tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json")[0] == 4
+
+
+async def test_two_groups_of_one_process_share_the_client(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    seen = Recorder()
+    other = PushConsumer(
+        "other", cluster.namesrv, listener=seen, options=broadcast(cluster, seen, tmp_path).options
+    )
+    other.subscribe("T")
+    async with broadcast(cluster, seen, tmp_path) as consumer, other:
+        assert consumer.client_id == other.client_id
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: len(seen.bodies) == 2)
+    assert (tmp_path / "10.0.0.1@DEFAULT" / "other" / "offsets.json").exists()
+
+
+async def test_what_fails_comes_not_again(cluster: MemoryCluster, tmp_path: Path) -> None:
+    seen = Recorder(lambda messages: ConsumeResult.RECONSUME_LATER)
+    async with broadcast(cluster, seen, tmp_path) as consumer:
+        await send(cluster, *texts(3))
+        await eventually(lambda: consumer.stats().failed_count == 3)
+        ((_, data),) = cluster.broker.groups["cg"].values()
+        assert data.message_model == "BROADCASTING"
+        assert {one.topic for one in data.subscription_data_set} == {"T"}
+    assert seen.bodies == [b"0", b"1", b"2"]
+    assert cluster.broker.requests[RequestCode.CONSUMER_SEND_MSG_BACK] == 0
+    assert stored(tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json")[0] == 3
+
+
+async def test_a_lite_pull_consumer_may_broadcast_too(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    await send(cluster, *texts(4))
+    for name in ("one", "two"):
+        options = LitePullOptions(
+            message_model=MessageModel.BROADCASTING,
+            offsets_dir=str(tmp_path),
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            client_ip="10.0.0.1",
+            instance_name=name,
+        )
+        consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+        consumer.subscribe("T")
+        async with consumer:
+            bodies = [(await consumer.next_message()).body for _ in range(4)]  # type: ignore[union-attr]
+        assert bodies == [b"0", b"1", b"2", b"3"]
+        assert stored(tmp_path / f"10.0.0.1@{name}@STREAM" / "cg" / "offsets.json")[0] == 4
+
+
+async def test_the_file_is_javas(cluster: MemoryCluster, tmp_path: Path) -> None:
+    """Continue where a Java client has stopped: its file has objects as keys."""
+    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
+    path.parent.mkdir(parents=True)
+    key = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": "T"}, separators=(",", ":"))
+    path.write_text('{\n\t"offsetTable":{' + key + ":2\n\t}\n}", encoding="utf-8")
+    await send(cluster, *texts(4))
+    seen = Recorder()
+    async with broadcast(cluster, seen, tmp_path):
+        await eventually(lambda: len(seen.bodies) == 2)
+    assert seen.bodies == [b"2", b"3"]

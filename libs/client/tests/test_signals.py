@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ending on a signal, and clients in a process that was forked."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from cometmq.client import Message
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, send, texts
+
+DRAINING = """
+import asyncio
+from cometmq.client import ConsumeFrom, PushConsumer, PushOptions, until_signal
+
+async def main() -> None:
+    async def listener(messages: list) -> None:
+        print("begun", flush=True)
+        await asyncio.sleep(0.3)
+
+    consumer = PushConsumer(
+        "cg", listener=listener, options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    )
+    consumer.subscribe("T")
+    async with consumer:
+        await until_signal()
+    print("left", flush=True)
+
+asyncio.run(main())
+"""
+
+ITERATING = """
+import asyncio
+from cometmq.client import ConsumeFrom, LitePullConsumer, LitePullOptions, on_signal
+
+async def main() -> None:
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", options=options)
+    consumer.subscribe("T")
+    async with consumer:
+        with on_signal(consumer.finish):
+            async for message in consumer:
+                print("begun", flush=True)
+                await asyncio.sleep(0.3)
+    print("left", flush=True)
+
+asyncio.run(main())
+"""
+
+FORKING = """
+import asyncio, os
+from cometmq.client import ClientStateError, Message, Producer, PushConsumer
+
+async def send() -> str:
+    async with Producer("pg") as producer:
+        await producer.send(Message("T", b"of the child"))
+        return producer.client_id
+
+async def main() -> tuple[int, Producer]:
+    producer = Producer("pg")
+    await producer.start()
+    await producer.send(Message("T", b"of the parent"))
+    return producer
+
+loop = asyncio.new_event_loop()
+producer = loop.run_until_complete(main())
+parent_id = producer.client_id
+if os.fork() == 0:
+    for work in (lambda: producer.send(Message("T", b"by mistake")), producer.close):
+        try:
+            asyncio.new_event_loop().run_until_complete(work())
+        except ClientStateError as error:
+            print("refused", error, flush=True)
+    print("own", asyncio.run(send()) != parent_id, flush=True)
+    os._exit(0)
+os.wait()
+loop.run_until_complete(producer.send(Message("T", b"of the parent again")))
+loop.run_until_complete(producer.close())
+print("done", flush=True)
+"""
+
+
+async def run_program(
+    cluster: MemoryCluster, text: str, end: signal.Signals | None = None
+) -> tuple[int | None, str, str]:
+    """Run a program, send it a signal after its first line; return status, output, errors."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        text,
+        env={"NAMESRV_ADDR": cluster.namesrv, "PATH": os.defpath},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            first = b""
+            if end is not None:
+                first = await process.stdout.readline()
+                process.send_signal(end)
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, (first + output).decode(), errors.decode()
+
+
+async def test_a_push_consumer_drains_on_sigterm(cluster: MemoryCluster) -> None:
+    await send(cluster, Message("T", b"x"))
+    status, output, errors = await run_program(cluster, DRAINING, signal.SIGTERM)
+    assert (status, output, errors) == (0, "begun\nleft\n", "")
+    assert cluster.committed("cg", "T")[QUEUE_0] == 1
+    assert not cluster.broker.groups["cg"]
+
+
+async def test_iterating_ends_on_sigint(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(3))
+    status, output, errors = await run_program(cluster, ITERATING, signal.SIGINT)
+    assert (status, errors) == (0, "")
+    assert output == "begun\nleft\n"
+    assert cluster.committed("cg", "T")[QUEUE_0] == 1
+
+
+async def test_a_child_process_makes_its_own_client(cluster: MemoryCluster) -> None:
+    status, output, errors = await run_program(cluster, FORKING)
+    assert status == 0, errors
+    lines = output.splitlines()
+    refusal = "refused this client was started before a fork: start one in the child"
+    assert lines == [refusal, refusal, "own True", "done"]
+    await eventually(lambda: len(cluster.messages("T")) == 3)
+    assert {message.body for message in cluster.messages("T")} == {
+        b"of the parent",
+        b"of the child",
+        b"of the parent again",
+    }
