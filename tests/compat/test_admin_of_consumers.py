@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tools ask of connected Java consumers through a broker, and replies to Java requesters."""
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 
+from cometmq.client import ConsumeFrom, ConsumeResult, MessageExt, PushConsumer, PushOptions
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, contents, named, received, sent
 from cometmq.peers.javaclient import MqAdmin
+from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
 from cometmq.peers.wire import call
 
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.compat
 
 COUNT = 12
 QUEUE_COUNT = 4
+WAIT_S = 40.0
 QUERY_CONSUMER_OFFSET = 14
 GET_CONSUMER_LIST_BY_GROUP = 38
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
@@ -26,25 +30,13 @@ CLONE_GROUP_OFFSET = 314
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A group that consumed all messages of its topic, and a member that is connected."""
+class Place:
+    """A group and the messages of its topic."""
 
     cluster: Cluster
     topic: str
     group: str
     messages: list[Event]
-    consumer: Running
-
-    @property
-    def client_id(self) -> str:
-        """The connected member."""
-        answer = call(
-            self.cluster.broker_addrs[0],
-            GET_CONSUMER_LIST_BY_GROUP,
-            {"consumerGroup": self.group},
-        )
-        (client_id,) = json.loads(answer.body)["consumerIdList"]
-        return str(client_id)
 
     def committed(self, group: str) -> list[int]:
         """What the broker has stored for a group in each queue of the topic."""
@@ -59,8 +51,26 @@ class Scene:
         return counts
 
 
+@dataclass(frozen=True)
+class Scene(Place):
+    """A group that consumed all messages of its topic, and a member that is connected."""
+
+    consumer: Running
+
+    @property
+    def client_id(self) -> str:
+        """The connected member."""
+        answer = call(
+            self.cluster.broker_addrs[0],
+            GET_CONSUMER_LIST_BY_GROUP,
+            {"consumerGroup": self.group},
+        )
+        (client_id,) = json.loads(answer.body)["consumerIdList"]
+        return str(client_id)
+
+
 def committed(cluster: Cluster, topic: str, group: str) -> list[int]:
-    """Return the offset of a group in each queue of a topic."""
+    """Return the offset of a group in each queue of a topic, -1 where it has none."""
     answers = [
         call(
             cluster.broker_addrs[0],
@@ -69,7 +79,7 @@ def committed(cluster: Cluster, topic: str, group: str) -> list[int]:
         )
         for queue_id in range(QUEUE_COUNT)
     ]
-    return [int(answer.fields["offset"]) for answer in answers]
+    return [int(answer.fields.get("offset", -1)) for answer in answers]
 
 
 @contextmanager
@@ -263,3 +273,46 @@ def test_requests_get_their_replies(
         ids=",".join(event["msg_id"] for event in answered),
     )
     assert len(named(kept, "received")) == 3
+
+
+async def test_a_python_consumer_answers_tools(
+    cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
+) -> None:
+    """All of these codes at our own client: 307, 309, 221, 220."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    messages = named(await asyncio.to_thread(java.run, "send", count=COUNT, **server), "sent")
+    place = Place(cluster, topic, group, messages)
+    seen: list[str] = []
+
+    def listen(received: list[MessageExt]) -> ConsumeResult:
+        seen.extend(message.keys[0] for message in received)
+        return ConsumeResult.SUCCESS
+
+    async def until(condition: Callable[[], bool], what: str) -> None:
+        await asyncio.to_thread(wait_until, condition, WAIT_S, what)
+
+    async def admin(*arguments: str) -> str:
+        return (await asyncio.to_thread(mqadmin.run, *arguments)).output
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer(group, cluster.namesrv_addr, listener=listen, options=options)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: len(seen) == COUNT, "all messages")
+        one, client_id = messages[0], consumer.client_id
+        state = await admin("consumerStatus", "-g", group, "-i", client_id)
+        once_more = await admin(
+            "queryMsgById", "-i", one["offset_msg_id"], "-g", group, "-d", client_id
+        )
+        members = await asyncio.to_thread(java.run, "members", group=group, **server)
+        await until(lambda: place.committed(group) == place.consumed, "offsets")
+        await admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        await until(lambda: len(seen) == 2 * COUNT + 1, "all messages again")
+
+    assert re.search(r"PROP_CONSUME_TYPE +: CONSUME_PASSIVELY", state)
+    assert re.search(rf"Topic: {topic} +ClassFilter: false +SubExpression: \*", state)
+    assert "consumeResult=CR_SUCCESS" in once_more
+    assert seen[COUNT] == one["key"]
+    said = {event["queue_id"]: event["offset"] for event in named(members, "member")}
+    assert said == dict(enumerate(place.consumed))
+    assert sorted(seen[COUNT + 1 :]) == sorted(message["key"] for message in messages)
