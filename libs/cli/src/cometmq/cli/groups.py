@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq group`: look at consumer groups and their members, create and delete them."""
+"""`cometmq group`: look at consumer groups and their members, create, move and delete them."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from cometmq.broker.names import BOOT_GROUPS, DLQ_PREFIX, is_system_group, retry_topic
+from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker_groups import END
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline
 
@@ -20,8 +24,10 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at consumer groups and their members, create and delete them.",
+    help="Look at consumer groups and their members, create, move and delete them.",
 )
+
+_PLACES: Final = {"first": 0, "last": END}
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 
@@ -212,3 +218,52 @@ def delete(
     if topics:
         facts["topics_deleted"] = ",".join(gone)
     print_facts(facts, as_json=as_json)
+
+
+@app.command()
+def reset(
+    group: Group,
+    topic: Annotated[str, typer.Argument(help="Topic whose queues it reads.")],
+    to: Annotated[
+        str, typer.Option("--to", help="first, last or a moment (2026-11-20T10:00, 90m).")
+    ],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    backwards: Annotated[
+        bool, typer.Option("--backwards", help="Never move a queue forwards.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a group continue elsewhere, connected or not; asks first on a terminal."""
+
+    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
+        at_ms = _PLACES[to] if to in _PLACES else times.parsed(to, now_ms=wall_ms())
+        await known_group(admin, group)
+        return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Move the consumer group {group} in {topic}?", abort=True)
+    moved = ask(namesrv, question)
+    _print_moved(moved, as_json=as_json)
+
+
+@app.command()
+def clone(
+    source: Annotated[str, typer.Argument(help="Group to copy from.")],
+    destination: Annotated[str, typer.Argument(help="Group to copy to.")],
+    topic: Annotated[str, typer.Argument(help="Topic whose queues both read.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Give a group the offsets that another has in a topic."""
+    moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
+    _print_moved(moved, as_json=as_json)
+
+
+def _print_moved(moved: dict[MessageQueue, int], *, as_json: bool) -> None:
+    rows: list[list[Cell]] = [
+        [queue.broker_name, queue.queue_id, offset] for queue, offset in moved.items()
+    ]
+    print_rows(("Broker", "Queue", "Offset"), rows, as_json=as_json)

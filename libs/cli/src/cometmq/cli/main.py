@@ -30,9 +30,10 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
     "topic": CommandInfo("cometmq.cli.topics", "List, create, delete, describe topics.", ADMIN),
     "group": CommandInfo(
-        "cometmq.cli.groups", "List, create, delete, describe consumer groups.", ADMIN
+        "cometmq.cli.groups", "List, create, move, delete, describe consumer groups.", ADMIN
     ),
     "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
+    "dlq": CommandInfo("cometmq.cli.dlq", "Look at dead letters, send them again.", ADMIN),
     "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
     "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
     **MQADMIN_COMMANDS,

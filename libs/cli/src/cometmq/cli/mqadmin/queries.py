@@ -5,21 +5,19 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, run, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
 from cometmq.cli.mqadmin.message_text import Found, print_found
 from cometmq.cli.output import AsJson, print_json
-from cometmq.client import Message, Producer, SendResult
+from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound
 from cometmq.remoting.message.ids import parse_offset_message_id
-from cometmq.remoting.message.properties import RESERVED_KEYS
 
-RESEND_GROUP: Final = "ReSendMsgById"
 _KEY_COLUMNS: Final = (
     Column("message_id", "#Message ID", "%-50s "),
     Column("queue", "#QID", "%4d "),
@@ -47,8 +45,8 @@ def query_msg_by_id(
     resend: Annotated[
         str | None, typer.Option("-s", "--sendMessage", help="true: send it again.")
     ] = None,
-    unit_name: Annotated[
-        str | None, typer.Option("-u", "--unitName", help="Unit that sends it.")
+    _unit_name: Annotated[
+        str | None, typer.Option("-u", "--unitName", help="Changes nothing; mqadmin has it.")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -62,7 +60,8 @@ def query_msg_by_id(
         _print_results(results, as_json=as_json)
     elif resend is not None:
         if resend.lower() == "true":
-            _print_sent(ids, run(_resent(namesrv, ids, unit_name)), as_json=as_json)
+            sent = ask(namesrv, lambda admin: _resent(admin, ids))
+            _print_sent(ids, sent, as_json=as_json)
     else:
         found = ask(namesrv, lambda admin: _tracked(admin, ids))
         print_found(found, as_json=as_json)
@@ -172,24 +171,8 @@ async def _consumed(
     return [await admin.consume_directly(group, client_id, message) for message in messages]
 
 
-async def _resent(namesrv: str, ids: list[str], unit_name: str | None) -> list[SendResult]:
-    """Send stored messages again as they are, under unique keys of their own."""
-    async with AdminClient(namesrv) as admin, Producer(RESEND_GROUP, namesrv) as producer:
-        messages = [await admin.stored_message(text) for text in ids]
-        return [await producer.send(_copy(message)) for message in messages]
-
-
-def _copy(message: MessageExt) -> Message:
-    own = {key: text for key, text in message.properties.items() if key not in RESERVED_KEYS}
-    keys = tuple(key for key in message.keys if key != message.message_id)
-    return Message(
-        message.topic,
-        message.body,
-        message.tag,
-        keys,
-        own,
-        message.flag,
-    )
+async def _resent(admin: AdminClient, ids: list[str]) -> list[SendResult]:
+    return [await admin.resend(await admin.stored_message(text)) for text in ids]
 
 
 def _print_results(results: list[ConsumeMessageDirectlyResult], *, as_json: bool) -> None:

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq dlq`: what consumer groups have given up; look at it, keep it, send it again."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final
+
+import msgspec
+import typer
+
+from cometmq.cli import message_json, times
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_dead_letters import DLQ_PREFIX, origin_message_id, origin_topic
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
+from cometmq.client.message import MessageExt
+
+COLUMNS: Final = (
+    "Stored", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Attempts", "Origin message id",
+)  # fmt: skip
+STDOUT: Final = "-"
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at what consumer groups have given up, keep it, send it again.",
+)
+
+Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
+Tag = Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")]
+Key = Annotated[str | None, typer.Option("--key", help="Only messages with this key.")]
+Origin = Annotated[
+    str | None, typer.Option("--origin", help="Only messages that were sent to this topic.")
+]
+Id = Annotated[
+    str | None, typer.Option("--id", help="Only the message with this (original) message id.")
+]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Only what died from 2026-11-20T10:00, 90m (ago).")
+]
+Until = Annotated[str | None, typer.Option("--until", help="Only what died before this moment.")]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="At most so many messages.")]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Which dead letters are meant."""
+
+    tag: str | None
+    key: str | None
+    origin: str | None
+    message_id: str | None
+    begin_ms: int | None
+    end_ms: int | None
+    count_max: int | None
+
+    def has(self, message: MessageExt) -> bool:
+        """Whether a message is among them."""
+        return (
+            (self.tag is None or message.tag == self.tag)
+            and (self.key is None or self.key in message.keys)
+            and (self.origin is None or origin_topic(message) == self.origin)
+            and (
+                self.message_id is None
+                or self.message_id in {message.message_id, origin_message_id(message)}
+            )
+        )
+
+    async def read(self, admin: AdminClient, group: str) -> AsyncIterator[MessageExt]:
+        """Return the messages, queue by queue."""
+        left = self.count_max
+        async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
+            if left == 0:
+                return
+            if self.has(message):
+                left = None if left is None else left - 1
+                yield message
+
+
+def chosen(  # one parameter per option
+    *,
+    tag: str | None,
+    key: str | None,
+    origin: str | None,
+    message_id: str | None,
+    since: str | None,
+    until: str | None,
+    count_max: int | None,
+) -> Choice:
+    """Return what the options say."""
+    now_ms = wall_ms()
+    begin_ms = None if since is None else times.parsed(since, now_ms=now_ms)
+    end_ms = None if until is None else times.parsed(until, now_ms=now_ms)
+    return Choice(tag, key, origin, message_id, begin_ms, end_ms, count_max)
+
+
+@app.command("list")
+def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
+    """List the groups that have given up messages, and how many there are."""
+
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        rows: list[list[Cell]] = []
+        for group in await admin.dead_letter_groups():
+            stats = (await admin.topic_stats(DLQ_PREFIX + group)).values()
+            count = sum(queue.max_offset - queue.min_offset for queue in stats)
+            last_ms = max((queue.last_update_timestamp for queue in stats), default=0)
+            rows.append([group, count, times.shown(last_ms)])
+        return rows
+
+    print_rows(("Group", "Messages", "Last"), ask(namesrv, question), as_json=as_json)
+
+
+@app.command()
+def show(  # noqa: PLR0913  # one parameter per option
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    tag: Tag = None,
+    key: Key = None,
+    origin: Origin = None,
+    message_id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    count_max: Max = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a group has given up; --json with bodies and properties."""
+
+    async def question(admin: AdminClient) -> list[MessageExt]:
+        choice = chosen(
+            tag=tag,
+            key=key,
+            origin=origin,
+            message_id=message_id,
+            since=since,
+            until=until,
+            count_max=count_max,
+        )
+        return [message async for message in choice.read(admin, group)]
+
+    messages = ask(namesrv, question)
+    if as_json:
+        print_json([msgspec.Raw(message_json.render(message)) for message in messages])
+        return
+    rows: list[list[Cell]] = [
+        [
+            times.shown(message.store_timestamp),
+            f"{message.queue.broker_name}:{message.queue.queue_id}",
+            message.queue_offset,
+            origin_topic(message),
+            message.tag,
+            " ".join(message.keys),
+            message.reconsume_times,
+            origin_message_id(message),
+        ]
+        for message in messages
+    ]
+    print_rows(COLUMNS, rows, as_json=False)
+
+
+@app.command()
+def export(  # noqa: PLR0913  # one parameter per option
+    group: Group,
+    file: Annotated[str, typer.Argument(help="File of JSON lines; - prints them.")] = STDOUT,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    tag: Tag = None,
+    key: Key = None,
+    origin: Origin = None,
+    message_id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    count_max: Max = None,
+) -> None:
+    """Write what a group has given up to a file, which `produce --json-lines` can send."""
+
+    async def question(admin: AdminClient) -> int:
+        choice = chosen(
+            tag=tag,
+            key=key,
+            origin=origin,
+            message_id=message_id,
+            since=since,
+            until=until,
+            count_max=count_max,
+        )
+        count = 0
+        await admin.route(DLQ_PREFIX + group)  # before a file is begun
+        with _opened(file) as out:
+            async for message in choice.read(admin, group):
+                out.write(message_json.render(message) + b"\n")
+                count += 1
+        return count
+
+    count = ask(namesrv, question)
+    if file != STDOUT:
+        print_facts({"group": group, "messages": count, "file": file}, as_json=False)
+
+
+@app.command()
+def replay(  # noqa: PLR0913  # one parameter per option
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    tag: Tag = None,
+    key: Key = None,
+    origin: Origin = None,
+    message_id: Id = None,
+    since: Since = None,
+    until: Until = None,
+    count_max: Max = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="Send to this topic, for all its groups, not to the group."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="At most so many messages a second.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be sent.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send what a group has given up again, to this group; asks first on a terminal.
+
+    Messages keep their keys, properties and original id. They stay among the dead letters: a
+    second replay sends them a second time.
+    """
+    target = topic or f"the group {group}"
+    if not (yes or dry_run) and sys.stdin.isatty():
+        typer.confirm(f"Send the dead letters of {group} again to {target}?", abort=True)
+    sent: list[str] = []
+
+    async def question(admin: AdminClient) -> None:
+        choice = chosen(
+            tag=tag,
+            key=key,
+            origin=origin,
+            message_id=message_id,
+            since=since,
+            until=until,
+            count_max=count_max,
+        )
+        pace = Pace(rate)
+        async for message in choice.read(admin, group):
+            if not dry_run:
+                await pace.wait()
+                await admin.replay(message, group, topic=topic)
+            sent.append(message.offset_message_id)
+
+    try:
+        ask(namesrv, question)
+    except BaseException:
+        typer.echo(f"cometmq: {len(sent)} were sent{_last(sent)}", err=True)
+        raise
+    facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
+    print_facts({**facts, "dry_run": dry_run}, as_json=as_json)
+
+
+class Pace:
+    """Lets so many things a second happen, evenly."""
+
+    def __init__(self, rate: float | None) -> None:
+        """The first may happen at once."""
+        self._interval_s = 0.0 if rate is None else 1 / rate
+        self._next_s = 0.0
+
+    async def wait(self) -> None:
+        """Wait for the next turn."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s:
+            await asyncio.sleep(self._next_s - now_s)
+        self._next_s = max(now_s, self._next_s) + self._interval_s
+
+
+def _last(sent: list[str]) -> str:
+    return f", the last one was {sent[-1]}" if sent else ""
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with Path(file).open("wb") as out:
+            yield out
+    except OSError as error:
+        raise ClientError(f"{file} cannot be written: {error}") from error
