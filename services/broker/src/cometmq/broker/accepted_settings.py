@@ -8,7 +8,7 @@ default names it at the start, with the reason.
 
 from typing import Annotated, Final
 
-from msgspec import Meta, field
+from msgspec import Meta
 
 from cometmq.store.settings import INEFFECTIVE, MUTABLE, StoreSettings
 
@@ -28,7 +28,6 @@ LIGHT: Final = _because("light message queues (LMQ) are not built")
 BLOOM: Final = _because("filters are evaluated on the messages, without bloom filters")
 DELAY: Final = _because("delayed messages are always delivered without waiting for each other")
 PLUGIN: Final = _because("there are no plug-ins and no filter servers")
-PLAIN: Final = _because("the broker calls name servers without TLS")
 KEPT: Final = _because("filters of a group that left are dropped after 24 hours")
 FOLDERS: Final = _because("a log in several folders is not supported")
 UNUSED: Final = _because("RocketMQ 4.9.4 does not use it either")
@@ -87,7 +86,6 @@ class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel")
     server_socket_rcv_buf_size: Annotated[int, SOCKET] = 0
     server_socket_snd_buf_size: Annotated[int, SOCKET] = 0
     use_epoll_native_selector: Annotated[bool, NETTY] = False
-    use_tls: Annotated[bool, PLAIN] = field(default=False, name="useTLS")
     write_buffer_high_water_mark: Annotated[int, SOCKET] = 0
     write_buffer_low_water_mark: Annotated[int, SOCKET] = 0
 

@@ -30,17 +30,13 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.server import Server
-from cometmq.remoting.transport.settings import (
-    ClientSettings,
-    ServerSettings,
-    TlsMode,
-    TlsSettings,
-)
+from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
+from cometmq.runtime.tls_keys import client_tls, server_tls
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
@@ -110,7 +106,7 @@ class BrokerApp:
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
         client = RemotingClient(
-            ClientSettings(),
+            ClientSettings(tls=client_tls(settings)),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             on_close=self._namesrv_lost,
@@ -281,19 +277,8 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
         write_low_water_bytes=settings.write_buffer_high_bytes // 4,
         unsent_bytes_max=settings.write_buffer_hard_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
-        tls=TlsSettings(
-            mode=TlsMode(settings.tls_server_mode),
-            test_mode=not settings.tls_server_cert_path,
-            cert_path=_path(settings.tls_server_cert_path),
-            key_path=_path(settings.tls_server_key_path),
-            trust_cert_path=_path(settings.tls_server_trust_cert_path),
-            need_client_auth="require" if settings.tls_server_auth_client else "none",
-        ),
+        tls=server_tls(settings),
     )
-
-
-def _path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
 
 
 def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:

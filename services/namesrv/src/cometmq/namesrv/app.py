@@ -13,7 +13,7 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings, TlsMode, TlsSettings
+from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
@@ -21,6 +21,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, every
+from cometmq.runtime.tls_keys import server_tls
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.runtime.worker import Worker
 
@@ -130,16 +131,10 @@ def expire(namesrv: Namesrv) -> None:
 
 def server_settings(settings: NamesrvSettings) -> ServerSettings:
     """Return the transport's share of the settings."""
-    certificate = settings.tls_server_cert_path
     return ServerSettings(
         connections_max=settings.connection_count_max,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
-        tls=TlsSettings(
-            mode=TlsMode(settings.tls_server_mode),
-            test_mode=not certificate,
-            cert_path=Path(certificate) if certificate else None,
-            key_path=Path(settings.tls_server_key_path) if certificate else None,
-        ),
+        tls=server_tls(settings),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cometmq.runtime import tls_keys
 from cometmq.runtime.settings import Loaded, load
 
 
@@ -53,18 +54,30 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     connection_count_max: Annotated[
         int, Meta(ge=1, description="Connections at a time; more are refused.")
     ] = 10_000
-    tls_server_mode: Annotated[
-        str,
-        Meta(
-            pattern="^(disabled|permissive|enforcing)$",
-            description="disabled, permissive (both on one port) or enforcing.",
-        ),
-    ] = msgspec.field(default="permissive", name="tls.server.mode")
-    tls_server_key_path: Annotated[
-        str, Meta(description="Private key (PEM); empty: a self-signed certificate is made.")
-    ] = msgspec.field(default="", name="tls.server.keyPath")
-    tls_server_cert_path: Annotated[str, Meta(description="Certificate chain (PEM).")] = (
-        msgspec.field(default="", name="tls.server.certPath")
+    tls_server_mode: tls_keys.ServerMode = msgspec.field(
+        default="permissive", name="tls.server.mode"
+    )
+    tls_server_cert_path: tls_keys.ServerCertPath = msgspec.field(
+        default="", name="tls.server.certPath"
+    )
+    tls_server_key_path: tls_keys.ServerKeyPath = msgspec.field(
+        default="", name="tls.server.keyPath"
+    )
+    tls_server_key_password: tls_keys.KeyPassword = msgspec.field(
+        default="", name="tls.server.keyPassword"
+    )
+    tls_server_trust_cert_path: tls_keys.ServerTrustCertPath = msgspec.field(
+        default="", name="tls.server.trustCertPath"
+    )
+    tls_server_need_client_auth: tls_keys.NeedClientAuth = msgspec.field(
+        default="none", name="tls.server.need.client.auth"
+    )
+    tls_server_auth_client: tls_keys.AuthClient = msgspec.field(
+        default=False, name="tls.server.authClient"
+    )
+    tls_test_mode_enable: tls_keys.TestMode = msgspec.field(default="", name="tls.test.mode.enable")
+    tls_config_file: tls_keys.ConfigFile = msgspec.field(
+        default=tls_keys.CONFIG_FILE, name="tls.config.file"
     )
     admin_http_port: Annotated[
         int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS settings of every program, under RocketMQ's keys, and its file `tls.properties`.
+
+A settings struct takes the keys it wants:
+
+    tls_server_mode: ServerMode = field(default="permissive", name="tls.server.mode")
+
+Compatibility: RocketMQ reads these keys as system properties of Java and, if it exists, from the
+file `tls.config.file`, whose values win. The mode and `tls.enable` are never in that file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.runtime import properties
+
+CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
+USE_TLS: Final = "useTLS"
+"""The other name of `tls.enable`, in a broker's file."""
+
+ServerMode = Annotated[
+    str,
+    Meta(
+        pattern="^(disabled|permissive|enforcing)$",
+        description="disabled, permissive (both on one port) or enforcing.",
+    ),
+]
+TestMode = Annotated[
+    str,
+    Meta(
+        pattern="^(true|false|)$",
+        description="TLS with a certificate made at the start; empty: if there is no other.",
+    ),
+]
+ConfigFile = Annotated[
+    str, Meta(description="File with more tls keys, which win over those given here.")
+]
+ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).")]
+ServerKeyPath = Annotated[
+    str, Meta(description="Private key (PEM); empty: it is in the file of the certificate.")
+]
+KeyPassword = Annotated[
+    str, Meta(description="Password of an encrypted private key.", extra={"secret": True})
+]
+ServerTrustCertPath = Annotated[
+    str,
+    Meta(description="Certificates that client certificates must chain to (PEM); empty: system's."),
+]
+NeedClientAuth = Annotated[
+    str,
+    Meta(
+        pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE|)$",
+        description="Whether clients must show a certificate: none, optional, require.",
+    ),
+]
+AuthClient = Annotated[
+    bool, Meta(description="Demand a certificate of each client, as need.client.auth=require.")
+]
+Enable = Annotated[bool, Meta(description="Speak TLS with name servers and other brokers.")]
+ClientCertPath = Annotated[str, Meta(description="Own certificate chain towards servers (PEM).")]
+ClientTrustCertPath = Annotated[
+    str,
+    Meta(description="Certificates that those of servers must chain to (PEM); empty: system's."),
+]
+AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.")]
+
+_SERVER: Final = "tls.server."
+_CLIENT: Final = "tls.client."
+_NOT_IN_FILE: Final = ("tls.server.mode", "tls.enable", "tls.config.file")
+
+
+def server_tls(settings: msgspec.Struct) -> TlsSettings:
+    """Return what a server needs to know of its settings and of their file."""
+    values = _values(settings)
+    need = str(values.get("tls.server.need.client.auth", "")).lower() or "none"
+    if need == "none" and _is_true(values.get("tls.server.authClient")):
+        need = "require"
+    test_mode = str(values.get("tls.test.mode.enable", ""))
+    mode = TlsMode(values["tls.server.mode"])
+    if _is_true(test_mode):
+        return TlsSettings(mode=mode, test_mode=True)
+    identity = _identity(values, _SERVER)
+    return TlsSettings(
+        mode=mode,
+        test_mode=not test_mode and identity["cert_path"] is None,
+        need_client_auth=need,
+        trust_cert_path=_path(values, f"{_SERVER}trustCertPath"),
+        **identity,
+    )
+
+
+def client_tls(settings: msgspec.Struct) -> TlsSettings:
+    """Return what a program needs that asks servers over TLS."""
+    return _client(_values(settings))
+
+
+def client_tls_of_file(path: Path) -> TlsSettings:
+    """Return TLS as a file says, for programs without other settings of it."""
+    return _client({**_of_file(path), "tls.enable": True})
+
+
+def _client(values: Mapping[str, Any]) -> TlsSettings:
+    return TlsSettings(
+        enable=_is_true(values.get("tls.enable")) or _is_true(values.get(USE_TLS)),
+        auth_server=_is_true(values.get(f"{_CLIENT}authServer")),
+        trust_cert_path=_path(values, f"{_CLIENT}trustCertPath"),
+        **_identity(values, _CLIENT),
+    )
+
+
+def _identity(values: Mapping[str, Any], end: str) -> dict[str, Any]:
+    return {
+        "cert_path": _path(values, f"{end}certPath"),
+        "key_path": _path(values, f"{end}keyPath"),
+        "key_password": str(values.get(f"{end}keyPassword") or "") or None,
+    }
+
+
+def _values(settings: msgspec.Struct) -> dict[str, Any]:
+    """Return all tls keys of the settings, and those of their file over them."""
+    fields = msgspec.structs.fields(settings)
+    given = {field.encode_name: getattr(settings, field.name) for field in fields}
+    values = {name: it for name, it in given.items() if name.startswith("tls.") or name == USE_TLS}
+    path = Path(str(values.get("tls.config.file") or CONFIG_FILE)).expanduser()
+    if path != Path(CONFIG_FILE) or path.is_file():
+        values |= _of_file(path)
+    return values
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    try:
+        values = properties.parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"tls.config.file={path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"tls.config.file={path}: {error}") from error
+    return {name: value for name, value in values.items() if name not in _NOT_IN_FILE}
+
+
+def _path(values: Mapping[str, Any], name: str) -> Path | None:
+    text = values.get(name)
+    return Path(str(text)).expanduser() if text else None
+
+
+def _is_true(value: Any) -> bool:
+    return value is True or str(value).strip().lower() == "true"

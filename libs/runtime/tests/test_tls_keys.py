@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS settings under RocketMQ's keys: from a program's settings, and from `tls.properties`."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.settings import TlsMode, TlsSettings
+from cometmq.runtime import tls_keys
+from cometmq.runtime.settings import load
+from cometmq.runtime.tls_keys import client_tls, client_tls_of_file, server_tls
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All keys."""
+
+    mode: tls_keys.ServerMode = msgspec.field(default="permissive", name="tls.server.mode")
+    cert: tls_keys.ServerCertPath = msgspec.field(default="", name="tls.server.certPath")
+    key: tls_keys.ServerKeyPath = msgspec.field(default="", name="tls.server.keyPath")
+    password: tls_keys.KeyPassword = msgspec.field(default="", name="tls.server.keyPassword")
+    trust: tls_keys.ServerTrustCertPath = msgspec.field(default="", name="tls.server.trustCertPath")
+    need: tls_keys.NeedClientAuth = msgspec.field(
+        default="none", name="tls.server.need.client.auth"
+    )
+    auth: tls_keys.AuthClient = msgspec.field(default=False, name="tls.server.authClient")
+    test: tls_keys.TestMode = msgspec.field(default="", name="tls.test.mode.enable")
+    file: tls_keys.ConfigFile = msgspec.field(default=tls_keys.CONFIG_FILE, name="tls.config.file")
+    enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
+    use_tls: tls_keys.Enable = msgspec.field(default=False, name="useTLS")
+    own_cert: tls_keys.ClientCertPath = msgspec.field(default="", name="tls.client.certPath")
+    own_key: tls_keys.ServerKeyPath = msgspec.field(default="", name="tls.client.keyPath")
+    trusted: tls_keys.ClientTrustCertPath = msgspec.field(
+        default="", name="tls.client.trustCertPath"
+    )
+    verify: tls_keys.AuthServer = msgspec.field(default=False, name="tls.client.authServer")
+
+
+@pytest.fixture(autouse=True)
+def _no_file_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tls_keys, "CONFIG_FILE", str(tmp_path / "absent.properties"))
+
+
+def settings(**given: str) -> Settings:
+    file = given.pop("file", tls_keys.CONFIG_FILE)
+    names = {"tls.config.file": file, **{n.replace("__", "."): v for n, v in given.items()}}
+    return load(Settings, prefix="COMETMQ_TEST", env={}, cli=names).value
+
+
+CERT = {"tls__server__certPath": "/c.pem", "tls__server__keyPath": "/k.pem"}
+OWN = {"cert_path": Path("/c.pem"), "key_path": Path("/k.pem"), "test_mode": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, TlsSettings()),
+        ({"tls__server__mode": "enforcing"}, TlsSettings(mode=TlsMode.ENFORCING)),
+        (CERT, TlsSettings(**OWN)),
+        ({**CERT, "tls__server__keyPassword": "p"}, TlsSettings(**OWN, key_password="p")),
+        ({**CERT, "tls__test__mode__enable": "true"}, TlsSettings()),
+        ({"tls__test__mode__enable": "false"}, TlsSettings(test_mode=False)),
+        (
+            {**CERT, "tls__server__need__client__auth": "OPTIONAL"},
+            TlsSettings(**OWN, need_client_auth="optional"),
+        ),
+        (
+            {**CERT, "tls__server__authClient": "true", "tls__server__trustCertPath": "/t.pem"},
+            TlsSettings(**OWN, need_client_auth="require", trust_cert_path=Path("/t.pem")),
+        ),
+        (
+            {"tls__server__need__client__auth": "require"},
+            TlsSettings(need_client_auth="require"),
+        ),
+    ],
+)
+def test_what_a_server_is_given(given: dict[str, str], expected: TlsSettings) -> None:
+    assert server_tls(settings(**given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, TlsSettings()),
+        ({"tls__enable": "true"}, TlsSettings(enable=True)),
+        ({"useTLS": "true"}, TlsSettings(enable=True)),
+        (
+            {
+                "tls__enable": "true", "tls__client__authServer": "true",
+                "tls__client__trustCertPath": "/t.pem", "tls__client__certPath": "/c.pem",
+                "tls__client__keyPath": "/k.pem",
+            },
+            TlsSettings(
+                enable=True, auth_server=True, trust_cert_path=Path("/t.pem"),
+                cert_path=Path("/c.pem"), key_path=Path("/k.pem"),
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_client_is_given(given: dict[str, str], expected: TlsSettings) -> None:
+    assert client_tls(settings(**given)) == expected
+
+
+def test_values_of_the_file_win(tmp_path: Path) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text(
+        "tls.server.certPath=/file.pem\ntls.server.authClient=TRUE\ntls.server.mode=disabled\n"
+        "tls.enable=true\ntls.client.authServer=true\ntls.client.keyPassword=secret\n"
+    )
+    given = settings(**CERT, file=str(path))
+
+    assert server_tls(given) == TlsSettings(
+        cert_path=Path("/file.pem"), key_path=Path("/k.pem"), test_mode=False,
+        need_client_auth="require",
+    )  # fmt: skip
+    assert client_tls(given) == TlsSettings(auth_server=True, key_password="secret")
+    assert client_tls_of_file(path) == TlsSettings(
+        enable=True, auth_server=True, key_password="secret"
+    )
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    missing, broken = tmp_path / "missing", tmp_path / "broken"
+    broken.write_text("a=\\u12")
+    for path, complaint in ((missing, "No such file"), (broken, "malformed")):
+        with pytest.raises(SettingsError, match=f"tls.config.file={path}: .*{complaint}"):
+            server_tls(settings(file=str(path)))
+        with pytest.raises(SettingsError, match=complaint):
+            client_tls_of_file(path)
+
+
+def test_a_password_is_not_shown() -> None:
+    given: dict[str, Any] = {"tls.server.keyPassword": "secret-1"}
+    loaded = load(Settings, prefix="COMETMQ_TEST", env={}, cli=given)
+    assert "secret-1" not in loaded.as_table()
+    assert "secret-1" not in loaded.as_properties()
