@@ -22,10 +22,12 @@ TOPIC_ILLEGAL: Final = (
     "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 )
 TOPIC_TOO_LONG: Final = "The specified topic is longer than topic max length."
-SQL_REFUSED: Final = "The broker does not support consumer to filter message by SQL92"
 GROUP_INFO_MISSING: Final = f"the consumer's group info not exist\n{FAQ_SUFFIX}"
 SUBSCRIPTION_MISSING: Final = f"the consumer's subscription not exist\n{FAQ_SUFFIX}"
 SUBSCRIPTION_NOT_LATEST: Final = "the consumer's subscription not latest"
+FILTER_DATA_NOT_EXIST: Final = (
+    "The broker's consumer filter data is not exist!Your expression may be wrong!"
+)
 FILTER_DATA_NOT_LATEST: Final = "the consumer's consumer filter data not latest"
 SUBSCRIPTION_PARSE_FAILED: Final = "parse the consumer's subscription failed"
 QUERY_MESSAGE_NOT_FOUND: Final = "can not find message, maybe time range not correct"
@@ -41,6 +43,11 @@ BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
 TRANSACTION_REFUSED_SUFFIX: Final = "sending transaction message is forbidden"
 NOT_SET: Final = "not set any response code"
 REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is null"
+
+
+def filter_refused(kind: str) -> str:
+    """A subscription in a language that the broker does not filter by."""
+    return f"The broker does not support consumer to filter message by {kind}"
 
 
 def request_not_supported(code: int) -> str:

@@ -28,7 +28,6 @@ LIGHT: Final = _because("light message queues (LMQ) are not built")
 BLOOM: Final = _because("filters are evaluated on the messages, without bloom filters")
 DELAY: Final = _because("delayed messages are always delivered without waiting for each other")
 PLUGIN: Final = _because("there are no plug-ins and no filter servers")
-KEPT: Final = _because("filters of a group that left are dropped after 24 hours")
 FOLDERS: Final = _because("a log in several folders is not supported")
 UNUSED: Final = _because("RocketMQ 4.9.4 does not use it either")
 LOGS: Final = _because("logs are settings of the process, not of the broker")
@@ -105,8 +104,6 @@ class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel")
     enable_lmq: Annotated[bool, LIGHT] = False
     enable_multi_dispatch: Annotated[bool, LIGHT] = False
     enable_schedule_async_deliver: Annotated[bool, DELAY] = False
-    expect_consumer_num_use_filter: Annotated[int, BLOOM] = 32
-    filter_data_clean_time_span: Annotated[int, KEPT] = 86_400_000
     filter_server_nums: Annotated[int, PLUGIN] = 0
     flush_consumer_offset_history_interval: Annotated[int, UNUSED] = 60_000
     flush_least_pages_when_warm_maped_file: Annotated[int, PAGES] = 4_096
@@ -114,7 +111,6 @@ class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel")
     is_enable_batch_push: Annotated[bool, DLEDGER] = False
     isolate_log_enable: Annotated[bool, LOGS] = False
     max_delay_time: Annotated[int, UNUSED] = 40
-    max_error_rate_of_bloom_filter: Annotated[int, BLOOM] = 20
     max_lmq_consume_queue_num: Annotated[int, LIGHT] = 20_000
     message_store_plug_in: Annotated[str, PLUGIN] = ""
     preferred_leader_id: Annotated[str | None, DLEDGER] = None

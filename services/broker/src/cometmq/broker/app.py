@@ -20,7 +20,7 @@ from cometmq.broker.assembly import Parts, assemble, save_if_dirty
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.pull import resume
+from cometmq.broker.handlers.pull import serve_arrivals
 from cometmq.broker.handlers.transactions import recall_ended
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
@@ -190,8 +190,7 @@ class BrokerApp:
         self._server = server
 
         def after_commit() -> None:
-            for held in broker.hold.take_ready():
-                resume(broker, held)
+            serve_arrivals(broker)
             server.flush()
 
         broker.driver.after_commit = after_commit
@@ -232,6 +231,7 @@ class BrokerApp:
         save_if_dirty(broker.topics, broker.saver)
         save_if_dirty(broker.groups, broker.saver)
         save_if_dirty(broker.offsets, broker.saver)
+        save_if_dirty(broker.filters, broker.saver)
         broker.delay.save_at_end()
         broker.saver.retry()
         await broker.saver.drain()

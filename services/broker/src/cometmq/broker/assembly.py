@@ -12,6 +12,7 @@ from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.groups import Groups, group_file
 from cometmq.broker.history import History, Totals
 from cometmq.broker.hold import HoldTable
@@ -93,6 +94,7 @@ class Tables(NamedTuple):
     topics: Topics
     groups: Groups
     offsets: Offsets
+    filters: FilterSubscriptions
     topics_changed: SaveSoon
 
 
@@ -118,7 +120,20 @@ def load_tables(parts: Parts, saver: ConfigSaver, config: Path) -> Tables:
     topics.adopt(queue_counts(parts.store))
     save_if_dirty(topics, saver)
     offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
-    return Tables(topics, groups, offsets, topics_changed)
+    return Tables(topics, groups, offsets, _filters(parts, config), topics_changed)
+
+
+def _filters(parts: Parts, config: Path) -> FilterSubscriptions:
+    settings = parts.loaded.value
+    return FilterSubscriptions(
+        filter_file(config / "consumerFilter.json"),
+        clock_ms=parts.clock.now_ms,
+        bloom=BloomSize(
+            settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter
+        ),
+        keep_dead_ms=settings.filter_data_clean_time_span,
+        log=parts.log,
+    )
 
 
 def assemble(parts: Parts) -> Broker:
@@ -146,7 +161,8 @@ def assemble(parts: Parts) -> Broker:
         offsets=tables.offsets,
         delay=_delay(parts, config, driver, saver, store_host),
         producers=Producers(),
-        consumers=Consumers(changed=Notices(), log=log),
+        consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
+        filters=tables.filters,
         locks=QueueLocks(),
         hold=HoldTable(),
         registration=Registration(

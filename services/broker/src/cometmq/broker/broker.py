@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService
+from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.groups import Groups
 from cometmq.broker.history import History
 from cometmq.broker.hold import HoldTable
@@ -54,6 +55,7 @@ class Broker:
     delay: DelayService
     producers: Producers
     consumers: Consumers
+    filters: FilterSubscriptions
     locks: QueueLocks
     hold: HoldTable
     registration: Registration

@@ -55,8 +55,15 @@ Changed: TypeAlias = Callable[[ConsumerGroup], None]
 class Consumers:
     """The table of connected groups."""
 
-    def __init__(self, *, changed: Changed, log: Log = NO_LOG) -> None:
-        """Take who is told about a group whose members or topics changed."""
+    def __init__(
+        self,
+        *,
+        changed: Changed,
+        emptied: Callable[[str], None] = lambda _: None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Take who is told about a group whose members or topics changed, or are all gone."""
+        self._emptied = emptied
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}
         self._changed = changed
@@ -105,6 +112,7 @@ class Consumers:
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
             del self._groups[name]
+            self._emptied(name)
         elif notify:
             self._changed(group)
 

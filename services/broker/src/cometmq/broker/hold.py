@@ -5,6 +5,9 @@ A pull that finds nothing stays here until a message arrives that its filter acc
 time is over. Both put it into `ready`; the driver then runs those again, once, without
 holding them a second time.
 
+A filter that must see the records cannot tell by the tag: its pulls go into `unsure`, and who has
+the store looks into the messages and says `release` when one suits.
+
 Compatibility: an arrival with another tag leaves the pull held, and `sweep` (every 5 s) wakes
 it when its queue has grown at all, so that a filtered consumer's offset moves on.
 """
@@ -15,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
@@ -28,7 +32,10 @@ class HeldPull(msgspec.Struct, eq=False):
 
     call: Call[PullMessage]
     deadline_ms: int  # monotonic
-    accept: TagFilter | None
+    accept: TagFilter | RecordFilter | None
+    looked_offset: int = 0  # of a filter by records: what it has seen ends here
+    is_unsure: bool = False
+    is_held: bool = False
 
     @property
     def queue_offset(self) -> int:
@@ -46,6 +53,7 @@ class HoldTable:
         """Start empty."""
         self.count = 0
         self.ready: list[HeldPull] = []
+        self.unsure: list[HeldPull] = []
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
 
     def hold(self, held: HeldPull, *, count_max: int) -> bool:
@@ -55,6 +63,8 @@ class HoldTable:
         header = held.call.header
         self._queues.setdefault((header.topic, header.queue_id), []).append(held)
         self.count += 1
+        held.is_held = True
+        held.looked_offset = header.queue_offset
         return True
 
     def arrived(
@@ -65,11 +75,19 @@ class HoldTable:
         if waiting is not None:
             self._wake(
                 (topic, queue_id),
-                lambda held: (
-                    held.queue_offset < max_offset
-                    and (tag_code is None or held.accept is None or held.accept(tag_code))
-                ),
+                lambda held: self._suits(held, max_offset, tag_code),
             )
+
+    def _suits(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
+        if held.queue_offset >= max_offset:
+            return False
+        accept = held.accept
+        if isinstance(accept, RecordFilter):
+            if not held.is_unsure:
+                held.is_unsure = True
+                self.unsure.append(held)
+            return False
+        return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:
         """Wake what a missed or unwanted arrival left behind, and what is due."""
@@ -91,6 +109,27 @@ class HoldTable:
         for key in list(self._queues):
             self._wake(key, lambda _: True)
 
+    def release(self, held: HeldPull) -> bool:
+        """Let a pull go that somebody answers now; False if it is held no more."""
+        if not held.is_held:
+            return False
+        header = held.call.header
+        self._remove((header.topic, header.queue_id), lambda one: one is held)
+        return True
+
+    def is_behind(self, held: HeldPull, max_offset: MaxOffset) -> bool:
+        """Tell whether a held pull must look again, as its queue has grown since its last look."""
+        header = held.call.header
+        held.is_unsure = held.is_held and held.looked_offset < max_offset(
+            header.topic, header.queue_id
+        )
+        return held.is_unsure
+
+    def take_unsure(self) -> list[HeldPull]:
+        """Return the pulls for which somebody must look into the messages."""
+        unsure, self.unsure = self.unsure, []
+        return [held for held in unsure if held.is_held]
+
     def take_ready(self) -> list[HeldPull]:
         """Return the woken pulls, each once."""
         ready, self.ready = self.ready, []
@@ -111,6 +150,8 @@ class HoldTable:
         kept: list[HeldPull] = []
         for held in self._queues[key]:
             (removed if is_removed(held) else kept).append(held)
+        for held in removed:
+            held.is_held = False
         self.count -= len(removed)
         if kept:
             self._queues[key] = kept

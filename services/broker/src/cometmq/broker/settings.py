@@ -185,13 +185,34 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     enable_property_filter: Annotated[
         bool,
         Meta(
-            description="Accepted; SQL92 subscriptions are refused until they are supported.",
-            extra=INEFFECTIVE,
+            extra=MUTABLE,
+            description="Filter by SQL92 expressions over properties; off: refuse them.",
         ),
     ] = False
     filter_support_retry: Annotated[
-        bool, Meta(extra=MUTABLE, description="Accepted; SQL92 filters are not supported yet.")
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="Apply a group's SQL92 expressions to its retried messages too.",
+        ),
     ] = False
+    filter_data_clean_time_span: Annotated[
+        int,
+        Meta(ge=0, description="Milliseconds that the filters of a group are kept after it left."),
+    ] = 86_400_000
+    expect_consumer_num_use_filter: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Size of the bloom filter whose places consumerFilter.json names for"
+            " RocketMQ; filters are evaluated without it.",
+        ),
+    ] = 32
+    max_error_rate_of_bloom_filter: Annotated[
+        int,
+        Meta(ge=1, le=99, description="Per cent of false hits of that bloom filter."),
+    ] = 20
     disable_consume_if_consumer_read_slowly: Annotated[
         bool,
         Meta(

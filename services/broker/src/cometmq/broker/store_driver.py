@@ -3,12 +3,14 @@
 
 Invariants: only the loop calls the store; a thread runs nothing but the closures that the
 store hands out for it (flush, retention, cold reads), and their results come back on the loop.
-A search makes reads that are in memory on the loop, a bounded number of them in one turn.
+Searches make reads that are in memory on the loop, all of them together a bounded number in one
+turn; those that have no share left go on in later turns, one after the other.
 
 Hot path: `put` is one call and one test per message; everything else is per batch.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -32,7 +34,7 @@ T = TypeVar("T")
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
-TURN_READS_MAX: Final = 32  # of one search: with the records decoded some 0.5 ms
+TURN_READS_MAX: Final = 32  # of all searches: with the records decoded some 0.5 ms
 TURN_BYTES_MAX: Final = 1 << 20
 
 
@@ -86,6 +88,9 @@ class StoreDriver:
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
         self._jobs: set[asyncio.Future[None]] = set()
+        self._waiting: deque[tuple[_Search, Buffer, asyncio.Future[Any]]] = deque()
+        self._reads_left = TURN_READS_MAX
+        self._bytes_left = TURN_BYTES_MAX
         self.commit_count = 0
         self.put_times = PutTimes()
         self.waiting_count = 0
@@ -161,15 +166,15 @@ class StoreDriver:
         try:
             read = next(lookup) if data is None else lookup.send(data)
             cached = read.cached()
-            read_count = read_bytes = 0
-            while cached is not None and read_count < TURN_READS_MAX:
-                read_count += 1
-                read_bytes += len(cached)
-                if read_bytes > TURN_BYTES_MAX:
-                    break
+            while cached is not None and self._has_share(len(cached)):
                 read = lookup.send(cached)
                 cached = read.cached()
-            future = self._later(cached) if cached is not None else self._submit(read.load)
+            future: asyncio.Future[Any]
+            if cached is not None:
+                future = self._postpone(search, cached)
+            else:
+                future = self._submit(read.load)
+                future.add_done_callback(partial(self._advanced, search))
         except StopIteration as end:
             found = end.value
         except Exception as error:  # noqa: BLE001  # as a job's: its caller must hear of it
@@ -178,13 +183,11 @@ class StoreDriver:
         else:
             self._reads.add(future)
             future.add_done_callback(self._reads.discard)
-            future.add_done_callback(partial(self._advanced, search))
             return
         search.done(found)
 
     def _advanced(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
-        if search.peer is not None and not search.peer.is_open:
-            search.lookup.close()
+        if _is_abandoned(search):
             future.exception()  # nobody waits for it
             return
         error = _error(future)
@@ -200,11 +203,34 @@ class StoreDriver:
         except Overloaded as error:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
 
-    def _later(self, data: Buffer) -> asyncio.Future[Buffer]:
-        """Return what goes on with these bytes in the next turn of the loop."""
-        future: asyncio.Future[Buffer] = self._loop.create_future()
-        future.set_result(data)
+    def _has_share(self, size: int) -> bool:
+        """Take one read from what searches may do in this turn; False if that is used up."""
+        if self._reads_left == TURN_READS_MAX:
+            self._loop.call_soon(self._next_turn)
+        if self._reads_left <= 0 or self._bytes_left <= 0:
+            return False
+        self._reads_left -= 1
+        self._bytes_left -= size
+        return True
+
+    def _postpone(self, search: _Search, data: Buffer) -> asyncio.Future[Any]:
+        """Let a search go on with these bytes in a later turn of the loop."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append((search, data, future))
         return future
+
+    def _next_turn(self) -> None:
+        """Begin a new share, and let the search go on that waits longest."""
+        self._bytes_left = TURN_BYTES_MAX
+        if not self._waiting:
+            self._reads_left = TURN_READS_MAX
+            return
+        self._reads_left = TURN_READS_MAX - 1  # the one that goes on has its first read
+        self._loop.call_soon(self._next_turn)
+        search, data, future = self._waiting.popleft()
+        future.set_result(None)
+        if not _is_abandoned(search):
+            self._advance(search, data)
 
     def tick(self) -> None:
         """Start the flush and the housekeeping that are due; called every 100 ms."""
@@ -280,6 +306,14 @@ class StoreDriver:
         if error is not None:
             self._log.error("store.job_failed", job=job.name, error=describe(error))
         job.done(error)
+
+
+def _is_abandoned(search: _Search) -> bool:
+    """End a search whose peer is gone."""
+    if search.peer is None or search.peer.is_open:
+        return False
+    search.lookup.close()
+    return True
 
 
 def _error(future: asyncio.Future[T]) -> Exception | None:

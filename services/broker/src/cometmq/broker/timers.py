@@ -8,6 +8,7 @@ from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.assembly import save_if_dirty
 from cometmq.broker.broker import Broker
 from cometmq.broker.delay import STEP_INTERVAL_MS
+from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
@@ -38,6 +39,10 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     def save_offsets() -> None:
         save_if_dirty(broker.offsets, broker.saver)
 
+    def save_filters() -> None:
+        broker.filters.clean()
+        save_if_dirty(broker.filters, broker.saver)
+
     now_ms = broker.clock.now_ms
     offsets_ms = broker.settings.flush_consumer_offset_interval
     yield BackgroundStep("store", TICK_INTERVAL_MS, broker.driver.tick)
@@ -45,6 +50,7 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("hold.expire", EXPIRE_INTERVAL_MS, lambda: expire_pulls(broker))
     yield BackgroundStep("hold.sweep", SWEEP_INTERVAL_MS, lambda: sweep_pulls(broker))
     yield BackgroundStep("offsets", offsets_ms, save_offsets)
+    yield BackgroundStep("filters", FILTERS_INTERVAL_MS, save_filters)
     yield BackgroundStep("tables", RETRY_SAVE_INTERVAL_MS, broker.saver.retry)
     yield BackgroundStep("stats", SAMPLE_INTERVAL_MS, lambda: sample_totals(broker))
     yield BackgroundStep("statistics", STATISTICS_INTERVAL_MS, lambda: sample_sources(broker))
@@ -52,8 +58,6 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("history", HISTORY_INTERVAL_MS, lambda: broker.history.sample(now_ms()))
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
-    if broker.acl is not None:
-        yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
     yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
     if broker.acl is not None:
         yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)

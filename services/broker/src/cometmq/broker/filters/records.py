@@ -9,8 +9,9 @@ that its messages came from, and a message of a topic without expression passes.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
-from cometmq.broker.filters.sql import SqlFilter
+from cometmq.broker.filters.sql import CACHE_SIZE_MAX, SqlFilter
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import property_bytes
 from cometmq.remoting.types import Buffer
@@ -29,6 +30,7 @@ class RecordFilter:
         self.matches = matches
 
 
+@lru_cache(maxsize=CACHE_SIZE_MAX)
 def sql_record_filter(sql: SqlFilter) -> RecordFilter:
     """Return the filter that applies an expression to records."""
     read = reader(sql.names)

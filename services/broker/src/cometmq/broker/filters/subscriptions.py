@@ -18,6 +18,7 @@ import msgspec
 from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
+from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.log import NO_LOG, Log
@@ -25,7 +26,9 @@ from cometmq.store.json_config import JsonTable
 
 SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
-"""Filters of all groups and topics together."""
+CHARS_MAX: Final = 8 << 20
+"""Filters of all groups and topics together, and the characters that they have."""
+EXPRESSION_SHOWN: Final = 200
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
@@ -97,7 +100,7 @@ class FilterSubscriptions:
         self._keep_dead_ms = keep_dead_ms
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
-        self._count = 0
+        self._count = self._chars = 0
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -112,6 +115,10 @@ class FilterSubscriptions:
         """Return a group's filter of a topic, also when the group has left."""
         topics = self._filters.get(group)
         return None if topics is None else topics.get(topic)
+
+    def knows(self, group: str) -> bool:
+        """Return whether a group filters any topic."""
+        return group in self._filters
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over what a member's heartbeat says; what it no longer names is dead."""
@@ -166,8 +173,8 @@ class FilterSubscriptions:
 
     def _add(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        if self._count >= COUNT_MAX:
-            self._log.warning("filter.refused", group=group, topic=topic, count_max=COUNT_MAX)
+        if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
+            self._log.warning("filter.refused", group=group, topic=topic[:TOPIC_CHARS_MAX])
             return
         data = FilterData(
             bloom_filter_data=self._places(group, topic),
@@ -179,12 +186,16 @@ class FilterSubscriptions:
             topic=topic,
         )
         if data.compiled() is None:
-            self._log.warning("filter.invalid", group=group, topic=topic, expression=expression)
+            self._log.warning(
+                "filter.invalid", group=group, topic=topic, expression=expression[:EXPRESSION_SHOWN]
+            )
             return
         self._put(data)
         self.is_dirty = True
 
     def _load(self, data: FilterData) -> None:
+        if self.get(data.topic, data.consumer_group) is not None:
+            return  # a file that was edited by hand
         if data.dead_time == 0:
             data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
         data.bloom_filter_data = self._places(data.consumer_group, data.topic)
@@ -198,16 +209,17 @@ class FilterSubscriptions:
         )
 
     def _put(self, data: FilterData) -> None:
-        topics = self._filters.setdefault(data.consumer_group, {})
-        self._count += data.topic not in topics
-        topics[data.topic] = data
+        self._filters.setdefault(data.consumer_group, {})[data.topic] = data
+        self._count += 1
+        self._chars += len(data.topic) + len(data.expression)
 
     def _remove(self, group: str, topic: str) -> None:
         topics = self._filters[group]
-        del topics[topic]
+        data = topics.pop(topic)
         if not topics:
             del self._filters[group]
         self._count -= 1
+        self._chars -= len(topic) + len(data.expression)
         self.is_dirty = True
 
     def _bury(self, data: FilterData) -> None:

@@ -4,6 +4,8 @@
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
+from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.names import can_retry, check_group, retry_topic
 from cometmq.broker.producers import Client
@@ -16,12 +18,10 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Peer, Reply
 from cometmq.remoting.commands.clients import GetConsumerListByGroup, UnregisterClient
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.errors import ServerError
+from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000  # one process with more is a fault or an attack
-TAG: Final = "TAG"
-SQL92: Final = "SQL92"
 
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
@@ -68,14 +68,16 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Tell a consumer before it starts whether the broker can filter as it asks."""
     subscription = json_body(call, ClientConfigCheck).subscription_data
-    expression_type = TAG if subscription is None else subscription.expression_type or TAG
-    if expression_type == TAG:
+    if subscription is None or is_tag_type(subscription.expression_type):
         return OK
-    if expression_type == SQL92:
-        raise ServerError(remarks.SQL_REFUSED)
-    raise ServerError(
-        f"The broker does not support consumer to filter message by {expression_type}"
-    )
+    kind = subscription.expression_type
+    if kind != EXPRESSION_TYPE or not broker.settings.enable_property_filter:
+        raise ServerError(remarks.filter_refused(kind))
+    try:
+        compile_sql(subscription.sub_string)
+    except SqlError as error:
+        raise SubscriptionParseFailed(str(error)) from error
+    return OK
 
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
@@ -106,6 +108,7 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> No
             sys_flag=int(TopicSysFlag.UNIT_SUB) if data.unit_mode else 0,
         )
     broker.consumers.register(data, client, notify=_may_notify(broker, config))
+    broker.filters.register(data.group_name, data.subscription_data_set)
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:

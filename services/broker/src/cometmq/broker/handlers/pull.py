@@ -6,16 +6,16 @@ store's status. A pull is held once at most; after its wake-up it is answered wi
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
-from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_codes, tag_filter
-from cometmq.broker.handlers.late import answer
+from cometmq.broker.filters.records import RecordFilter
+from cometmq.broker.handlers.late import answer, look_up
+from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
 from cometmq.broker.hold import HeldPull
 from cometmq.broker.messages import MovedQueue, OffsetMoved, moved_event
 from cometmq.remoting import remarks
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -24,21 +24,17 @@ from cometmq.remoting.errors import (
     NoPermission,
     ServerError,
     SubscriptionGroupNotExist,
-    SubscriptionNotExist,
-    SubscriptionNotLatest,
-    SubscriptionParseFailed,
     SystemBusy,
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import Perm, PullSysFlag
+from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
-BROADCASTING: Final = "BROADCASTING"
 MASTER_ID: Final = 0
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
-_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 _READ: Final = int(Perm.READ)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
@@ -67,10 +63,48 @@ def resume(broker: Broker, held: HeldPull) -> None:
     answer(broker, call, lambda: _pull(broker, call, may_hold=False))
 
 
+def serve_arrivals(broker: Broker) -> None:
+    """Answer the pulls that were woken, and look what came for those with filters by records."""
+    for held in broker.hold.take_ready():
+        resume(broker, held)
+    for held in broker.hold.take_unsure():
+        _look(broker, held)
+
+
+def _look(broker: Broker, held: HeldPull) -> None:
+    """Look whether one of the messages that came since the last look suits a held pull."""
+    accept = held.accept
+    assert isinstance(accept, RecordFilter)
+    lookup = _matching(broker, held.call.header, held.looked_offset, 1, accept)
+    broker.driver.look_up(
+        lookup,
+        partial(_looked, broker, held),
+        lambda _: _wake(broker, held),  # so that the pull itself meets the fault
+        peer=held.call.peer,
+    )
+
+
+def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
+    if result.status is not GetStatus.NO_MATCHED_MESSAGE:
+        _wake(broker, held)
+        return
+    held.looked_offset = result.next_offset
+    if broker.hold.is_behind(held, broker.store.max_offset):
+        _look(broker, held)
+
+
+def _wake(broker: Broker, held: HeldPull) -> None:
+    if broker.hold.release(held):
+        resume(broker, held)
+
+
 def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply | None:
     header = call.header
     group = _check(broker, call)
-    accept = _filter(broker, call, group)
+    accept = message_filter(broker, call, group)
+    if isinstance(accept, RecordFilter):
+        _search(broker, call, group, accept, may_hold=may_hold)
+        return None
     result = broker.store.get_messages(
         header.topic,
         header.queue_id,
@@ -90,6 +124,31 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
 
     broker.driver.read(call, result.load, conclude)
     return None
+
+
+def _search(
+    broker: Broker,
+    call: Call[PullMessage],
+    group: SubscriptionGroupConfig,
+    accept: RecordFilter,
+    *,
+    may_hold: bool,
+) -> None:
+    """Read with a filter that must see the records: in turns, so that it never holds us up."""
+    look_up(
+        broker,
+        call,
+        _matching(broker, call.header, call.header.queue_offset, call.header.max_msg_nums, accept),
+        lambda result: _conclude(broker, call, group, result, accept, may_hold=may_hold),
+    )
+
+
+def _matching(
+    broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
+) -> Lookup[GetResult]:
+    return broker.store.find_messages(
+        header.topic, header.queue_id, offset, count_max, accept.matches
+    )
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
@@ -119,54 +178,12 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
     return group
 
 
-def _filter(
-    broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
-) -> TagFilter | None:
-    """Return which tags the consumer wants, as it says itself or has registered."""
-    header = call.header
-    if header.sys_flag & _SUBSCRIPTION:
-        if not is_tag_type(header.expression_type):
-            raise ServerError(remarks.SQL_REFUSED)
-        try:
-            return tag_filter(tag_codes(header.subscription))
-        except ValueError as error:
-            raise SubscriptionParseFailed(remarks.SUBSCRIPTION_PARSE_FAILED) from error
-    subscription = _registered(broker, call, group)
-    if not is_tag_type(subscription.expression_type):
-        raise ServerError(remarks.SQL_REFUSED)
-    return subscription_filter(subscription)
-
-
-def _registered(
-    broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
-) -> SubscriptionData:
-    header = call.header
-    consumers = broker.consumers.group(header.consumer_group)
-    if consumers is None:
-        raise SubscriptionNotExist(remarks.GROUP_INFO_MISSING)
-    if consumers.message_model == BROADCASTING and not group.consume_broadcast_enable:
-        raise NoPermission(refusals.broadcast_forbidden(header.consumer_group))
-    subscription = consumers.subscriptions.get(header.topic)
-    if subscription is None:
-        raise SubscriptionNotExist(remarks.SUBSCRIPTION_MISSING)
-    if subscription.sub_version < header.sub_version:
-        raise SubscriptionNotLatest(remarks.SUBSCRIPTION_NOT_LATEST)
-    return subscription
-
-
-def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
-    """Return the filter of a registered subscription: its own hash codes decide."""
-    if subscription.class_filter_mode or subscription.sub_string == "*":
-        return None
-    return tag_filter(frozenset(subscription.code_set))
-
-
 def _conclude_later(
     broker: Broker,
     call: Call[PullMessage],
     group: SubscriptionGroupConfig,
     result: GetResult,
-    accept: TagFilter | None,
+    accept: MessageFilter,
     *,
     may_hold: bool,
 ) -> None:
@@ -179,7 +196,7 @@ def _conclude(
     call: Call[PullMessage],
     group: SubscriptionGroupConfig,
     result: GetResult,
-    accept: TagFilter | None,
+    accept: MessageFilter,
     *,
     may_hold: bool,
 ) -> Reply | None:
@@ -214,7 +231,7 @@ def _conclude(
     )
 
 
-def _hold(broker: Broker, call: Call[PullMessage], accept: TagFilter | None) -> None:
+def _hold(broker: Broker, call: Call[PullMessage], accept: MessageFilter) -> None:
     settings = broker.settings
     wait_ms = (
         call.header.suspend_timeout_millis

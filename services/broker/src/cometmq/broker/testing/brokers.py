@@ -9,6 +9,7 @@ import msgspec
 from cometmq.broker.broker import Broker
 from cometmq.broker.consumers import Consumers, tell_members
 from cometmq.broker.delay import DelayFile
+from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.groups import Groups
 from cometmq.broker.history import History, Totals
 from cometmq.broker.locks import QueueLocks
@@ -188,6 +189,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
     driver: Any = MemoryDriver()
     saver: Any = MemorySaver()
     queues: Any = store if store is not None else MemoryStore()
+    filters = FilterSubscriptions(clock_ms=clock.now_ms)
     return Broker(
         loaded=loaded,
         settings=loaded.value,
@@ -202,7 +204,8 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         offsets=Offsets(),
         delay=delay,
         producers=Producers(),
-        consumers=Consumers(changed=tell_members),
+        consumers=Consumers(changed=tell_members, emptied=filters.unregister),
+        filters=filters,
         locks=QueueLocks(),
         hold=absent,
         registration=Registration(

@@ -9,7 +9,7 @@ from typing import Any
 from cometmq.broker.broker import Broker
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.pull import resume
+from cometmq.broker.handlers.pull import serve_arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.persistence import ConfigSaver
 from cometmq.broker.settings import BrokerSettings
@@ -55,11 +55,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         log=NO_LOG,
     )
 
-    def after_commit() -> None:
-        for held in broker.hold.take_ready():
-            resume(broker, held)
-
-    broker.driver.after_commit = after_commit
+    broker.driver.after_commit = lambda: serve_arrivals(broker)
     store.add_arrival_listener(broker.hold.arrived)
     try:
         yield broker

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which messages a pull wants: as it says itself, or as its group has registered.
+
+Compatibility: the checks are in RocketMQ's order. A pull that itself carries an SQL expression
+which is none gets every message; a registered one is refused with 27.
+"""
+
+from typing import Final, TypeAlias
+
+from cometmq.broker import refusals
+from cometmq.broker.broker import Broker
+from cometmq.broker.filters.records import RecordFilter, retry_record_filter, sql_record_filter
+from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
+from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_codes, tag_filter
+from cometmq.broker.names import RETRY_PREFIX
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.command import Call
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.errors import (
+    FilterDataNotExist,
+    FilterDataNotLatest,
+    NoPermission,
+    ServerError,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    SubscriptionParseFailed,
+)
+from cometmq.remoting.message.flags import PullSysFlag
+
+BROADCASTING: Final = "BROADCASTING"
+_SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+
+MessageFilter: TypeAlias = TagFilter | RecordFilter | None
+"""What a pull wants: by tag code, by its records, or everything."""
+
+
+def message_filter(
+    broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
+) -> MessageFilter:
+    """Return what the consumer wants, or raise why that cannot be known."""
+    header = call.header
+    if header.sys_flag & _SUBSCRIPTION:
+        return _own_filter(broker, header)
+    subscription = _registered(broker, call, group)
+    if not is_tag_type(subscription.expression_type):
+        return _registered_sql(broker, header, subscription)
+    found = subscription_filter(subscription)
+    if found is None and broker.settings.filter_support_retry:
+        return _retry_filter(broker, header)
+    return found
+
+
+def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
+    """Return the filter of a registered subscription to tags: its own hash codes decide."""
+    if subscription.class_filter_mode or subscription.sub_string == "*":
+        return None
+    return tag_filter(frozenset(subscription.code_set))
+
+
+def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
+    expression, kind = header.subscription, header.expression_type
+    if is_tag_type(kind):
+        try:
+            return tag_filter(tag_codes(expression))
+        except ValueError as error:
+            raise SubscriptionParseFailed(remarks.SUBSCRIPTION_PARSE_FAILED) from error
+    if not expression:
+        raise SubscriptionParseFailed(remarks.SUBSCRIPTION_PARSE_FAILED)
+    _check_enabled(broker, kind)
+    if kind != EXPRESSION_TYPE:
+        return None
+    try:
+        return sql_record_filter(compile_sql(expression))
+    except SqlError:
+        return None
+
+
+def _registered_sql(
+    broker: Broker, header: PullMessage, subscription: SubscriptionData
+) -> MessageFilter:
+    data = broker.filters.get(header.topic, header.consumer_group)
+    if data is None:
+        raise FilterDataNotExist(remarks.FILTER_DATA_NOT_EXIST)
+    if data.client_version < header.sub_version:
+        raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
+    _check_enabled(broker, subscription.expression_type)
+    sql = data.compiled()
+    return None if sql is None else sql_record_filter(sql)
+
+
+def _retry_filter(broker: Broker, header: PullMessage) -> RecordFilter | None:
+    """Return the filter by what the group registered for the topics that its retries came from."""
+    group = header.topic.removeprefix(RETRY_PREFIX)
+    if group == header.topic or not broker.filters.knows(group):
+        return None
+
+    def filter_of(topic: str) -> SqlFilter | None:
+        data = broker.filters.get(topic, group)
+        return None if data is None else data.compiled()
+
+    return retry_record_filter(filter_of)
+
+
+def _check_enabled(broker: Broker, kind: str | None) -> None:
+    if not broker.settings.enable_property_filter:
+        raise ServerError(remarks.filter_refused(kind or ""))
+
+
+def _registered(
+    broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
+) -> SubscriptionData:
+    header = call.header
+    consumers = broker.consumers.group(header.consumer_group)
+    if consumers is None:
+        raise SubscriptionNotExist(remarks.GROUP_INFO_MISSING)
+    if consumers.message_model == BROADCASTING and not group.consume_broadcast_enable:
+        raise NoPermission(refusals.broadcast_forbidden(header.consumer_group))
+    subscription = consumers.subscriptions.get(header.topic)
+    if subscription is None:
+        raise SubscriptionNotExist(remarks.SUBSCRIPTION_MISSING)
+    if subscription.sub_version < header.sub_version:
+        raise SubscriptionNotLatest(remarks.SUBSCRIPTION_NOT_LATEST)
+    return subscription

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pulls with SQL filters: the checks, what they find, what wakes a held one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import clients
+from cometmq.broker.handlers.clients import connection_closed
+from cometmq.broker.testing import FakePeer
+from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.message.record import decode_record
+from cometmq.store.disk import OsFile
+
+SUSPEND, SUBSCRIPTION = 2, 4
+PULL = PullMessage("G", "T", 1, 0, 32, 0, 0, 15_000, 5, None, "SQL92")
+OWN = {"sys_flag": SUBSCRIPTION, "subscription": "a > 5"}
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with stored_broker(tmp_path, enablePropertyFilter="true") as broker:
+        broker.topics.create("T", queue_nums=4)
+        yield broker
+
+
+def store(broker: Broker, *values: object, topic: str = "T", retry_of: str = "") -> None:
+    for value in values:
+        text = f"a\x01{value}" + (f"\x02RETRY_TOPIC\x01{retry_of}" if retry_of else "")
+        header = SendMessageV2("P", topic, "TBW102", 4, 1, 0, 0, 0, text)
+        broker.driver.put(message_of(broker, header, str(value).encode()), lambda _: None)
+    broker.driver.commit()
+
+
+def message_of(broker: Broker, header: SendMessageV2, body: bytes) -> Any:
+    from cometmq.remoting.message.record import NewMessage
+
+    return NewMessage(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        flag=0,
+        sys_flag=0,
+        born_timestamp=1,
+        born_host=bytes(8),
+        store_host=broker.store_host,
+        body=body,
+        properties=header.properties or "",
+    )
+
+
+def subscribe(
+    broker: Broker, expression: str = "a > 5", *, version: int = 5, kind: str = "SQL92"
+) -> FakePeer:
+    peer = FakePeer()
+    wanted = SubscriptionData(
+        topic="T", sub_string=expression, expression_type=kind, sub_version=version
+    )
+    retries = SubscriptionData(topic="%RETRY%G", sub_string="*", sub_version=version)
+    beat = Heartbeat(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=[wanted, retries])],
+    )
+    clients.heart_beat(broker, Call(34, NoHeader(), body=msgspec.json.encode(beat), peer=peer))
+    return peer
+
+
+def pull_call(**fields: Any) -> Call[PullMessage]:
+    return call_with(RequestCode.PULL_MESSAGE, msgspec.structs.replace(PULL, **fields))
+
+
+def pull(broker: Broker, **fields: Any) -> Reply:
+    reply = ask(broker, pull_call(**fields))
+    assert reply is not None
+    return reply
+
+
+def bodies(reply: Reply | None) -> list[bytes]:
+    assert reply is not None
+    return [decode_record(record).body for record in reply.body]
+
+
+def hold(broker: Broker, **fields: Any) -> Call[PullMessage]:
+    call = pull_call(sys_flag=SUSPEND, **fields)
+    assert ask(broker, call) is None
+    return call
+
+
+def test_a_registered_expression_decides(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, 5, 6, "x", 7)
+    reply = pull(broker)
+    assert bodies(reply) == [b"6", b"7"]
+    assert (reply.code, reply.remark) == (0, "FOUND")
+    assert reply.header.next_begin_offset == 4
+    assert broker.stats.groups["T", "G"].get_count == 2
+
+
+def test_an_expression_may_come_with_the_pull(broker: Broker) -> None:
+    store(broker, 5, 6)
+    assert bodies(pull(broker, **OWN)) == [b"6"]
+
+
+def test_nothing_found_tells_how_far_was_looked(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, 1, 2, 3)
+    reply = pull(broker)
+    assert (reply.code, reply.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert reply.header.next_begin_offset == 3
+
+
+@pytest.mark.parametrize("expression", ["a >", "a IN (1)"])
+def test_bad_sql_in_the_pull_finds_everything(broker: Broker, expression: str) -> None:
+    store(broker, 1, 9)
+    assert bodies(pull(broker, sys_flag=SUBSCRIPTION, subscription=expression)) == [b"1", b"9"]
+
+
+@pytest.mark.parametrize("expression", ["", None])
+def test_no_sql_in_the_pull_is_refused(broker: Broker, expression: str | None) -> None:
+    store(broker, 1)
+    reply = pull(broker, sys_flag=SUBSCRIPTION, subscription=expression)
+    assert (reply.code, reply.remark) == (23, "parse the consumer's subscription failed")
+
+
+def test_another_language_in_the_pull_finds_everything(broker: Broker) -> None:
+    store(broker, 1)
+    assert bodies(pull(broker, expression_type="LUA", **OWN)) == [b"1"]
+
+
+def test_a_registered_expression_that_is_none_is_not_there(broker: Broker) -> None:
+    subscribe(broker, "a >")
+    reply = pull(broker)
+    assert (reply.code, reply.remark) == (
+        27,
+        "The broker's consumer filter data is not exist!Your expression may be wrong!",
+    )
+
+
+def test_a_filter_that_is_older_than_the_pull(broker: Broker) -> None:
+    subscribe(broker, version=5)
+    group = broker.consumers.group("G")
+    assert group is not None
+    group.subscriptions["T"].sub_version = 6
+    reply = pull(broker, sub_version=6)
+    assert (reply.code, reply.remark) == (28, "the consumer's consumer filter data not latest")
+
+
+async def test_a_broker_without_sql_refuses(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path) as broker:
+        broker.topics.create("T", queue_nums=4)
+        subscribe(broker)
+        for fields in ({}, OWN):
+            reply = pull(broker, **fields)
+            assert (reply.code, reply.remark) == (
+                1,
+                "The broker does not support consumer to filter message by SQL92",
+            )
+
+
+def test_an_arrival_wakes_only_if_it_suits(broker: Broker) -> None:
+    subscribe(broker)
+    call = hold(broker)
+    store(broker, 1, 2)
+    store(broker, 3)
+    assert last_answer(call) is None
+    assert broker.hold.count == 1
+
+    store(broker, 4, 6, 5)
+
+    reply = last_answer(call)
+    assert bodies(reply) == [b"6"]
+    assert reply is not None
+    assert reply.header.next_begin_offset == 6
+    assert broker.hold.count == 0
+
+
+def test_messages_are_looked_at_once_for_a_held_pull(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(broker)
+    hold(broker)
+    looked: list[int] = []
+    find = broker.store.find_messages
+
+    def note(*args: Any) -> Any:
+        looked.append(args[2])
+        return find(*args)
+
+    monkeypatch.setattr(broker.store, "find_messages", note)
+    for value in (1, 2, 3):
+        store(broker, value)
+    assert looked == [0, 1, 2]
+
+
+def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
+    subscribe(broker)
+    call = hold(broker)
+    store(broker, 1, 2)
+    broker.hold.sweep(0, broker.store.max_offset)
+    broker.driver.after_commit()
+    reply = last_answer(call)
+    assert reply is not None
+    assert (reply.code, reply.header.next_begin_offset) == (20, 2)
+
+
+def test_a_closed_connection_is_looked_after_no_more(broker: Broker) -> None:
+    subscribe(broker)
+    call = hold(broker)
+    broker.hold.drop(call.peer)
+    store(broker, 6)
+    assert last_answer(call) is None
+
+
+async def test_a_long_search_gives_the_loop_back(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, *range(-700, 0))
+    call = pull_call()
+    assert ask(broker, call) is None  # it has used up its share of this turn
+    await broker.driver.drain()
+    reply = last_answer(call)
+    assert reply is not None
+    assert (reply.code, reply.header.next_begin_offset) == (20, 700)
+
+
+async def test_several_searches_share_a_turn(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, *range(-200, 0))
+    calls = [pull_call() for _ in range(8)]
+    at_once = [ask(broker, call) is not None for call in calls]
+    assert at_once[0]
+    assert not all(at_once)
+    await broker.driver.drain()
+    replies = [last_answer(call) for call in calls]
+    assert [reply.code for reply in replies if reply is not None] == [20] * 8
+
+
+async def test_a_cold_search_waits_on_a_thread(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(broker)
+    store(broker, 6)
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+    call = pull_call()
+    assert ask(broker, call) is None
+    await broker.driver.drain()
+    assert bodies(last_answer(call)) == [b"6"]
+
+
+async def test_a_held_pull_whose_new_messages_are_cold_is_answered(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(broker)
+    call = hold(broker)
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+    store(broker, 1)
+    store(broker, 6)
+    await broker.driver.drain()
+    assert bodies(last_answer(call)) == [b"6"]
+
+
+async def test_retries_are_filtered_where_that_is_wanted(tmp_path: Path) -> None:
+    settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
+    async with stored_broker(tmp_path, **settings) as broker:
+        broker.topics.create("T", queue_nums=4)
+        broker.topics.create("%RETRY%G", queue_nums=4)
+        subscribe(broker)
+        for value, origin in ((5, "T"), (6, "T"), (5, "other")):
+            store(broker, value, topic="%RETRY%G", retry_of=origin)
+        retry_pull = {"topic": "%RETRY%G", "expression_type": "TAG"}
+        assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
+        broker.filters.unregister("G")
+        assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
+
+
+def test_retries_are_not_filtered_otherwise(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
+    group = broker.groups.get("G")
+    config = broker.topics.get("%RETRY%G")
+    assert group is not None
+    assert config is not None
+    broker.topics.put(msgspec.structs.replace(config, read_queue_nums=4))
+    assert bodies(pull(broker, topic="%RETRY%G", expression_type="TAG")) == [b"5", b"6"]
+
+
+def test_the_filter_dies_with_the_last_member(broker: Broker) -> None:
+    peer = subscribe(broker)
+    found = broker.filters.get("T", "G")
+    assert found is not None
+    assert not found.is_dead
+    connection_closed(broker, peer)
+    assert found.is_dead
+    subscribe(broker)
+    assert not found.is_dead
