@@ -65,11 +65,6 @@ class Prepared(msgspec.Struct, gc=False):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether it is several messages in one."""
-        return self.code == _SEND_BATCH
-
 
 class Outgoing:
     """Brings messages into the form that travels."""
@@ -81,6 +76,7 @@ class Outgoing:
         self._options = options
         self._ids = ids
         self._namespace = namespace
+        self._is_plain = not namespace.name and not options.trace_context
         self._code = _SEND if options.short_headers else _SEND_V1
         self._reply_code = _REPLY if options.short_headers else _REPLY_V1
 
@@ -152,6 +148,8 @@ class Outgoing:
         properties = wire_properties(message)
         message_id = message.message_id or self._ids.next_id()
         properties[_UNIQUE_KEY] = message_id
+        if self._is_plain:
+            return message.topic, message_id, properties
         if self._options.trace_context:
             trace_context.inject(properties)
         topic = message.topic

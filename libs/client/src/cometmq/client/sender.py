@@ -42,9 +42,7 @@ from cometmq.remoting.message.properties import PropertyKey
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
-_LONG_HEADER_CODES: Final = frozenset(
-    {int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)}
-)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
@@ -72,6 +70,8 @@ class MessageSender:
         self._options = options
         self._namespace = instance.namespace if namespace is None else namespace
         self._hooks = hooks or None
+        self._has_namespace = bool(self._namespace)
+        self._header_type = SendMessageV2 if options.short_headers else SendMessage
         self.outgoing = Outgoing(options, ids, self._namespace)
         self._robins: dict[str, RoundRobin] = {}
         self._faults = LatencyFaults()
@@ -154,7 +154,9 @@ class MessageSender:
             raise
         self._note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
-        result = _result(response, self._namespace.unwrap_queue(queue), prepared)
+        if self._has_namespace:
+            queue = self._namespace.unwrap_queue(queue)
+        result = _result(response, queue, prepared)
         if context is not None:
             self._tell(context, result=result, ext=response.ext)
         return result
@@ -210,8 +212,9 @@ class MessageSender:
 
     def _header(self, queue: MessageQueue, prepared: Prepared) -> SendHeader:
         options = self._options
-        kind = SendMessage if prepared.code in _LONG_HEADER_CODES else SendMessageV2
-        return kind(
+        is_batch = prepared.code == _SEND_BATCH
+        header_type = SendMessageV2 if is_batch else self._header_type
+        return header_type(
             self._group,
             queue.topic,
             options.default_topic,
@@ -224,7 +227,7 @@ class MessageSender:
             prepared.reconsume_times,
             options.unit_mode,  # positional, as keywords cost 0.4 us here
             prepared.max_reconsume_times,
-            prepared.is_batch,
+            is_batch,
         )
 
     # -- hooks --------------------------------------------------------------------------------
