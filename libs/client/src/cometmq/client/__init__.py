@@ -6,10 +6,21 @@ from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
     ClientStateError,
+    IllegalMessage,
     InvalidArgument,
     NoNamesrv,
+    NoReply,
     NoRoute,
+    NotARequest,
     SendFailed,
+)
+from cometmq.client.hooks import (
+    ConsumeContext,
+    ConsumeHook,
+    ConsumeOutcome,
+    ForbiddenHook,
+    SendContext,
+    SendHook,
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
 from cometmq.client.lite_pull_consumer import LitePullConsumer
@@ -19,9 +30,11 @@ from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.puller import Pulled as PullResult
 from cometmq.client.puller import PullStatus
 from cometmq.client.push_consumer import PushConsumer
-from cometmq.client.queue_selection import by_hash
+from cometmq.client.queue_selection import by_hash, by_random
+from cometmq.client.request_reply import is_request, reply_message
 from cometmq.client.scheduled_pull import ScheduledPull
 from cometmq.client.settings import (
+    AccessChannel,
     ClientOptions,
     ConsumeFrom,
     LitePullOptions,
@@ -36,14 +49,20 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.signature import SessionCredentials
 
 __all__ = [
+    "AccessChannel",
     "AdminClient",
     "BrokerMissing",
     "ClientError",
     "ClientOptions",
     "ClientStateError",
+    "ConsumeContext",
     "ConsumeFrom",
+    "ConsumeHook",
+    "ConsumeOutcome",
     "ConsumeResult",
     "ExpressionType",
+    "ForbiddenHook",
+    "IllegalMessage",
     "InvalidArgument",
     "Listener",
     "LitePullConsumer",
@@ -53,7 +72,9 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "NoNamesrv",
+    "NoReply",
     "NoRoute",
+    "NotARequest",
     "OrderlyListener",
     "OrderlyResult",
     "Producer",
@@ -66,11 +87,16 @@ __all__ = [
     "PushOptions",
     "QueueLag",
     "ScheduledPull",
+    "SendContext",
     "SendFailed",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "SessionCredentials",
     "by_hash",
+    "by_random",
+    "is_request",
     "on_signal",
+    "reply_message",
     "until_signal",
 ]
