@@ -112,6 +112,17 @@ async def test_captured_questions_about_filters_to_a_broker_without_sql(
     assert answer.remark == "The broker does not support consumer to filter message by SQL92"
 
 
+@pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
+async def test_captured_questions_about_filters(exchange: Exchange) -> None:
+    expected = expected_answer(exchange)
+    enabled = "false" if expected.code == 1 else "true"
+    broker = memory_broker(enablePropertyFilter=enabled)
+
+    answer = await replay(broker, exchange, clients.check_client_config)
+
+    assert answer == expected
+
+
 @pytest.mark.parametrize(
     "subscription",
     [None, {"expressionType": "TAG"}, {"expressionType": ""}, {"subString": "*"}],
