@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mqadmin's commands have in common, without a server."""
+
+import asyncio
+import json
+
+import pytest
+import typer
+
+from cometmq.cli.mqadmin.frame import (
+    Column,
+    ask_each,
+    check_target,
+    exit_if_any,
+    local_time,
+    print_done,
+    print_table,
+    time_column,
+)
+from cometmq.remoting.errors import ConnectFailed, RequestTimeout
+
+COLUMNS = (
+    Column("broker", "#Broker Name", "%-6.4s  "),
+    Column("queue", "#QID", "%-4d  "),
+    Column("tps", "#TPS", "%8.2f ", data=round),
+    time_column("last", "#Last", with_ms=True),
+)
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    """A zone of this machine that is not UTC."""
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    __import__("time").tzset()
+    yield
+    monkeypatch.undo()
+    __import__("time").tzset()
+
+
+def test_a_table_reads_as_mqadmins_for_people(zone, capsys):
+    print_table(COLUMNS, [("broker-a", 7, 1.005, 1_700_000_000_123), (None,) * 4], as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "#Broker Name  #QID      #TPS #Last",
+        "brok    7         1.00 2023-11-15 06:13:20,123",
+        "",
+    ]
+
+
+def test_a_table_is_a_list_of_objects_for_scripts(capsys):
+    print_table(COLUMNS, [("broker-a", 7, 1.5, 1_700_000_000_123), (None,) * 4][:1], as_json=True)
+    assert json.loads(capsys.readouterr().out) == [
+        {"broker": "broker-a", "queue": 7, "tps": 2, "last": "2023-11-14T22:13:20.123Z"}
+    ]
+
+
+def test_a_heading_can_be_left_out(capsys):
+    print_table(COLUMNS[:2], [("b", 1)], as_json=False, has_heading=False)
+    assert capsys.readouterr().out == "b       1\n"
+
+
+def test_an_unknown_moment_is_blank(zone):
+    assert local_time(0) == ""
+    assert local_time(1_700_000_000_123) == "2023-11-15 06:13:20"
+
+
+def test_what_was_done_is_said_once(capsys):
+    print_done("done", {"topic": "T"}, as_json=False)
+    print_done("", {}, as_json=False)
+    assert capsys.readouterr().out == "done\n"
+    print_done("done", {"topic": "T"}, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"topic": "T"}
+
+
+@pytest.mark.parametrize(("broker", "cluster"), [(None, None), ("b", "c")])
+def test_a_target_is_a_broker_or_a_cluster(broker, cluster, capsys):
+    with pytest.raises(typer.Exit) as caught:
+        check_target(broker, cluster)
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == "cometmq: give either -b or -c\n"
+
+
+class Broker:
+    def __init__(self, address, error=None):
+        self.address = address
+        self.error = error
+
+    async def facts(self):
+        if self.error is not None:
+            raise self.error
+        return {"a": "b"}
+
+
+def test_all_brokers_are_asked_whichever_fail(capsys):
+    gone, slow = ConnectFailed("gone"), RequestTimeout("slow")
+    brokers = [Broker("x:1"), Broker("y:1", gone), Broker("z:1", slow)]
+    answers, failures = asyncio.run(ask_each(brokers, Broker.facts))
+    assert answers == {"x:1": {"a": "b"}}
+    assert failures == {"y:1": gone, "z:1": slow}
+    exit_if_any({})
+    with pytest.raises(typer.Exit) as caught:
+        exit_if_any(failures)
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr().err == "cometmq: y:1: gone\ncometmq: z:1: slow\n"

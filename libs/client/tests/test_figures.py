@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of brokers from the texts they answer, and what a cluster tells."""
+
+from cometmq.client import AdminClient
+from cometmq.client.figures import BrokerFigures, Load, Traffic, read_figures
+from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
+
+
+def test_texts_become_numbers() -> None:
+    figures = read_figures(
+        {
+            "brokerVersionDesc": "V4_9_4",
+            "putTps": "2.5 1.0 0.5",
+            "getTransferedTps": "7.0",
+            "sendThreadPoolQueueSize": "3",
+            "sendThreadPoolQueueHeadWaitTimeMills": "20",
+            "pageCacheLockTimeMills": "4",
+            "msgPutTotalYesterdayMorning": "10",
+            "msgPutTotalTodayMorning": "30",
+            "msgPutTotalTodayNow": "35",
+            "msgGetTotalYesterdayMorning": "1",
+            "msgGetTotalTodayMorning": "2",
+            "msgGetTotalTodayNow": "4",
+            "bootTimestamp": "1700000000000",
+            "earliestMessageTimeStamp": "1600000000000",
+            "commitLogDiskRatio": "0.25",
+        }
+    )
+    assert figures == BrokerFigures(
+        version="V4_9_4",
+        incoming=Load(2.5, 3, 20),
+        outgoing=Load(7.0, 0, 0),
+        page_cache_lock_ms=4,
+        put_yesterday=20,
+        put_today=5,
+        got_yesterday=1,
+        got_today=2,
+        started_ms=1_700_000_000_000,
+        earliest_message_ms=1_600_000_000_000,
+        commit_log_disk_ratio=0.25,
+    )
+
+
+def test_what_is_not_told_is_not_made_up() -> None:
+    assert read_figures({}) == BrokerFigures()
+    odd = read_figures(
+        {"commitLogDiskRatio": "-1", "earliestMessageTimeStamp": "-1", "putTps": "?"}
+    )
+    assert odd == BrokerFigures()
+
+
+def test_a_day_is_counted_by_the_longest_period_that_has_something() -> None:
+    item = StatsItem
+    stats = BrokerStatsData(item(), item(sum=7), item(sum=3, tps=0.5))
+    assert Traffic.of(stats) == Traffic(0.5, 7)
+    assert Traffic.of(BrokerStatsData()) == Traffic()
+    assert Traffic(1.5, 2) + Traffic(0.5, 3) == Traffic(2.0, 5)
+
+
+async def test_a_member_that_does_not_tell_its_figures_is_listed(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        (member,) = await admin.members()
+    assert (member.broker_name, member.broker_id, member.figures) == ("broker-a", 0, None)
+    assert "not supported" in str(member.failure)
