@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trace messages, and read what happened to one of them."""
+
+import asyncio
+
+from cometmq.client import (
+    AdminClient,
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.trace import decode_trace
+
+
+async def main() -> None:
+    """Send and consume with `trace`, then look the message up in the trace topic."""
+    consumed = asyncio.Event()
+
+    async def listener(_messages: list[MessageExt]) -> None:
+        consumed.set()
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, trace=True)
+    consumer = PushConsumer("billing", listener=listener, options=options)
+    consumer.subscribe("Orders")
+    async with consumer, Producer("shop", options=ProducerOptions(trace=True)) as producer:
+        sent = await producer.send(Message("Orders", b"one book", keys="order-17"))
+        await consumed.wait()
+
+    # The clients are closed: what they traced is at the broker.
+    async with AdminClient() as admin:
+        for message in await admin.query_by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id):
+            for record in decode_trace(message.body):
+                if record.message_id == sent.message_id:
+                    print(record)
+
+
+asyncio.run(main())

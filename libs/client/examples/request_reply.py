@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a question by a message, and get what its consumer answers."""
+
+import asyncio
+
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    NoReply,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    is_request,
+)
+
+
+async def main() -> None:
+    """Run requester and replier in one process; they may be anywhere."""
+    async with Producer("price-service") as answers, Producer("shop") as shop:
+
+        async def listener(messages: list[MessageExt]) -> None:
+            for message in messages:
+                if is_request(message):
+                    await answers.reply(message, b"12.90 for " + message.body)
+
+        options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+        consumer = PushConsumer("price-service", listener=listener, options=options)
+        consumer.subscribe("Prices")
+        async with consumer:
+            reply = await shop.request(Message("Prices", b"one book"), timeout_ms=10_000)
+            print(reply.body.decode())
+
+        try:
+            await shop.request(Message("NobodyListens", b"hello?"), timeout_ms=200)
+        except NoReply as error:
+            print(error)
+
+
+asyncio.run(main())

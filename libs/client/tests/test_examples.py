@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as they stand."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.testing import MemoryCluster
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
+EXPECTED = {
+    "request_reply": "12.90 for one book\nsend request message to <NobodyListens> OK, "
+    "but wait reply message timeout, 200 ms.\n",
+    "message_trace": "SubAfter(",
+    "namespaces": "globex Orders order of globex\n",
+    "hooks": "nobody may send to Secrets\n",
+    "trace_context": "Invoices 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+}
+"""What the output of some of them ends with, or holds."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+async def test_an_example_runs(example: Path, cluster: MemoryCluster) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-W",
+        "error",
+        str(example),
+        env={"NAMESRV_ADDR": cluster.namesrv, "PATH": os.defpath},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+    assert EXPECTED.get(example.stem, "") in output.decode()
+
+
+def test_every_expectation_has_its_example() -> None:
+    assert EXPECTED.keys() <= {example.stem for example in EXAMPLES}
