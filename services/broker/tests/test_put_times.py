@@ -5,8 +5,7 @@ from cometmq.broker.put_times import PutTimes
 
 
 def test_classes_and_percentiles_of_the_first_minute() -> None:
-    times = PutTimes()
-    times.add(0, 95)
+    times = PutTimes(lambda: 100)
     for elapsed_ms in (1, 10, 999, 9_999):
         times.add(elapsed_ms, 1)
     times.add(3_600_000, 1)
@@ -22,16 +21,26 @@ def test_classes_and_percentiles_of_the_first_minute() -> None:
 
 
 def test_the_last_whole_minute_is_shown() -> None:
-    times = PutTimes()
+    put_count = 1
+    times = PutTimes(lambda: put_count)
     times.add(5, 1)
     times.rotate()
+    put_count = 4
     times.add(70, 1)
     assert times.percentile(0.99) == 5
 
     times.rotate()
     assert times.percentile(0.99) == 70
+    assert times.classes()["<=0ms"] == 2
     times.rotate()
 
     assert times.percentile(0.99) == 0
     assert sum(times.classes().values()) == 0
     assert times.max_ms == 70
+
+
+def test_what_is_told_before_it_is_counted_harms_nothing() -> None:
+    times = PutTimes(lambda: 0)
+    times.add(5, 3)
+
+    assert (times.classes()["<=0ms"], times.classes()["0~10ms"]) == (0, 3)

@@ -276,7 +276,6 @@ async def test_figures_of_the_disk_and_of_delays(
 
 async def test_figures_of_what_was_stored_and_of_its_times(store_folder: str) -> None:
     broker = memory_broker(storePathRootDir=store_folder)
-    broker.driver.put_times.add(0, 9)
     broker.driver.put_times.add(20, 1)
     broker.stats.get_time_max_ms = 7
     broker.driver.waiting_count = 3

@@ -165,22 +165,23 @@ class MessageStore:
         """Bytes that wait for the next commit."""
         return self._appender.staged_bytes
 
-    def commit(self) -> None:
-        """Store everything staged and answer it."""
+    def commit(self) -> Batch | None:
+        """Store everything staged and answer it; return it, None if nothing was stored."""
         batch = self._appender.take()
         if batch is None:
-            return
+            return None
         if self.write_state.refusals:
             self._fail(batch)
-            return
+            return None
         try:
             self._write(batch)
         except DiskError as error:
             self._fail(batch)
             self._housekeeping.note_write_failed(error, batch)
-            return
+            return None
         self._publish(batch)
         self._answer(batch)
+        return batch
 
     def _write(self, batch: Batch) -> None:
         for offset, records in batch.segments:

@@ -2,13 +2,14 @@
 """How long the store took for what was put: per commit, not per message (pure).
 
 All messages of a commit, or of a sync that they waited for, count with the time of the oldest of
-them: nothing has to be remembered for each message, and the figures are never too good.
+them: nothing has to be remembered for each message, and the figures are never too good. What took
+less than a millisecond is not told at all: it is what is left of all that was stored.
 
 Compatibility: the classes are those of RocketMQ's putMessageDistributeTime, and they and the
 percentiles are of the last whole minute (before its end: of the time since the start).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 ROTATE_INTERVAL_MS: Final = 60_000
@@ -25,19 +26,19 @@ _CLASSES: Final = {
 class PutTimes:
     """Times of the current minute and of the last one."""
 
-    __slots__ = ("_at_once_count", "_counts", "_last", "max_ms")
+    __slots__ = ("_counts", "_last", "_put_count", "_seen_count", "max_ms")
 
-    def __init__(self) -> None:
-        """Know no time."""
+    def __init__(self, put_count: Callable[[], int]) -> None:
+        """Know no time; `put_count` returns how many messages were ever stored."""
         self.max_ms = 0
-        self._at_once_count = 0  # the mostly only time
+        self._put_count = put_count
+        self._seen_count = 0  # messages stored before this minute
         self._counts: dict[int, int] = {}
         self._last: Mapping[int, int] | None = None
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        """Count messages that took so long."""
+        """Count messages that took so long; what took no millisecond needs no counting."""
         if elapsed_ms <= 0:
-            self._at_once_count += count
             return
         self.max_ms = max(self.max_ms, elapsed_ms)
         elapsed_ms = min(elapsed_ms, TIME_MAX_MS)
@@ -47,7 +48,7 @@ class PutTimes:
         """Begin another minute."""
         self._last = self._current()
         self._counts = {}
-        self._at_once_count = 0
+        self._seen_count = self._put_count()
 
     def classes(self) -> dict[str, int]:
         """Return name -> messages of each class."""
@@ -72,4 +73,5 @@ class PutTimes:
         return self._current() if self._last is None else self._last
 
     def _current(self) -> Mapping[int, int]:
-        return {0: self._at_once_count, **self._counts}
+        count = self._put_count() - self._seen_count
+        return {0: max(0, count - sum(self._counts.values())), **self._counts}

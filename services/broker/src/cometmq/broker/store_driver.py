@@ -92,7 +92,7 @@ class StoreDriver:
         self._reads_left = TURN_READS_MAX
         self._bytes_left = TURN_BYTES_MAX
         self.commit_count = 0
-        self.put_times = PutTimes()
+        self.put_times = PutTimes(lambda: store.put_count)
         self.waiting_count = 0
         """Sends that wait until their bytes are on the disk, as of the last commit or flush."""
         self._waiting_since_ms: int | None = None  # the oldest that no sync under way serves
@@ -113,16 +113,15 @@ class StoreDriver:
         """Write what is staged, wake held pulls, let the answers leave."""
         self._is_scheduled = False
         self.commit_count += 1
-        store = self._store
-        put_count = store.put_count
-        started_ms = self._clock.monotonic_ms()
-        store.commit()
-        self.waiting_count = store.waiting_put_count
-        if not self.waiting_count:
-            elapsed_ms = self._clock.monotonic_ms() - started_ms
-            self.put_times.add(elapsed_ms, store.put_count - put_count)
-        elif self._waiting_since_ms is None:
-            self._waiting_since_ms = started_ms
+        batch = self._store.commit()
+        self.waiting_count = self._store.waiting_put_count
+        if self.waiting_count:
+            if self._waiting_since_ms is None:
+                self._waiting_since_ms = self._clock.monotonic_ms()
+        elif batch is not None:
+            elapsed_ms = self._clock.now_ms() - batch.store_timestamp
+            if elapsed_ms > 0:
+                self.put_times.add(elapsed_ms, batch.message_count)
         self.after_commit()
         if self.waiting_count:
             self._flush()
