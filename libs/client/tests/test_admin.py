@@ -120,6 +120,17 @@ BROKER_CALLS: list[tuple[RequestCode, Callable[[BrokerAdmin], Awaitable[Any]]]] 
     (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, lambda b: b.acl_versions()),
     (RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, lambda b: b.set_white_addresses(["10.*"])),
     (RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, lambda b: b.acl_config()),
+    (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, lambda b: b.reset_offsets("T", "g", 1)),
+    (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, lambda b: b.member_offsets("T", "g")),
+    (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, lambda b: b.groups_of("T")),
+    (RequestCode.QUERY_CONSUME_TIME_SPAN, lambda b: b.time_spans("T", "g")),
+    (RequestCode.GET_CONSUMER_RUNNING_INFO, lambda b: b.running_info("g", "c")),
+    (RequestCode.QUERY_CORRECTION_OFFSET, lambda b: b.correction_offsets("T", "g")),
+    (RequestCode.CONSUME_MESSAGE_DIRECTLY, lambda b: b.consume_directly("g", "c", "id")),
+    (RequestCode.CLONE_GROUP_OFFSET, lambda b: b.clone_offsets("g", "h", topic="T")),
+    (RequestCode.QUERY_CONSUME_QUEUE, lambda b: b.queue_entries("T", 0, 0)),
+    (RequestCode.RESUME_CHECK_HALF_MESSAGE, lambda b: b.resume_check("id")),
+    (RequestCode.PULL_MESSAGE, lambda b: b.pull("T", 0, 0)),
 ]
 
 NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]] = [
@@ -167,7 +178,14 @@ def check(code: RequestCode, call: Call[Any], result: object) -> None:
         assert result
 
 
-OPTIONAL = {"topic", "clusterName", "acceptStandardJsonOnly", "committed", "removeOffset"}
+OPTIONAL = {
+    "subscription",
+    "topic",
+    "clusterName",
+    "acceptStandardJsonOnly",
+    "committed",
+    "removeOffset",
+}
 """Fields that the captured requests left out."""
 
 

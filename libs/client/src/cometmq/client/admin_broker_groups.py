@@ -92,7 +92,7 @@ class BrokerGroups(BrokerCalls):
         )
 
     async def member_offsets(
-        self, topic: str, group: str, *, client_id: str = ""
+        self, topic: str, group: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
         """Return where the connected members of a group are, by client id; they are asked."""
         header = admin.InvokeBrokerToGetConsumerStatus(topic, group, client_id)

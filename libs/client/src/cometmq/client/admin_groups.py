@@ -98,7 +98,7 @@ class GroupAdmin(AdminBase):
         raise refusal
 
     async def member_offsets(
-        self, topic: str, group: str, *, client_id: str = ""
+        self, topic: str, group: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
         """Return where the connected members of a group are, by client id; they are asked."""
         found: dict[str, dict[MessageQueue, int]] = {}

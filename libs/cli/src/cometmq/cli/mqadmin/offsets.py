@@ -152,8 +152,8 @@ def get_consumer_status(
     group: Group,
     topic: Topic,
     client_id: Annotated[
-        str, typer.Option("-i", "--originClientId", help="Only this member.")
-    ] = "",
+        str | None, typer.Option("-i", "--originClientId", help="Only this member.")
+    ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
@@ -168,7 +168,7 @@ def get_consumer_status(
     if not as_json:
         typer.echo(
             f"get consumer status from client. group={group}, topic={topic}, "
-            f"originClientId={client_id}"
+            f"originClientId={client_id or ''}"
         )
     print_table(_STATUS_COLUMNS, rows, as_json=as_json)
 

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups are moved, messages followed to them, and what they gave up is sent again."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    ConsumeFrom,
+    ConsumeResult,
+    InvalidArgument,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.admin import TrackType
+from cometmq.client.admin_broker_groups import END
+from cometmq.client.admin_dead_letters import origin_message_id, origin_topic
+from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.waiting import eventually
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+
+QUEUE = MessageQueue("T", "broker-a", 1)
+
+
+@pytest.fixture
+async def admin(cluster: MemoryCluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.namesrv) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def producer(cluster: MemoryCluster) -> AsyncIterator[Producer]:
+    async with Producer("pg", cluster.namesrv) as producer:
+        yield producer
+
+
+@asynccontextmanager
+async def member(
+    cluster: MemoryCluster, listen: Callable[[MessageExt], ConsumeResult], expression: str = "*"
+) -> AsyncIterator[PushConsumer]:
+    """A connected member of the group g."""
+
+    async def listener(messages: list[MessageExt]) -> ConsumeResult:
+        return listen(messages[0])
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
+    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
+    consumer.subscribe("T", expression)
+    async with consumer:
+        yield consumer
+
+
+async def send(producer: Producer, count: int, **properties: str) -> list[str]:
+    """Send to one queue; the ids."""
+    sent = [
+        await producer.send(
+            Message("T", b"%d" % number, tag="A", keys=f"k{number}", properties=properties),
+            queue=QUEUE,
+        )
+        for number in range(count)
+    ]
+    return [result.message_id for result in sent]
+
+
+# -- moving -----------------------------------------------------------------------------------
+
+
+async def test_a_group_off_line_is_rolled_back(admin: AdminClient, producer: Producer) -> None:
+    await send(producer, 3)
+    await admin.commit_offset("g", QUEUE, 2)
+
+    row = next(row for row in await admin.roll_back("g", "T", END) if row.queue == QUEUE)
+    assert (row.broker_offset, row.consumer_offset) == (3, 2)
+    assert (row.timestamp_offset, row.rollback_offset) == (3, 3)
+    assert await admin.committed_offset("g", QUEUE) == 3
+
+
+async def test_a_queue_is_not_moved_forwards_unless_forced(
+    admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    await admin.commit_offset("g", QUEUE, 1)
+
+    held = await admin.reset_offsets("g", "T", END, is_forced=False)
+    assert held[QUEUE] == 1
+    assert await admin.committed_offset("g", QUEUE) == 1
+    assert (await admin.reset_offsets("g", "T", 0, is_forced=False))[QUEUE] == 0
+    assert await admin.committed_offset("g", QUEUE) == 0
+
+
+async def test_a_group_that_never_consumed_begins_where_it_is_told(
+    admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    assert (await admin.reset_offsets("new", "T", END))[QUEUE] == 3
+    assert await admin.committed_offset("new", QUEUE) == 3
+
+
+async def test_connected_members_are_told_to_go_back(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    seen: list[bytes] = []
+
+    def listen(message: MessageExt) -> ConsumeResult:
+        seen.append(message.body)
+        return ConsumeResult.SUCCESS
+
+    await send(producer, 3)
+    with pytest.raises(ConsumerNotOnline):
+        await admin.reset_members("g", "T", 0)
+    async with member(cluster, listen):
+        await eventually(lambda: len(seen) == 3)
+        assert (await admin.reset_offsets("g", "T", 0))[QUEUE] == 0
+        await eventually(lambda: len(seen) == 6)
+    assert seen[3:] == [b"0", b"1", b"2"]
+
+
+async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> None:
+    await send(producer, 3)
+    await admin.commit_offset("g", QUEUE, 2)
+
+    assert (await admin.clone_offsets("g", "h", "T"))[QUEUE] == 2
+    assert await admin.committed_offset("h", QUEUE) == 2
+    with pytest.raises(InvalidArgument, match="to itself"):
+        await admin.clone_offsets("g", "g", "T")
+
+
+async def test_who_produces_and_who_consumes(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 1)
+    (connection,) = (await admin.producer_connections("pg", "T")).connection_set
+    assert connection.client_id == producer.client_id
+    with pytest.raises(ServerError, match="nobody"):
+        await admin.producer_connections("nobody", "T")
+
+    async with member(cluster, lambda _: ConsumeResult.SUCCESS) as consumer:
+        assert await admin.consuming_groups("T") == ["g"]
+        (connection,) = (await admin.consumer_connections("g")).connection_set
+        assert connection.client_id == consumer.client_id
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_read_between_two_places(admin: AdminClient, producer: Producer) -> None:
+    await send(producer, 40)
+    pulled = [found async for found in admin.read(QUEUE, 3, 38)]
+    read = [message for found in pulled for message in found.messages]
+    assert [message.queue_offset for message in read] == list(range(3, 38))
+    filtered = [
+        m async for found in admin.read(QUEUE, 0, 40, expression="B") for m in found.messages
+    ]
+    assert filtered == []
+    beyond = [m async for found in admin.read(QUEUE, 40, 99) for m in found.messages]
+    assert beyond == []
+
+
+async def test_what_is_deleted_is_passed_over(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 4)
+    cluster.broker.queues.expire("T", 1, 2)
+    read = [m async for found in admin.read(QUEUE, 0, 4) for m in found.messages]
+    assert [message.queue_offset for message in read] == [2, 3]
+
+
+async def test_a_message_is_found_by_its_ids(admin: AdminClient, producer: Producer) -> None:
+    sent = await producer.send(Message("T", b"x"))
+    assert (await admin.stored_message(sent.offset_message_id)).message_id == sent.message_id
+    (found,) = await admin.query_by_unique_key("T", sent.message_id)
+    assert found.offset_message_id == sent.offset_message_id
+    with pytest.raises(ValueError, match="32 or 56"):
+        await admin.stored_message("nonsense")
+
+
+# -- tracks -----------------------------------------------------------------------------------
+
+
+async def test_a_message_is_followed_to_its_groups(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 2)
+    message = cluster.messages("T")[0]
+    assert await admin.message_tracks(message) == []
+    await admin.commit_offset("idle", QUEUE, 1)
+    (track,) = await admin.message_tracks(message)
+    assert (track.consumer_group, track.track_type) == ("idle", TrackType.NOT_ONLINE)
+    assert track.exception_desc == "CODE:206 DESC:the consumer group[idle] not online"
+
+    async with member(cluster, lambda _: ConsumeResult.SUCCESS):
+        await admin.commit_offset("g", QUEUE, 0)
+        assert await _track(admin, message) is TrackType.NOT_CONSUME_YET
+        await admin.commit_offset("g", QUEUE, 1)
+        assert await _track(admin, message) is TrackType.CONSUMED
+
+
+async def test_a_filter_shows_in_the_track(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 1)
+    async with member(cluster, lambda _: ConsumeResult.SUCCESS, "B"):
+        await admin.commit_offset("g", QUEUE, 1)
+        track = await _track(admin, cluster.messages("T")[0])
+    assert track is TrackType.CONSUMED_BUT_FILTERED
+
+
+async def _track(admin: AdminClient, message: MessageExt) -> TrackType:
+    tracks = {track.consumer_group: track for track in await admin.message_tracks(message)}
+    return tracks["g"].track_type
+
+
+# -- dead letters -----------------------------------------------------------------------------
+
+
+async def bury(cluster: MemoryCluster) -> None:
+    """Have the group g give up everything."""
+    stored = len(cluster.messages("T"))
+    async with member(cluster, lambda _: ConsumeResult.RECONSUME_LATER):
+        await eventually(lambda: len(cluster.messages("%DLQ%g")) == stored)
+
+
+async def test_dead_letters_are_read(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    ids = await send(producer, 3)
+    assert await admin.dead_letter_groups() == []
+    await bury(cluster)
+
+    assert await admin.dead_letter_groups() == ["g"]
+    dead = [message async for message in admin.dead_letters("g")]
+    assert sorted(origin_message_id(message) for message in dead) == sorted(ids)
+    assert {origin_topic(message) for message in dead} == {"T"}
+    later = dead[-1].store_timestamp + 1
+    assert [m async for m in admin.dead_letters("g", begin_ms=later)] == []
+    assert [m async for m in admin.dead_letters("g", end_ms=0)] == []
+
+
+async def test_a_dead_letter_is_replayed_to_its_group(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    (message_id,) = await send(producer, 1, colour="red")
+    await bury(cluster)
+    (dead,) = [message async for message in admin.dead_letters("g")]
+    seen: list[MessageExt] = []
+
+    def listen(message: MessageExt) -> ConsumeResult:
+        seen.append(message)
+        return ConsumeResult.SUCCESS
+
+    await admin.replay(dead, "g")
+    async with member(cluster, listen):
+        await eventually(lambda: len(seen) == 1)
+    assert (seen[0].topic, seen[0].body, seen[0].tag) == ("T", b"0", "A")
+    assert "k0" in seen[0].keys
+    assert seen[0].properties["colour"] == "red"
+    assert origin_message_id(seen[0]) == seen[0].message_id == message_id
+    assert seen[0].reconsume_times == 0
+    assert len(cluster.messages("T")) == 1
+
+
+async def test_a_dead_letter_is_replayed_to_all(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    (message_id,) = await send(producer, 1)
+    await bury(cluster)
+    (dead,) = [message async for message in admin.dead_letters("g")]
+
+    await admin.replay(dead, "g", topic="T")
+    again = cluster.messages("T")[-1]
+    assert len(cluster.messages("T")) == 2
+    assert again.properties["ORIGIN_MESSAGE_ID"] == again.message_id == message_id
+    assert "RETRY_TOPIC" not in again.properties
+    with pytest.raises(TopicNotExist, match="no topic Nowhere"):
+        await admin.replay(dead, "g", topic="Nowhere")
+
+
+async def test_a_stored_message_is_sent_again(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    sent = await producer.send(Message("T", b"x", tag="A", keys="k", properties={"a": "b"}))
+    result = await admin.resend(await admin.stored_message(sent.offset_message_id))
+
+    again = await admin.stored_message(result.offset_message_id)
+    assert (again.topic, again.body, again.tag) == ("T", b"x", "A")
+    assert (again.message_id, again.properties["a"]) == (sent.message_id, "b")
+    assert "k" in again.keys
+    assert len(cluster.messages("T")) == 2
