@@ -176,11 +176,15 @@ def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
 
 
 def test_all_members_are_told_and_nothing_is_stored() -> None:
-    broker = broker_with()
+    broker, log = broker_with(), RecordingLog()
+    broker.log = log
     broker.offsets.commit("G", "T", 0, 5)
     one, two = join(broker, port=1), join(broker, port=2)
 
     reply = reset(broker, -1)
+
+    (logged,) = log.named("offsets.reset")
+    assert (logged["group"], logged["to_ms"], logged["queues"]) == ("G", -1, 2)
 
     assert [sent.code for sent in one.sent] == [220]
     assert one.sent == two.sent

@@ -129,7 +129,7 @@ def _reset(
         peer=call.peer.address,
         group=header.group,
         topic=header.topic,
-        timestamp=header.timestamp,
+        to_ms=header.timestamp,  # an entry of the log has a timestamp of its own
         is_force=header.is_force,
         queues=len(targets),
     )
