@@ -8,7 +8,7 @@ import typer
 
 from cometmq.cli import mqadmin
 from cometmq.cli.lazy import CommandInfo, load_command
-from cometmq.cli.main import COMMANDS
+from cometmq.cli.main import COMMANDS, app
 
 from .markdown import notice, table
 
@@ -18,6 +18,13 @@ INTRODUCTION: Final = """\
 `cometmq COMMAND --help` prints the same. Exit status: 0 done, 1 failed, 2 wrong usage, settings
 or environment (with one line that says what to change), 130 interrupted. The commands of
 RocketMQ's mqadmin are in [mqadmin.md](mqadmin.md).
+
+Who asks is said before the command, `cometmq --credentials tools.yml topic list`, or by variables
+of the environment:
+
+```text
+{access}
+```
 """
 
 
@@ -32,7 +39,14 @@ in [cli.md](cli.md).
 def page() -> str:
     """Return the reference of our own commands."""
     own = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
-    return _page("Command line", "cli", INTRODUCTION, own)
+    return _page("Command line", "cli", INTRODUCTION.format(access=_root_options()), own)
+
+
+def _root_options() -> str:
+    """Return the options of `cometmq` itself, as its help page shows them."""
+    command = typer.main.get_command(app)
+    text = command.get_help(_context(command, "cometmq"))
+    return text.partition("Options:\n")[2].partition("  --version")[0].rstrip()
 
 
 def mqadmin_page() -> str:
@@ -52,8 +66,12 @@ def _page(title: str, name: str, introduction: str, commands: Mapping[str, Comma
 def _section(command: Any, path: str) -> Iterator[str]:
     """Yield the help page of a command, then those of its own commands."""
     command.rich_markup_mode = None  # plain text, whatever terminal there is
-    context = typer.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
+    context = _context(command, path)
     level = "#" * (path.count(" ") + 1)
     yield from ("", f"{level} {path}", "", "```text", command.get_help(context).rstrip(), "```")
     for name, child in getattr(command, "commands", {}).items():
         yield from _section(child, f"{path} {name}")
+
+
+def _context(command: Any, path: str) -> typer.Context:
+    return typer.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)

@@ -4,13 +4,19 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
+from importlib import import_module
 from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 import typer
 
+from cometmq.cli.access import ACCESS, Access
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
-from cometmq.remoting.errors import CometError
+from cometmq.client.settings import ClientOptions, OptionsT
+from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsSettings
 
 T = TypeVar("T")
 
@@ -34,10 +40,49 @@ def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
     """Put a question to the cluster and return its answer."""
 
     async def asked() -> T:
-        async with AdminClient(namesrv) as admin:
+        async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
             return await question(admin)
 
     return run(asked())
+
+
+def with_access(options: OptionsT) -> OptionsT:
+    """Return options of a client with what was said before the command: who asks, and TLS.
+
+    Every command makes its clients with options from here.
+    """
+    access = ACCESS.get()
+    changes: dict[str, Any] = {}
+    credentials = _credentials(access)
+    if credentials is not None:
+        changes["credentials"] = credentials
+    if access.is_tls or access.tls_config is not None:
+        changes["tls"] = _tls(access)
+    return msgspec.structs.replace(options, **changes)
+
+
+def _credentials(access: Access) -> SessionCredentials | None:
+    """Return who asks: the options, else the file."""
+    if access.access_key and access.secret_key:
+        return SessionCredentials(access.access_key, access.secret_key, access.security_token)
+    if access.access_key or access.secret_key:
+        raise InvalidArgument("--access-key and --secret-key need each other")
+    if access.credentials is None:
+        return None
+    module = import_module("cometmq.client.credentials")  # 15 ms for YAML that few commands pay
+    read: SessionCredentials = module.credentials_from_file(access.credentials)
+    return read
+
+
+def _tls(access: Access) -> TlsSettings:
+    if access.tls_config is None:
+        return TlsSettings(enable=True)
+    module = import_module("cometmq.runtime.tls_keys")
+    try:
+        tls: TlsSettings = module.client_tls_of_file(access.tls_config)
+    except SettingsError as error:
+        raise InvalidArgument(str(error)) from error
+    return tls
 
 
 def run(

@@ -16,8 +16,16 @@ import typer
 
 from cometmq.broker.names import TOOLS_GROUP
 from cometmq.cli import message_json, times
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, Namesrv, run, wrong_usage
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    Complaints,
+    Namesrv,
+    run,
+    with_access,
+    wrong_usage,
+)
 from cometmq.client import (
+    ClientOptions,
     ConsumeFrom,
     InvalidArgument,
     LitePullConsumer,
@@ -157,9 +165,11 @@ async def _as_member(
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
     )
-    consumer = PushConsumer(group, namesrv, listener=listen, options=options, log=Complaints())
+    consumer = PushConsumer(
+        group, namesrv, listener=listen, options=with_access(options), log=Complaints()
+    )
     consumer.subscribe(topic, tag)
-    async with AdminClient(namesrv) as admin:
+    async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
         await admin.route(topic)  # says that there is no such topic
     async with consumer:
         yield source
@@ -178,13 +188,13 @@ async def _as_onlooker(
     namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
 ) -> AsyncIterator[Source]:
     """Read queues without being noticed: no offset is stored."""
-    async with AdminClient(namesrv) as admin:
+    async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
         queues = _chosen(await admin.queues(topic), topic, queue)
         begins = {chosen: await _begin(admin, chosen, start, offset) for chosen in queues}
     consumer = LitePullConsumer(
         TOOLS_GROUP,
         namesrv,
-        options=LitePullOptions(auto_commit=False, pull_count_max=32),
+        options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
         offsets=GivenOffsets(begins),
         log=Complaints(),
     )

@@ -12,6 +12,16 @@ from typing import Annotated, Final
 
 import typer
 
+from cometmq.cli.access import (
+    ACCESS,
+    Access,
+    AccessKey,
+    CredentialsFile,
+    SecretKey,
+    SecurityToken,
+    Tls,
+    TlsConfig,
+)
 from cometmq.cli.lazy import CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.remoting.errors import CometError
@@ -71,8 +81,18 @@ Version = Annotated[
 
 
 @app.callback()
-def cometmq(*, _version: Version = False) -> None:
+def cometmq(  # one parameter per option
+    access_key: AccessKey = "",
+    secret_key: SecretKey = "",
+    security_token: SecurityToken = "",
+    credentials: CredentialsFile = None,
+    *,
+    tls: Tls = False,
+    tls_config: TlsConfig = None,
+    _version: Version = False,
+) -> None:
     """CometMQ: a message broker that RocketMQ clients use."""
+    ACCESS.set(Access(access_key, secret_key, security_token, credentials, tls, tls_config))
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ import msgspec
 import typer
 
 from cometmq.cli import message_json
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
-from cometmq.client import InvalidArgument, Message, Producer, SendResult
+from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
@@ -98,9 +98,10 @@ def produce(  # noqa: PLR0913  # one parameter per option
     async def main() -> Sent:
         sent = Sent()
         messages = _messages(_lines(body, file, count), message_of, sent, count)
+        options = with_access(ProducerOptions())
         begin = monotonic()
         try:
-            async with Producer(GROUP, namesrv) as producer:
+            async with Producer(GROUP, namesrv, options=options) as producer:
                 await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException:
             if sent.count:

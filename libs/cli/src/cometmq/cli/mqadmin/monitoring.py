@@ -10,11 +10,11 @@ import msgspec
 import typer
 
 from cometmq.broker.names import RETRY_PREFIX
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run, with_access
 from cometmq.cli.mqadmin import java_text, running_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv
 from cometmq.cli.output import AsJson
-from cometmq.client import ConsumeResult, MessageExt, PushConsumer
+from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -69,7 +69,8 @@ class Monitor:
     async def watch(self, namesrv: str, interval_s: float, rounds: int | None) -> None:
         """Look at every group, wait, and look again."""
         async with AsyncExitStack() as stack:
-            admin = await stack.enter_async_context(AdminClient(namesrv))
+            asking = AdminClient(namesrv, options=with_access(ClientOptions()))
+            admin = await stack.enter_async_context(asking)
             if MOVED_TOPIC in await admin.topics():
                 await stack.enter_async_context(self._listener(namesrv))
             number = 0
@@ -90,7 +91,9 @@ class Monitor:
                 self._report("reportDeleteMsgsEvent", moved, text)
             return ConsumeResult.SUCCESS
 
-        consumer = PushConsumer(GROUP, namesrv, listener=listen, log=Complaints())
+        options = with_access(PushOptions())
+        log = Complaints()
+        consumer = PushConsumer(GROUP, namesrv, listener=listen, options=options, log=log)
         consumer.subscribe(MOVED_TOPIC)
         return consumer
 

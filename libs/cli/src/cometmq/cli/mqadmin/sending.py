@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, run, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, run, with_access, wrong_usage
 from cometmq.cli.mqadmin.frame import (
     Column,
     Family,
@@ -90,7 +90,7 @@ def send_message(
         queue = MessageQueue(message.topic, broker.strip(), queue_id)
 
     async def main() -> SendResult:
-        options = ProducerOptions(trace=trace == "true")
+        options = with_access(ProducerOptions(trace=trace == "true"))
         async with Producer(GROUP, namesrv, options=options) as producer:
             return await producer.send(message, queue=queue)
 
@@ -142,7 +142,7 @@ def send_msg_status(
     body = GREETING * -(-size // len(GREETING))
 
     async def main() -> list[Timed]:
-        async with Producer(GROUP, namesrv) as producer:
+        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
             await producer.send(Message(topic, GREETING))
             return [await _send(producer, Message(topic, body)) for _ in range(count)]
 
@@ -200,7 +200,7 @@ def check_msg_send_rt(
     message = Message(topic.strip(), b"a" * size)
 
     async def main() -> tuple[list[Timed], list[MessageQueue]]:
-        async with Producer(GROUP, namesrv) as producer:
+        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
             queues = await producer.queues(message.topic)
             chosen = [queues[number % len(queues)] for number in range(amount)]
             return [await _send(producer, message, queue) for queue in chosen], chosen
@@ -245,7 +245,7 @@ def cluster_rt(
     async def question(admin: AdminClient) -> None:
         if not as_json and as_log == "false":
             print_table(CLUSTER_COLUMNS, [], as_json=False)
-        async with Producer(GROUP, namesrv) as producer:
+        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
             while True:
                 for name, broker in await _places(admin, cluster):
                     message = Message(broker, message_body)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options before the command, against a broker with access control that takes TLS only."""
+
+import pytest
+
+from cometmq.peers.comet import CometCluster
+
+ACCOUNTS = """\
+accounts:
+- accessKey: adminKey1
+  secretKey: adminSecret1
+  admin: true
+- accessKey: userKey1
+  secretKey: userSecret1
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
+ADMIN = ("--access-key", "adminKey1", "--secret-key", "adminSecret1")
+USER = ("--access-key", "userKey1", "--secret-key", "userSecret1")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "plain_acl.yml").write_text(ACCOUNTS)
+    conf = {"aclEnable": True, "tls.server.mode": "enforcing", "autoCreateTopicEnable": True}
+    with CometCluster(folder, conf) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def say(call, guarded, monkeypatch):
+    """Run a command with options before it."""
+    monkeypatch.setenv("NAMESRV_ADDR", guarded.namesrv_addr)
+
+    def say(*arguments):
+        return call(*arguments)
+
+    return say
+
+
+def test_an_account_is_said_before_the_command(say):
+    created = say(*ADMIN, "--tls", "topic", "create", "Guarded", "--queues", 1)
+    assert (created.status, created.err) == (0, "")
+    assert say(*USER, "--tls", "produce", "Guarded", "one").status == 0
+    read = say(*USER, "--tls", "consume", "Guarded", "--from", "first", "--max", 1, "--json")
+    assert (read.err, [line["body"] for line in read.lines]) == ("", ["one"])
+    refused = say(*USER, "--tls", "topic", "create", "Other")
+    assert refused.status == 1
+    assert "Need admin permission for request code=17" in refused.err
+
+
+def test_mqadmin_s_commands_take_it_too(say):
+    config = say(*ADMIN, "--tls", "getAclConfig", "-c", "PeersCluster", "--json")
+    assert config.status == 0
+    assert "userKey1" in config.out
+
+
+def test_an_account_comes_from_a_file_or_the_environment(say, tmp_path, monkeypatch):
+    path = tmp_path / "tools.yml"
+    path.write_text("accessKey: adminKey1\nsecretKey: adminSecret1\n")
+    tls = tmp_path / "tls.properties"
+    tls.write_text("tls.client.authServer=false\n")
+    command = ("topic", "create", "FromFile", "--queues", 1)
+
+    assert say("--credentials", path, "--tls-config", tls, *command).status == 0
+    monkeypatch.setenv("COMETMQ_TLS", "1")
+    assert "No accessKey is configured" in say(*command).err
+    monkeypatch.setenv("COMETMQ_CREDENTIALS", str(path))
+    assert say(*command).status == 0
+    assert "Need admin permission" in say(*USER, *command).err  # what is said wins
+
+
+def test_without_tls_the_broker_is_not_reached(say):
+    assert say(*ADMIN, "topic", "create", "Plain").status == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--access-key", "userKey1"), "--access-key and --secret-key need each other"),
+        (("--credentials", "no.yml"), "credentials no.yml: No such file or directory"),
+        (("--tls-config", "no.properties"), "tls.config.file=no.properties: No such file"),
+    ],
+)
+def test_wrong_options_are_named(say, options, line):
+    say(*options, "topic", "list").assert_refused(2, line)
+
+
+def test_a_command_that_asks_nobody_reads_no_file(say, tmp_path):
+    assert say("--credentials", "no.yml", "broker", "--print-settings").status == 0
