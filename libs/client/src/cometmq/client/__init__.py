@@ -44,7 +44,7 @@ from cometmq.client.settings import (
     PushOptions,
 )
 from cometmq.client.signals import on_signal, until_signal
-from cometmq.client.subscriptions import ExpressionType
+from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.signature import SessionCredentials
 
@@ -71,6 +71,7 @@ __all__ = [
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "MessageSelector",
     "NoNamesrv",
     "NoReply",
     "NoRoute",

@@ -18,10 +18,15 @@ from cometmq.client.ownership import OwnershipCallbacks, QueuesCallback
 from cometmq.client.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
 from cometmq.client.state import Client, ClientState
+from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.trace.start import consumer_trace
-from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.versions import SQL_FILTER_MIN
 
 DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 NEVER_MS: Final = 1 << 62
@@ -97,6 +102,34 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
             raise ClientStateError("callbacks and hooks are registered before the start")
 
     # -- life ---------------------------------------------------------------------------------
+
+    async def _check_subscriptions(self, instance: ClientInstance) -> None:
+        """Have brokers look at SQL conditions; what is wrong with one is raised here."""
+        for wanted in self._subscriptions.values():
+            if wanted.expression_type == ExpressionType.SQL92:
+                await self._check_subscription(instance, wanted)
+
+    async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
+        route = instance.routes.get(wanted.topic)
+        for broker_name in sorted(route.brokers) if route is not None else ():
+            _, address = instance.routes.any_of(broker_name)
+            body = encode_json(
+                ClientConfigCheck(
+                    client_id=instance.client_id,
+                    group=self._full_group,
+                    namespace=self._namespace.name or None,
+                    subscription_data=wanted,
+                )
+            )
+            response = await instance.remoting.invoke(
+                address,
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                body,
+                timeout_ms=self.options.api_timeout_ms,
+            )
+            if response.version < SQL_FILTER_MIN:
+                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
 
     async def _enter_group(
         self, stack: AsyncExitStack, *, suffix: str = ""

@@ -16,7 +16,7 @@ from cometmq.client.pull_group import PullGroup
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.state import ClientState
-from cometmq.client.subscriptions import ALL, ExpressionType, subscription
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 
@@ -55,9 +55,16 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     # -- what to read -------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic that have one of the tags `A || B`; also while running."""
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
+
+        Also while running.
+        """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
         if self._assigned is not None:
@@ -66,7 +73,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         if self.state is ClientState.RUNNING:
             self._changed()
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+    ) -> None:
         """Read exactly these queues, whoever else is in the group; before the start."""
         if self._subscriptions and self._assigned is None:
             raise ClientStateError("Subscribe and assign are mutually exclusive.")
@@ -82,6 +91,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
         instance, member = await self._enter_group(stack, suffix="STREAM")
+        await self._check_subscriptions(instance)
         await instance.heartbeat()
         stack.push_async_callback(self._stop, member)
         self._member = member

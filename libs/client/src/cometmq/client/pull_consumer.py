@@ -18,7 +18,7 @@ from cometmq.client.puller import Pulled
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import PullOptions
 from cometmq.client.state import ClientState
-from cometmq.client.subscriptions import ALL, ExpressionType, subscription
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 
@@ -79,7 +79,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL,
+        expression: str | MessageSelector = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Read a queue from an offset on; the answer comes at once, with messages or without.
@@ -94,7 +94,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL,
+        expression: str | MessageSelector = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """The same, but wait up to `suspend_ms` for the first message."""
@@ -105,7 +105,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         queue: MessageQueue,
         offset: int,
         count_max: int | None,
-        expression: str,
+        expression: str | MessageSelector,
         kind: ExpressionType,
         *,
         is_waiting: bool,

@@ -16,13 +16,8 @@ from cometmq.client.push_group import PushGroup
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import MessageModel, PushOptions
 from cometmq.client.state import ClientState
-from cometmq.client.subscriptions import ALL, ExpressionType, subscription
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import CometError
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.versions import SQL_FILTER_MIN
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
@@ -71,11 +66,15 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     # -- subscriptions ------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic that have one of the tags `A || B`; also while running.
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
 
-        All members of a group must subscribe to the same, or messages are lost.
+        Also while running. All members of a group must subscribe to the same, or messages are lost.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -104,34 +103,6 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     def _make_member(self, parts: MemberParts[PushOptions]) -> PushGroup:
         return PushGroup(parts, self._listener)
-
-    async def _check_subscriptions(self, instance: ClientInstance) -> None:
-        """Have brokers look at SQL expressions; what is wrong with one is raised here."""
-        for wanted in self._subscriptions.values():
-            if wanted.expression_type == ExpressionType.SQL92:
-                await self._check_subscription(instance, wanted)
-
-    async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
-        route = instance.routes.get(wanted.topic)
-        for broker_name in sorted(route.brokers) if route is not None else ():
-            _, address = instance.routes.any_of(broker_name)
-            body = encode_json(
-                ClientConfigCheck(
-                    client_id=instance.client_id,
-                    group=self._full_group,
-                    namespace=self._namespace.name or None,
-                    subscription_data=wanted,
-                )
-            )
-            response = await instance.remoting.invoke(
-                address,
-                RequestCode.CHECK_CLIENT_CONFIG,
-                None,
-                body,
-                timeout_ms=self.options.api_timeout_ms,
-            )
-            if response.version < SQL_FILTER_MIN:
-                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
 
     # -- while running ------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 """What a consumer wants of a topic: all messages, some tags, or an SQL condition. Pure."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
+
+import msgspec
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -20,15 +22,39 @@ class ExpressionType(StrEnum):
     """A condition over properties; the broker must have it enabled."""
 
 
+class MessageSelector(msgspec.Struct, frozen=True):
+    """Which messages of a topic a consumer wants: what `subscribe` takes for an expression."""
+
+    expression: str = ALL
+    kind: ExpressionType = ExpressionType.TAG
+
+    @classmethod
+    def by_tag(cls, expression: str = ALL) -> Self:
+        """Want the messages that have one of the tags `A || B`, or all."""
+        return cls(expression)
+
+    @classmethod
+    def by_sql(cls, condition: str) -> Self:
+        """Want the messages whose properties meet a condition: `price > 5 AND color = 'red'`.
+
+        The broker decides, and must have enablePropertyFilter on.
+        """
+        return cls(condition, ExpressionType.SQL92)
+
+
 def subscription(
     topic: str,
-    expression: str = ALL,
+    expression: str | MessageSelector = ALL,
     kind: ExpressionType = ExpressionType.TAG,
     *,
     version_ms: int,
 ) -> SubscriptionData:
     """Return the subscription as brokers know it; of two, the one with the later version counts."""
+    if isinstance(expression, MessageSelector):
+        kind, expression = expression.kind, expression.expression
     if kind is ExpressionType.SQL92:
+        if not expression:
+            raise InvalidArgument(f"Expression can't be null! {kind}")
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
         )

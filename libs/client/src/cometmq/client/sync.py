@@ -24,7 +24,7 @@ from cometmq.client.queue_selection import QueueSelector, by_hash
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import ClientOptions, LitePullOptions, ProducerOptions, PushOptions
 from cometmq.client.state import Client
-from cometmq.client.subscriptions import ALL, ExpressionType
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 
@@ -258,9 +258,13 @@ class PushConsumer(WorkingClient[client.PushConsumer]):
         self._inner.add_hook(hook)
 
     def subscribe(
-        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic that have one of the tags `A || B`."""
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says."""
         self._on_loop(lambda: self._inner.subscribe(topic, expression, kind=kind))
 
     def unsubscribe(self, topic: str) -> None:
@@ -310,16 +314,22 @@ class LitePullConsumer(WorkingClient[client.LitePullConsumer]):
         self._inner.add_hook(hook)
 
     def subscribe(
-        self, topic: str, expression: str = ALL, *, kind: ExpressionType = ExpressionType.TAG
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic that have one of the tags `A || B`."""
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says."""
         self._on_loop(lambda: self._inner.subscribe(topic, expression, kind=kind))
 
     def unsubscribe(self, topic: str) -> None:
         """Want no more messages of a topic."""
         self._run(self._inner.unsubscribe(topic))
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+    ) -> None:
         """Read exactly these queues; before the start."""
         self._inner.assign(queues, expression)
 
