@@ -59,8 +59,8 @@ class Page(msgspec.Struct):
     def __post_init__(self) -> None:
         """Refuse an unknown encoding before anything is printed."""
         try:
-            b"".decode(self.charset)
-        except LookupError as error:
+            b"x".decode(self.charset, "replace")
+        except (LookupError, UnicodeError) as error:
             raise wrong_usage(f"-c: {error}") from error
 
     def print(self, messages: Iterable[MessageExt]) -> None:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dlq` against a running suite."""
+
+import asyncio
+import json
+
+import pytest
+
+from cometmq.cli.dlq import Pace
+from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
+from cometmq.peers.processes import wait_until
+
+
+@pytest.fixture
+def dead(ask, suite, topic):
+    """A group that gave up five messages; its name."""
+    group = f"{topic}-dead"
+    for number in range(5):
+        keys = ("--key", f"k{number}", "--tag", "odd" if number % 2 else "even")
+        ask("produce", topic, f"body {number}", *keys)
+    asyncio.run(_give_up(suite.namesrv, topic, group, 5))
+
+    def buried():
+        rows = ask("dlq", "list", "--json").json
+        return [row for row in rows if row["group"] == group and row["messages"] == 5]
+
+    wait_until(buried, 30, "dead letters")
+    return group
+
+
+async def _give_up(namesrv, topic, group, count):
+    seen = []
+    is_done = asyncio.Event()
+
+    async def listen(messages):
+        seen.extend(messages)
+        if len(seen) == count:
+            is_done.set()
+        return ConsumeResult.DEAD_LETTER
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer.subscribe(topic)
+    async with asyncio.timeout(30), consumer:
+        await is_done.wait()
+
+
+def test_dead_letters_are_shown(ask, topic, dead):
+    rows = ask("dlq", "show", dead, "--json").json
+    assert sorted(row["body"] for row in rows) == [f"body {n}" for n in range(5)]
+    table = ask("dlq", "show", dead).out.splitlines()
+    assert len(table) == 6
+    assert all(topic in line for line in table[1:])
+    assert dead in ask("dlq", "list").out
+
+
+def test_dead_letters_are_chosen(ask, topic, dead):
+    def bodies(*options):
+        return sorted(row["body"] for row in ask("dlq", "show", dead, *options, "--json").json)
+
+    (third,) = ask("dlq", "show", dead, "--key", "k3", "--json").json
+    assert third["body"] == "body 3"
+    assert bodies("--tag", "odd") == ["body 1", "body 3"]
+    assert bodies("--id", third["message_id"]) == ["body 3"]
+    assert bodies("--origin", topic) == bodies()
+    assert bodies("--origin", "Other") == []
+    assert bodies("--since", "1h") == bodies()
+    assert bodies("--until", "1h") == []
+    assert len(bodies("--max", 2)) == 2
+    ask("dlq", "show", dead, "--since", "soon").assert_refused(2, "soon is no moment")
+
+
+def test_dead_letters_are_exported(ask, dead, tmp_path):
+    file = tmp_path / "dead.jsonl"
+    assert "messages  5" in ask("dlq", "export", dead, file).out
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {line["body"] for line in lines} == {f"body {n}" for n in range(5)}
+    assert len(ask("dlq", "export", dead).lines) == 5
+    ask("dlq", "export", dead, tmp_path).assert_refused(1, f"{tmp_path} cannot be written")
+    ask("dlq", "export", "nobody", file).assert_refused(1, "No route info of this topic: %DLQ%")
+
+
+def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
+    dry = ask("dlq", "replay", dead, "--dry-run", "--json").json
+    assert (dry["messages"], dry["dry_run"]) == (5, True)
+    found = ask("dlq", "replay", dead, "--tag", "odd", "--rate", 1000, "--yes", "--json").json
+    assert (found["messages"], found["to"]) == (2, f"the group {dead}")
+
+    args = ("-g", dead, "--max", 2, "--timeout", 30, "--json")
+    again = ask("consume", topic, *args).lines
+    assert {line["body"] for line in again} == {"body 1", "body 3"}
+    assert {line["topic"] for line in again} == {topic}
+    before = {row["body"]: row for row in ask("dlq", "show", dead, "--json").json}
+    for line in again:
+        assert line["keys"] == before[line["body"]]["keys"]
+        assert line["message_id"] == before[line["body"]]["message_id"]
+    assert ask("dlq", "replay", "nobody", "-y").err.endswith(
+        "No route info of this topic: %DLQ%nobody\n"
+    )
+
+
+def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):
+    other = f"{topic}-other"
+    missing = ask("dlq", "replay", dead, "--topic", other, "-y")
+    assert missing.status == 1
+    assert missing.err.splitlines()[0] == "cometmq: 0 were sent"
+    assert f"there is no topic {other}" in missing.err.splitlines()[1]
+    ask("topic", "create", other, "--queues", 1)
+    assert ask("dlq", "replay", dead, "--topic", other, "--max", 3, "-y").status == 0
+    assert ask("printMsg", "-t", other).out.count("MSGID: ") == 3
+
+
+async def test_the_pace_is_kept():
+    pace, loop = Pace(200), asyncio.get_running_loop()
+    begin = loop.time()
+    for _ in range(11):
+        await pace.wait()
+    assert loop.time() - begin >= 10 / 200
