@@ -89,11 +89,15 @@ def java_home(directory: Path) -> Path:
 
 
 def mqadmin(
-    arguments: Sequence[str], namesrv_addr: str, *, timeout_s: float = MQADMIN_TIMEOUT_S
+    arguments: Sequence[str],
+    namesrv_addr: str,
+    *,
+    timeout_s: float = MQADMIN_TIMEOUT_S,
+    home: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one `mqadmin` command in a JVM of its own (1.5 to 3 s)."""
+    """Run one `mqadmin` command in a JVM of its own (1.5 to 3 s); `home` may have tools.yml."""
     class_path = server_class_path()
-    home = java_home(Path(class_path.split(":", 1)[0]).parent)
+    home = home or java_home(Path(class_path.split(":", 1)[0]).parent)
     command = [
         program("java"),
         "-Xmx256m",

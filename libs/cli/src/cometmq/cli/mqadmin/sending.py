@@ -90,13 +90,16 @@ def send_message(
         queue = MessageQueue(message.topic, broker.strip(), queue_id)
 
     async def main() -> SendResult:
-        options = with_access(ProducerOptions(trace=trace == "true"))
-        async with Producer(GROUP, namesrv, options=options) as producer:
+        async with _producer(namesrv, is_traced=trace == "true") as producer:
             return await producer.send(message, queue=queue)
 
     sent = run(main())
     row = (sent.queue.broker_name, sent.queue.queue_id, sent.status.name, sent.message_id)
     print_table(SENT_COLUMNS, [row], as_json=as_json)
+
+
+def _producer(namesrv: str, *, is_traced: bool = False) -> Producer:
+    return Producer(GROUP, namesrv, options=with_access(ProducerOptions(trace=is_traced)))
 
 
 # -- how long it takes ------------------------------------------------------------------------
@@ -142,7 +145,7 @@ def send_msg_status(
     body = GREETING * -(-size // len(GREETING))
 
     async def main() -> list[Timed]:
-        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
+        async with _producer(namesrv) as producer:
             await producer.send(Message(topic, GREETING))
             return [await _send(producer, Message(topic, body)) for _ in range(count)]
 
@@ -200,7 +203,7 @@ def check_msg_send_rt(
     message = Message(topic.strip(), b"a" * size)
 
     async def main() -> tuple[list[Timed], list[MessageQueue]]:
-        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
+        async with _producer(namesrv) as producer:
             queues = await producer.queues(message.topic)
             chosen = [queues[number % len(queues)] for number in range(amount)]
             return [await _send(producer, message, queue) for queue in chosen], chosen
@@ -245,7 +248,7 @@ def cluster_rt(
     async def question(admin: AdminClient) -> None:
         if not as_json and as_log == "false":
             print_table(CLUSTER_COLUMNS, [], as_json=False)
-        async with Producer(GROUP, namesrv, options=with_access(ProducerOptions())) as producer:
+        async with _producer(namesrv) as producer:
             while True:
                 for name, broker in await _places(admin, cluster):
                     message = Message(broker, message_body)
