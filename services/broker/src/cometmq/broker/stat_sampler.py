@@ -22,7 +22,7 @@ from cometmq.broker.stats import (
 from cometmq.remoting.bodies.stats import BrokerStatsData
 
 STEP_INTERVAL_MS: Final = 1_000
-STEP_COUNT_MAX: Final = 2_000  # some 5 ms
+STEP_COUNT_MAX: Final = 1_000  # some 2 ms, 10 ms for new ones
 
 
 class StatSampler:
