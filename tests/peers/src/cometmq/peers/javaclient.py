@@ -56,7 +56,8 @@ def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
 class JavaClient(ClientProgram):
     """The official client.
 
-    Subcommands: send, consume, lite-pull, pull, view, query, queues, members, request, reply.
+    Subcommands: send, consume, lite-pull, pull, sql-pull, view, query, queues, members, request,
+    reply.
     """
 
     def __init__(
@@ -91,9 +92,15 @@ class AdminAnswer:
 class MqAdmin:
     """RocketMQ's `mqadmin`, many commands in one JVM (30 to 100 ms each)."""
 
-    def __init__(self, namesrv_addr: str, version: str = ROCKETMQ_VERSION) -> None:
+    def __init__(
+        self,
+        namesrv_addr: str,
+        version: str = ROCKETMQ_VERSION,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
-            [*_java_command(version, {}), "mqadmin", "--namesrv", namesrv_addr],
+            [*_java_command(version, properties or {}), "mqadmin", "--namesrv", namesrv_addr],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -16,7 +16,7 @@ public final class Main {
     public static void main(String[] args) {
         if (args.length == 0) {
             System.err.println(
-                "usage: send|consume|lite-pull|pull|view|query|queues|members|request|reply|mqadmin");
+                "usage: send|consume|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|mqadmin|acl");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
@@ -43,6 +43,8 @@ public final class Main {
                 return new Pull(options).runLite();
             case "pull":
                 return new Pull(options).runPlain();
+            case "sql-pull":
+                return new SqlPull(options).run();
             case "view":
                 return new Lookup(options).view();
             case "query":
@@ -55,6 +57,8 @@ public final class Main {
                 return new Request(options).ask();
             case "reply":
                 return new Request(options).reply();
+            case "acl":
+                return new Acl(options).run();
             case "mqadmin":
                 return new Admin(options).run();
             default:
