@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -32,10 +33,16 @@ final class Consume {
     }
 
     int run() throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.text("namespace", null), options.text("group"), null,
+            new AllocateMessageQueueAveragely(),
+            options.text("trace", "false").equals("true"), null);
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        // The releases have this type in different packages.
+        consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
+            options.text("model", "CLUSTERING")));
         consumer.setMaxReconsumeTimes(options.number("max-reconsume-times", -1));
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
         consumer.setAwaitTerminationMillisWhenShutdown(SHUTDOWN_MS);

@@ -24,7 +24,9 @@ final class Send {
 
     Send(Options options) {
         this.options = options;
-        producer = new DefaultMQProducer(options.text("group", "JavaProducer"));
+        producer = new DefaultMQProducer(options.text("namespace", null),
+            options.text("group", "JavaProducer"), null,
+            options.text("trace", "false").equals("true"), null);
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setSendMsgTimeout(options.number("timeout-ms", 10_000));
         producer.setCompressMsgBodyOverHowmuch(options.number("compress-over", 4096));
@@ -33,7 +35,10 @@ final class Send {
     int run() throws Exception {
         producer.start();
         try {
-            return send(options.text("mode", "sync"), messages());
+            int status = send(options.text("mode", "sync"), messages());
+            // A shutdown loses the traces of the last half second: whoever wants them asks to stay.
+            new CountDownLatch(1).await(options.number("stay-s", 0), TimeUnit.SECONDS);
+            return status;
         } finally {
             producer.shutdown();
         }
