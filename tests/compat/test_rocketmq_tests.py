@@ -63,6 +63,7 @@ CLASSES = {
         "client.consumer.tag.TagMessageWithSameGroupConsumerIT",
         "delay.NormalMsgDelayIT",
     ],
+    "SQL": ["client.consumer.filter.SqlFilterIT"],
     "TLS": ["tls.TLS_IT", "tls.TLS_Mix2_IT", "tls.TLS_Mix_IT"],
 }
 
@@ -75,13 +76,13 @@ def pair(
 ) -> Iterator[Cluster]:
     """Two masters, as the tests demand."""
     directory = tmp_path_factory.mktemp(request.param)
-    with maker(request.param)(directory, broker_count=2) as running:
+    with maker(request.param)(directory, {"enablePropertyFilter": True}, broker_count=2) as running:
         yield running
 
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out: SQL filters, transactions and two tests that Java itself fails now and then."""
+    """Left out: transactions and two tests that Java itself fails now and then."""
     with start_tests(pair, CLASSES[topic], tmp_path / "log") as running:
         events = running.finish(timeout_s=500)
 
