@@ -54,6 +54,16 @@ class Probe:
     compare_body: Literal["json", "keys", "records", "no"] = "json"
 
 
+def _counted(name: str, key: str) -> dict[str, object]:
+    """Fields of a question for a statistic."""
+    return {"statsName": name, "statsKey": key}
+
+
+def _entries(**changes: object) -> dict[str, object]:
+    """Fields of a question for entries of a queue."""
+    return {"topic": TOPIC, "queueId": 0, "index": 0, "count": 2} | changes
+
+
 def send_fields(**changes: object) -> dict[str, object]:
     """Fields of SEND_MESSAGE_V2."""
     return {
@@ -415,6 +425,48 @@ MOVED: Final = [
     Probe("reply to an illegal name", "broker", 325, _reply(b="not legal!"), b"reply"),
     Probe("replies kept", "broker", 11, _pull(topic=REPLY_TOPIC), compare_body="records"),
 ]
+STATISTICS: Final = [
+    Probe("who consumes", "broker", 300, {"topic": TOPIC}),
+    Probe("who consumes nothing", "broker", 300, {"topic": "Nothing"}),
+    Probe("time spans", "broker", 303, {"topic": TOPIC, "group": GROUP}),
+    Probe("time spans of nothing", "broker", 303, {"topic": "Nothing", "group": GROUP}),
+    Probe("system topics", "broker", 305),
+    Probe("clean queues", "broker", 306),
+    Probe("clean topics", "broker", 316),
+    Probe("clean the log", "broker", 329),
+    Probe("progress of all", "broker", 317, {"isOrder": "false"}),
+    Probe("progress in ordered topics", "broker", 317, {"isOrder": "true"}),
+    Probe(
+        "statistics of a topic", "broker", 315, _counted("TOPIC_PUT_NUMS", TOPIC), b"", 401, "keys"
+    ),
+    Probe(
+        "statistics of the cluster",
+        "broker",
+        315,
+        _counted("BROKER_PUT_NUMS", "PeersCluster"),
+        b"",
+        401,
+        "keys",
+    ),
+    Probe("statistics of nobody", "broker", 315, _counted("TOPIC_PUT_NUMS", "Nothing")),
+    Probe("statistics without a group", "broker", 315, _counted("GROUP_GET_NUMS", TOPIC)),
+    Probe("unknown statistics", "broker", 315, _counted("Nothing", TOPIC)),
+    Probe(
+        "statistics of the disk",
+        "broker",
+        315,
+        _counted("GROUP_GET_FROM_DISK_NUMS", f"{TOPIC}@{GROUP}"),
+    ),
+    Probe("entries of a queue", "broker", 321, _entries()),
+    Probe("entries for a group", "broker", 321, _entries(consumerGroup=GROUP)),
+    Probe("entries for nobody", "broker", 321, _entries(consumerGroup="Nobody")),
+    Probe("entries behind the end", "broker", 321, _entries(index=1000)),
+    Probe("entries of nothing", "broker", 321, _entries(topic="Nothing")),
+    Probe("producers", "broker", 328),
+    Probe("register a filter server", "broker", 301, {"filterServerAddr": "127.0.0.1:1"}),
+    Probe("topic configuration of old", "broker", 22, {"topic": TOPIC}),
+    Probe("delete files of old", "broker", 27),
+]
 NAMESRV: Final = [
     Probe("route", "namesrv", 105, {"topic": TOPIC}),
     Probe("route for an old client", "namesrv", 105, {"topic": TOPIC}, version=399),
@@ -468,4 +520,4 @@ NAMESRV: Final = [
         body=b'{"counter":1,"timestamp":1}',
     ),
 ]
-PROBES: Final = [*SENDS, *PULLS, *OFFSETS, *CLIENTS, *ADMIN, *MOVED, *NAMESRV]
+PROBES: Final = [*SENDS, *PULLS, *OFFSETS, *CLIENTS, *ADMIN, *MOVED, *STATISTICS, *NAMESRV]
