@@ -176,3 +176,18 @@ def test_a_group_that_is_not_online(broker: Broker) -> None:
     body = json.loads(entries(broker, consumer_group="G").body)
     assert body["filterData"] == "G@T is not online!"
     assert "subscriptionData" not in body
+
+
+def test_the_filter_of_a_group(broker: Broker) -> None:
+    store(broker, "")
+    subscription = {"topic": "T", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 7}
+    subscribe(broker, "G", json.dumps(subscription))
+    group = broker.consumers.group("G")
+    assert group is not None
+    broker.filters.register("G", group.subscriptions.values())
+
+    body = json.loads(entries(broker, consumer_group="G").body)
+
+    assert body["subscriptionData"]["subString"] == "a > 1"
+    data = json.loads(body["filterData"])
+    assert (data["expression"], data["clientVersion"]) == ("a > 1", 7)

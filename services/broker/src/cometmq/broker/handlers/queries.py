@@ -104,6 +104,8 @@ def _has_queue(broker: Broker, topic: str, queue_id: int) -> bool:
 
 def _describe_filter(broker: Broker, body: ConsumeQueueEntries, group: str, topic: str) -> None:
     body.subscription_data = broker.consumers.subscription(group, topic)
-    body.filter_data = (
-        f"{group}@{topic} is not online!" if body.subscription_data is None else "null"
-    )
+    if body.subscription_data is None:
+        body.filter_data = f"{group}@{topic} is not online!"
+        return
+    data = broker.filters.get(topic, group)
+    body.filter_data = "null" if data is None else encode_json(data).decode()
