@@ -76,7 +76,7 @@ def test_topics_are_listed_with_their_groups(ask, topic):
             "The specified topic[a b] contains",
         ),
         (("updateTopic", "-t", "X", "-c", "Nowhere"), 2, "there is no cluster Nowhere"),
-        (("updateTopicPerm", "-t", "NoTopic", "-c", CLUSTER, "-p", 4), 1, "the broker "),
+        (("updateTopicPerm", "-t", "NoTopic", "-c", CLUSTER, "-p", 4), 1, "127.0.0.1:"),
         (("topicRoute", "-t", "NoTopic"), 1, "No route info of this topic: NoTopic"),
         (("topicStatus", "-t", "NoTopic"), 1, "No route info of this topic: NoTopic"),
         (("deleteTopic", "-t", "X", "-c", "Nowhere"), 2, "there is no cluster Nowhere"),

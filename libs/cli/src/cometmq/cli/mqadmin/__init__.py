@@ -17,6 +17,8 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "updateTopic": "Create a topic, or change it.",
         "updateTopicPerm": "Change what clients may do with a topic.",
         "deleteTopic": "Delete a topic with its messages from brokers and name servers.",
+    },
+    "cometmq.cli.mqadmin.topic_views": {
         "topicRoute": "Show which brokers have a topic, as clients see it.",
         "topicStatus": "Show begin, end and last message of each queue of a topic.",
         "topicClusterList": "List the clusters that have a topic.",

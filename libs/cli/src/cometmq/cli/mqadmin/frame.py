@@ -21,7 +21,7 @@ from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.errors import BrokerMissing
+from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.remoting.errors import CometError
 
 T = TypeVar("T")
@@ -107,6 +107,8 @@ async def ask_each(
     async def asked(broker: BrokerAdmin) -> tuple[T | None, CometError | None]:
         try:
             return await question(broker), None
+        except InvalidArgument:
+            raise  # no broker's failure: it was asked wrongly
         except CometError as error:
             return None, error
 

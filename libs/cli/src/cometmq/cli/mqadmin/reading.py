@@ -120,7 +120,8 @@ def print_msg_by_queue(  # one parameter per option
     begin: Begin = None,
     end: End = None,
     printed: Annotated[
-        TrueFalse, typer.Option("-p", "--printMsg", help="Whether messages are printed.")
+        TrueFalse,
+        typer.Option("-p", "--print msg", "--printMsg", help="Whether messages are printed."),
     ] = "false",
     body: Annotated[
         TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")

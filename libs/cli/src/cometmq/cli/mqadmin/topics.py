@@ -1,75 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about topics."""
+"""mqadmin's commands that create, change and delete topics."""
 
-from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated
 
-import msgspec
 import typer
 
-from cometmq.broker.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
     ClusterName,
-    Column,
     Family,
     Namesrv,
     Topic,
     TrueFalse,
+    ask_each,
     broker_name_of,
     check_target,
+    exit_if_any,
     print_done,
-    print_table,
     targets,
-    time_column,
 )
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.errors import BrokerMissing, NoRoute
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import TopicRoute
-from cometmq.remoting.bodies.stats import TopicOffset
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.errors import NoRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
-from cometmq.remoting.errors import CommandError
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.flags import Perm, TopicSysFlag
 
 app = Family()
 
-ROUTE_COLUMNS: Final = (
-    Column("cluster", "#ClusterName", "%-45s "),
-    Column("broker", "#BrokerName", "%-32s "),
-    Column(
-        "addresses",
-        "#BrokerAddrs",
-        "%-50s ",
-        text=lambda found: "{" + ", ".join(f"{i}={it}" for i, it in found.items()) + "}",
-    ),
-    Column("read_queues", "#ReadQueue", "%-10s "),
-    Column("write_queues", "#WriteQueue", "%-11s "),
-    Column("perm", "#Perm", "%-5s"),
-)
-STATUS_COLUMNS: Final = (
-    Column("broker", "#Broker Name", "%-32.32s  "),
-    Column("queue", "#QID", "%-4d  "),
-    Column("min_offset", "#Min Offset", "%-20d  "),
-    Column("max_offset", "#Max Offset", "%-20d    "),
-    time_column("last_updated", "#Last Updated", with_ms=True),
-)
-LIST_COLUMNS: Final = (
-    Column("cluster", "#Cluster Name", "%-20.20s  "),
-    Column("topic", "#Topic", "%-64.64s  "),
-    Column("group", "#Consumer Group", "%-64.64s"),
-)
-RULE: Final = "-" * 158
-
 Perms = Annotated[
     int, typer.Option("-p", "--perm", help="What clients may do: 2 write, 4 read, 6 both.")
 ]
-
-
-# -- change -----------------------------------------------------------------------------------
 
 
 @app.named("updateTopic")
@@ -108,19 +71,24 @@ def update_topic(
         topic_sys_flag=int(flags),
     )
 
-    async def question(admin: AdminClient) -> tuple[list[str], str | None]:
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[list[str], dict[str, CometError], str | None]:
         masters = await targets(admin, broker, cluster)
-        await admin.put_topic(config, masters)
-        order_config = await _keep_order(admin, config, broker, cluster) if config.order else None
-        return [master.address for master in masters], order_config
+        done, failures = await ask_each(masters, lambda one: admin.put_topic(config, [one]))
+        has_order = config.order and not failures
+        order_config = await _keep_order(admin, config, broker, cluster) if has_order else None
+        return list(done), failures, order_config
 
-    addresses, order_config = ask(namesrv, question)
+    addresses, failures, order_config = ask(namesrv, question)
     lines = [f"create topic to {address} success." for address in addresses]
     if order_config is not None:
         place = "cluster" if broker is None else "broker"
         lines.append(f"set {place} orderConf. isOrder=true, orderConf=[{order_config}]")
     facts = {"topic": config.topic_name, "brokers": addresses, "order_config": order_config}
-    print_done("\n".join([*lines, _config_text(config)]), facts, as_json=as_json)
+    if addresses:
+        print_done("\n".join([*lines, _config_text(config)]), facts, as_json=as_json)
+    exit_if_any(failures)
 
 
 async def _keep_order(
@@ -158,24 +126,28 @@ def update_topic_perm(
     """Change what clients may do with a topic."""
     check_target(broker, cluster)
 
-    async def question(admin: AdminClient) -> list[tuple[str, TopicConfig, int]]:
-        changed = []
-        for master in await targets(admin, broker, cluster):
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[dict[str, tuple[int, TopicConfig]], dict[str, CometError]]:
+        async def change(master: BrokerAdmin) -> tuple[int, TopicConfig]:
             config = (await master.topics()).get(topic)
             if config is None:
-                raise NoRoute(f"the broker {master.address} has no topic {topic}")
+                raise NoRoute(f"it has no topic {topic}")
             old, config.perm = config.perm, perm
             await admin.put_topic(config, [master])
-            changed.append((master.address, config, old))
-        return changed
+            return old, config
 
-    changed = ask(namesrv, question)
+        return await ask_each(await targets(admin, broker, cluster), change)
+
+    changed, failures = ask(namesrv, question)
     lines = [
         f"update topic perm from {old} to {perm} in {address} success.\n{_config_text(config)}."
-        for address, config, old in changed
+        for address, (old, config) in changed.items()
     ]
-    facts = [{"broker": address, "perm": perm, "old_perm": old} for address, _, old in changed]
-    print_done("\n".join(lines), facts, as_json=as_json)
+    facts = [{"broker": at, "perm": perm, "old_perm": old} for at, (old, _) in changed.items()]
+    if changed:
+        print_done("\n".join(lines), facts, as_json=as_json)
+    exit_if_any(failures)
 
 
 @app.named("deleteTopic")
@@ -197,102 +169,3 @@ def delete_topic(
         f"delete topic [{topic}] from NameServer success."
     )
     print_done(text, {"topic": topic, "cluster": cluster}, as_json=as_json)
-
-
-# -- look -------------------------------------------------------------------------------------
-
-
-@app.named("topicRoute")
-def topic_route(
-    topic: Topic,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_list: Annotated[bool, typer.Option("-l", "--list", help="As a table.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show which brokers have a topic, as clients see it."""
-
-    async def question(admin: AdminClient) -> TopicRoute:
-        return await admin.route(topic)
-
-    route = ask(namesrv, question)
-    if as_json or not as_list:
-        typer.echo(msgspec.json.format(encode_json(route), indent=2))
-        return
-    queues = {data.broker_name: data for data in route.queue_datas}
-    rows = [
-        (data.cluster, name, data.broker_addrs, one.read_queue_nums, one.write_queue_nums, one.perm)
-        for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
-        if (one := queues.get(name := data.broker_name)) is not None
-    ]
-    print_table(ROUTE_COLUMNS, rows, as_json=False)
-    typer.echo(RULE)
-    total = ("Total:", len(rows), None, sum(row[3] for row in rows), sum(row[4] for row in rows))
-    print_table(ROUTE_COLUMNS, [(*total, None)], as_json=False, has_heading=False)
-
-
-@app.named("topicStatus")
-def topic_status(
-    topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """Show begin, end and last message of each queue of a topic."""
-
-    async def question(admin: AdminClient) -> dict[MessageQueue, TopicOffset]:
-        return await admin.topic_stats(topic)
-
-    rows = (
-        (queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
-        for queue, at in ask(namesrv, question).items()
-    )
-    print_table(STATUS_COLUMNS, rows, as_json=as_json)
-
-
-@app.named("topicClusterList")
-def topic_cluster_list(
-    topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
-) -> None:
-    """List the clusters that have a topic."""
-
-    async def question(admin: AdminClient) -> list[str]:
-        return await admin.topic_clusters(topic)
-
-    clusters = ask(namesrv, question)
-    print_done("\n".join(clusters), clusters, as_json=as_json)
-
-
-@app.named("topicList")
-def topic_list(
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    with_groups: Annotated[
-        bool, typer.Option("-c", "--clusterModel", help="With their clusters and groups.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the topics."""
-
-    async def names(admin: AdminClient) -> list[str]:
-        return await admin.topics()
-
-    async def places(admin: AdminClient) -> list[tuple[str, str, str]]:
-        found = []
-        for topic in await admin.topics():
-            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                cluster, groups = await _cluster_and_groups(admin, topic)
-                found += [(cluster, topic, group) for group in groups or [""]]
-        return found
-
-    if with_groups:
-        print_table(LIST_COLUMNS, ask(namesrv, places), as_json=as_json)
-    else:
-        topics = ask(namesrv, names)
-        print_done("\n".join(topics), topics, as_json=as_json)
-
-
-async def _cluster_and_groups(admin: AdminClient, topic: str) -> tuple[str, list[str]]:
-    """Return where a topic is and who consumes it, as far as it is known."""
-    clusters: list[str] = []
-    with suppress(CommandError, BrokerMissing, NoRoute):  # a topic may have no broker just now
-        clusters = await admin.topic_clusters(topic)
-        return ",".join(clusters), await admin.consuming_groups(topic)
-    return ",".join(clusters), []

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command of mqadmin exists in `cometmq` under its name, with its options.
+
+What mqadmin has is read from its own help pages.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from cometmq.cli.lazy import load_command
+from cometmq.cli.mqadmin import COMMANDS
+from cometmq.peers.java import mqadmin
+from cometmq.peers.javaclient import MqAdmin
+
+pytestmark = pytest.mark.compat
+
+UNREGISTERED = {"consumer", "DecodeMessageId", "getConsumerStatus", "resetOffsetByTimeOld"}
+"""Commands whose classes mqadmin 4.9.4 has and does not offer."""
+_COMMAND = re.compile(r"^   (\w+)\s", re.MULTILINE)
+_OPTION = re.compile(r"^ -(\w),--(\S+(?: \S+)*?)\s*( <arg>)?(?:\s{2,}|$)", re.MULTILINE)
+
+
+class Option(NamedTuple):
+    """One option as its user writes it."""
+
+    short: str
+    long: str
+    takes_value: bool
+    is_required: bool
+
+
+@pytest.fixture(scope="module")
+def helping() -> Iterator[MqAdmin]:
+    """RocketMQ's tool; help asks no server."""
+    with MqAdmin("127.0.0.1:1") as tool:
+        yield tool
+
+
+def test_every_command_exists() -> None:
+    """And none of ours is missing there, but for those that it hides."""
+    theirs = set(_COMMAND.findall(mqadmin([], "127.0.0.1:1").stdout))
+    assert "updateTopic" in theirs
+    assert set(COMMANDS) - theirs == UNREGISTERED
+    assert theirs <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - UNREGISTERED))
+def test_every_option_exists(helping: MqAdmin, name: str) -> None:
+    """Short and long, with or without value, required or not."""
+    theirs = set(_their_options(helping.run("help", name).output))
+    mine = load_command(name, COMMANDS[name])
+    known = {spelling for param in mine.params for spelling in param.opts} | {"-h", "--help"}
+
+    for option in theirs:
+        assert {f"-{option.short}", f"--{option.long}"} <= known, option
+    for param in mine.params:
+        (option,) = [it for it in theirs if f"-{it.short}" in param.opts] or [None]
+        if option is not None and option.short != "n":
+            assert (param.required, not param.is_flag) == (option.is_required, option.takes_value)
+        else:
+            own = [spelling for spelling in param.opts if not spelling.startswith("--")]
+            assert own in ([], ["-n"]), "what mqadmin lacks has long names only"
+
+
+def _their_options(page: str) -> Iterator[Option]:
+    usage = " ".join(page.partition("\n -")[0].split())
+    for short, long, value in _OPTION.findall(page):
+        # One of `-b <arg> | -c <arg>` is required: our commands check that themselves.
+        is_optional = f"[-{short}" in usage or f"-{short} <arg> |" in usage
+        is_choice = re.search(rf"\| -{short} <arg> ", usage) is not None
+        yield Option(short, long.strip(), bool(value), not (is_optional or is_choice))
