@@ -24,6 +24,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.disconnected": "A broker's connection ended; its routes are gone.",
     "broker.expired": "A broker was silent too long; its routes are gone.",
     "namesrv_file.failed": "Key-value table or settings could not be saved; the request failed.",
+    # txn-checker
+    "broker.unfollowed": "The txn-checker failed for one broker; it tries again, others go on.",
+    "brokers.unknown": "No name server told the txn-checker of masters; the known ones stay.",
+    "progress.uncommitted": "At its stop the txn-checker could not tell a broker how far it is.",
+    "queue.shrunk": "A broker has fewer half or op messages than were read: all is read again.",
+    "transaction.set_aside": "Nobody knew how a transaction ended: see TRANS_CHECK_MAX_TIME_TOPIC.",
+    "transactions.unrecalled": "A broker may store the end of a transaction twice after its start.",
     # store
     "cleaning.failed": "A step of retention failed; the next round tries again.",
     "disk.filling": "Above diskMaxUsedSpaceRatio: expired files go at any hour.",
@@ -64,9 +71,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "topic.adopted": "Messages without topic configuration, as after a crash: configured anew.",
     "topic.creation_refused": "A send to an unknown topic that may not be created.",
     # client
+    "trace.dropped": "More traces than could be sent: some are left out, no message is.",
+    "trace.unsent": "A broker did not take traces; they are lost, their messages are not.",
     "callback.failed": "on_assigned or on_revoked raised; the queues have moved all the same.",
     "client.unregister_failed": "A broker was not told that the client leaves; it will see it.",
     "consumer.undrained": "`close` gave up waiting for calls of the listener.",
+    "hook.failed": "A hook of the application raised; the message goes its way all the same.",
     "heartbeat.failed": "A broker did not take the heartbeat; the next one comes in time.",
     "listener.failed": "The listener raised; the message comes again.",
     "lock.failed": "A broker did not answer about the locks of an orderly group; asked again.",
