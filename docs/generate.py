@@ -27,6 +27,9 @@ PAGES: Final[Mapping[str, Page]] = {
     "commands": Page(DOCS / "protocol" / "commands.md", commands.commands_page),
     "codes": Page(DOCS / "reference" / "codes.md", codes.page),
     "settings-broker": Page(DOCS / "reference" / "settings-broker.md", settings.broker_page),
+    "settings-txn-checker": Page(
+        DOCS / "reference" / "settings-txn-checker.md", settings.txn_checker_page
+    ),
     "settings-namesrv": Page(DOCS / "reference" / "settings-namesrv.md", settings.namesrv_page),
     "client-options": Page(
         DOCS / "reference" / "client-options.md", client_options.client_options_page

@@ -8,6 +8,7 @@ from cometmq.broker.metrics import FAMILIES, STORE_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.runtime.metrics import Family, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.txnchecker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 
 from .markdown import code, notice, table
 
@@ -33,6 +34,7 @@ GROUPS: Final = (
     Group("Broker", ("cluster", "broker"), FAMILIES),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),
+    Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
     Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop, of every program", (), loop_families()),
 )

@@ -15,6 +15,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
+from cometmq.txnchecker.settings import TxnCheckerSettings
 
 from .markdown import code, notice, table
 
@@ -27,7 +28,8 @@ by `-c` (RocketMQ's properties form, or TOML), an environment variable, a comman
 is one line that names key, value, bounds and source, and exit status 2. Unknown keys of a file
 are kept, returned to tools that ask for the configuration, and named once in the log
 (`settings.unknown`).
-
+"""
+CHANGEABLE: Final = """
 *Changeable*: tools may change it while the program runs ({tool}). Others take effect at the
 next start.
 """
@@ -74,24 +76,35 @@ def namesrv_page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def txn_checker_page() -> str:
+    """Return the settings of a txn-checker."""
+    lines = ["# Settings of the txn-checker", "", notice("settings-txn-checker"), ""]
+    lines += _sources(TxnCheckerSettings, program="txn-checker", tool=None)
+    lines += _group("Transaction check service", TxnCheckerSettings, TxnCheckerSettings)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
 def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
     return [
         field
-        for settings in (BrokerSettings, NamesrvSettings)
+        for settings in (BrokerSettings, NamesrvSettings, TxnCheckerSettings)
         for field in fields_of(settings).values()
     ]
 
 
-def _sources(settings: type[msgspec.Struct], *, program: str, tool: str) -> list[str]:
-    field = fields_of(settings)["listenPort"]
+def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:
+    """Say where settings come from; `tool` changes some while the program runs."""
+    fields = fields_of(settings)
+    field = fields.get("listenPort") or fields["adminHttpPort"]
     text = SOURCES.format(
         program=program,
-        tool=tool,
         name=field.name,
         option=f"{field.option} VALUE",
-        variable=field.variables(f"COMETMQ_{program.upper()}")[-1],
+        variable=field.variables(f"COMETMQ_{program.upper().replace('-', '_')}")[-1],
     )
+    if tool is not None:
+        text += CHANGEABLE.format(tool=tool)
     return text.split("\n")
 
 

@@ -32,10 +32,13 @@ ADMIN: Final = "Administration"
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "standalone": CommandInfo(
-        "cometmq.cli.standalone", "Run name server and broker in one process.", PROGRAMS
+        "cometmq.cli.standalone", "Run a whole suite in one process.", PROGRAMS
     ),
     "namesrv": CommandInfo("cometmq.cli.programs.namesrv", "Run a name server.", PROGRAMS),
     "broker": CommandInfo("cometmq.cli.programs.broker", "Run a broker.", PROGRAMS),
+    "txn-checker": CommandInfo(
+        "cometmq.cli.programs.txn_checker", "Run a transaction check service.", PROGRAMS
+    ),
     "produce": CommandInfo("cometmq.cli.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
     "topic": CommandInfo("cometmq.cli.topics", "List, create, delete, describe topics.", ADMIN),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq standalone`: name server and broker in one process, with nothing to configure.
+"""`cometmq standalone`: name server, broker and txn-checker in one process, nothing to configure.
 
-Both still speak the remoting protocol over loopback, so what works here works apart.
+They still speak the remoting protocol over loopback, so what works here works apart.
 """
 
 import shutil
@@ -31,6 +31,8 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import Loaded, load
+from cometmq.txnchecker.app import TxnCheckerApp
+from cometmq.txnchecker.settings import TxnCheckerSettings
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n
@@ -65,6 +67,7 @@ class Suite(NamedTuple):
     namesrv: Loaded[NamesrvSettings]
     broker: Loaded[BrokerSettings]
     broker_file: Path
+    txn_checker: Loaded[TxnCheckerSettings]
 
 
 @app.command()
@@ -79,7 +82,7 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     log_level: LogLevel = "warning",
     log_json: LogJson = None,
 ) -> None:
-    """Run name server and broker in one process; Ctrl-C and SIGTERM stop them.
+    """Run a whole suite in one process; Ctrl-C and SIGTERM stop it.
 
     A second start on the same folder goes on where the first one ended.
     """
@@ -107,9 +110,14 @@ def standalone(  # noqa: PLR0913  # one parameter per option
                 "storePathRootDir": str(folder / "store"),
             },
         )
+        txn_checker = load(
+            TxnCheckerSettings,
+            prefix="COMETMQ_TXN_CHECKER",
+            cli={"storePathRootDir": str(folder / "txn-checker")},
+        )
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(broker, log)
-    suite = Suite(folder, host, http_port, namesrv, broker, broker_file)
+    suite = Suite(folder, host, http_port, namesrv, broker, broker_file, txn_checker)
 
     async def main(stop: Stop) -> None:
         await _serve(suite, stop, log)
@@ -138,6 +146,14 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         )
         await broker.start()
         started.push_async_callback(broker.stop)
+        checker = TxnCheckerApp(
+            suite.txn_checker.updated({"namesrvAddr": f"{LOOPBACK}:{port}"}),
+            log=logging.get("txn-checker"),
+            clock=clock,
+            admin=admin,
+        )
+        await checker.start()
+        started.push_async_callback(checker.stop)
         if suite.http_port >= 0:
             await admin.start(suite.http_port, host=suite.namesrv.value.bind_address)
         stop.serving()

@@ -70,6 +70,35 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
         lambda b: b.delay.delivered_count,
     ),
+    counter(
+        "cometmq_half_messages_total", "Half messages stored.",
+        lambda b: b.transactions.prepared_count,
+    ),
+    counter(
+        "cometmq_transactions_committed_total", "Half messages committed.",
+        lambda b: b.transactions.committed_count,
+    ),
+    counter(
+        "cometmq_transactions_rolled_back_total", "Half messages rolled back.",
+        lambda b: b.transactions.rolled_back_count,
+    ),
+    counter(
+        "cometmq_transactions_set_aside_total", "Half messages that nobody could end.",
+        lambda b: b.transactions.aside_count,
+    ),
+    counter(
+        "cometmq_transactions_repeated_total", "Ends of transactions that were ended already.",
+        lambda b: b.transactions.repeated_count,
+    ),
+    counter(
+        "cometmq_transaction_checks_total", "Producers asked about a transaction.",
+        lambda b: b.transactions.asked_count,
+    ),
+    counter(
+        "cometmq_transaction_checks_unsent_total",
+        "Questions about a transaction without a producer to ask.",
+        lambda b: b.transactions.unasked_count,
+    ),
     counter("cometmq_commits_total", "Writes of the store.", lambda b: b.driver.commit_count),
     counter(
         "cometmq_config_save_failed_total", "Config tables that a disk refused.",

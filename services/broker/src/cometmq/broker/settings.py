@@ -251,7 +251,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has a setting of this name.",
         ),
     ] = 6_000
     transaction_check_max: Annotated[
@@ -259,7 +259,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has a setting of this name.",
         ),
     ] = 15
     transaction_check_interval: Annotated[
@@ -267,7 +267,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="For RocketMQ's tools; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has a setting of this name.",
         ),
     ] = 60_000
     acl_enable: Annotated[

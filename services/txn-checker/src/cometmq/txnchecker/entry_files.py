@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbered entries of one size in files of one size: the tables of the checker.
+
+Files are named by the offset of their first byte. Where there is no file, entries are zeros.
+Writing goes to the page cache, and the disk has it after `sync`.
+"""
+
+from collections.abc import Iterator
+
+from cometmq.store.disk import Disk, DiskFile
+
+
+class EntryFiles:
+    """The files in one folder."""
+
+    def __init__(self, disk: Disk, folder: str, *, entry_bytes: int, entries_per_file: int) -> None:
+        """Find the files that are there."""
+        self._disk = disk
+        self._folder = folder
+        self._entry_bytes = entry_bytes
+        self._file_bytes = entry_bytes * entries_per_file
+        self._files: dict[int, DiskFile] = {}
+        self._unsynced: set[int] = set()
+        for name in disk.names(folder):
+            if name.isdigit() and int(name) % self._file_bytes == 0:
+                self._files[int(name)] = disk.open(f"{folder}/{name}")
+
+    def read(self, index: int, count: int) -> bytes:
+        """Return `count` entries from an index on."""
+        parts = []
+        for start, offset, size in self._pieces(index, count):
+            file = self._files.get(start)
+            parts.append(
+                bytes(size) if file is None else file.read(offset, size).ljust(size, b"\0")
+            )
+        return b"".join(parts)
+
+    def write(self, index: int, data: bytes) -> None:
+        """Replace the entries from an index on; raise DiskError where the disk refuses."""
+        position = 0
+        for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
+            file = self._files.get(start) or self._create(start)
+            file.write(offset, [data[position : position + size]])
+            self._unsynced.add(start)
+            position += size
+
+    def take_unsynced(self) -> list[DiskFile]:
+        """Return the files that `sync` has to be called on; they count as synced from now on."""
+        files = [self._files[start] for start in self._unsynced if start in self._files]
+        self._unsynced.clear()
+        return files
+
+    def drop_below(self, index: int) -> None:
+        """Delete the files that hold nothing from an index on."""
+        for start in [
+            start for start in self._files if start + self._file_bytes <= self._at(index)
+        ]:
+            self._remove(start)
+
+    def clear(self) -> None:
+        """Delete everything."""
+        for start in list(self._files):
+            self._remove(start)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all files."""
+        return len(self._files) * self._file_bytes
+
+    def _at(self, index: int) -> int:
+        return index * self._entry_bytes
+
+    def _pieces(self, index: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield for each file: its start, where in it to begin, and how many bytes."""
+        position, end = self._at(index), self._at(index + count)
+        while position < end:
+            start = position - position % self._file_bytes
+            size = min(end, start + self._file_bytes) - position
+            yield start, position - start, size
+            position += size
+
+    def _create(self, start: int) -> DiskFile:
+        path = self._path(start)
+        file = self._disk.create(path, self._file_bytes, temporary=f"{self._folder}.new")
+        self._files[start] = file
+        return file
+
+    def _remove(self, start: int) -> None:
+        del self._files[start]
+        self._unsynced.discard(start)
+        self._disk.remove(self._path(start))
+
+    def _path(self, start: int) -> str:
+        return f"{self._folder}/{start:020d}"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the txn-checker, under RocketMQ's names where RocketMQ's broker has them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+_MINUTE_MS = 60_000
+
+
+class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything that can be set."""
+
+    namesrv_addr: Annotated[
+        str,
+        Meta(
+            description="Name servers, host:port;host:port.",
+            extra={"env": "NAMESRV_ADDR", "mutable": True},
+        ),
+    ] = ""
+    store_path_root_dir: Annotated[
+        str, Meta(min_length=1, description="Folder of the state tables, one below it per broker.")
+    ] = msgspec.field(default_factory=lambda: str(Path.home() / "txn-checker"))
+    transaction_time_out: Annotated[
+        int,
+        Meta(ge=0, description="Age at which a transaction is first asked about, in ms."),
+    ] = 6_000
+    transaction_check_max: Annotated[
+        int, Meta(ge=1, le=65_535, description="Questions after which a transaction is set aside.")
+    ] = 15
+    transaction_check_interval: Annotated[
+        int, Meta(ge=10, description="Pause between two rounds of questions, in ms.")
+    ] = _MINUTE_MS
+    file_reserved_time: Annotated[
+        int,
+        Meta(ge=1, description="Age at which an open transaction is set aside in any case, in h."),
+    ] = 72
+    questions_per_second: Annotated[
+        int, Meta(ge=1, description="Bound of the questions that one broker is told to ask.")
+    ] = 5_000
+    poll_name_server_interval: Annotated[
+        int, Meta(ge=10, description="How often masters are looked for, in ms.")
+    ] = 30_000
+    persist_interval: Annotated[
+        int,
+        Meta(ge=10, description="How often progress is told to the brokers, in ms."),
+    ] = 5_000
+    checkpoint_interval: Annotated[
+        int,
+        Meta(ge=10, description="How often the state tables are synced to the disk, in ms."),
+    ] = _MINUTE_MS
+    back_off_max: Annotated[
+        int, Meta(ge=1, description="Longest pause before a broker is tried again, in ms.")
+    ] = 30_000
+    request_timeout: Annotated[
+        int, Meta(ge=1, description="Bound of one request to a broker, in ms.")
+    ] = 3_000
+    pull_suspend: Annotated[
+        int, Meta(ge=0, description="How long a broker holds a read that finds nothing, in ms.")
+    ] = 15_000
+    pull_batch_size: Annotated[
+        int, Meta(ge=1, le=4096, description="Messages wanted with one read.")
+    ] = 256
+    access_key: Annotated[
+        str, Meta(description="Account for brokers with access control; it must be an admin's.")
+    ] = ""
+    secret_key: Annotated[str, Meta(description="Its secret.", extra={"secret": True})] = ""
+    admin_http_port: Annotated[
+        int, Meta(ge=-1, le=65_535, description="Port of metrics and health; 0: any, -1: none.")
+    ] = -1
+
+    @property
+    def age_max_s(self) -> int:
+        """The age at which an open transaction is set aside in any case."""
+        return self.file_reserved_time * 3_600
