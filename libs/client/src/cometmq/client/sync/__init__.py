@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same clients for programs without an event loop: each call waits for its result.
+
+All clients of a process run on one loop, on one thread of their own. Options, messages and
+errors are those of `cometmq.client`; listeners are plain functions, called on other threads.
+"""
+
+from cometmq.client.sync.admin import AdminClient
+from cometmq.client.sync.consumers import LitePullConsumer, PushConsumer
+from cometmq.client.sync.loop import SyncClient, loop_thread
+from cometmq.client.sync.producer import Producer
+from cometmq.client.sync.pull import PullConsumer, ScheduledPull
+from cometmq.client.sync.signals import on_signal, until_signal
+
+__all__ = [
+    "AdminClient",
+    "LitePullConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ScheduledPull",
+    "SyncClient",
+    "loop_thread",
+    "on_signal",
+    "until_signal",
+]

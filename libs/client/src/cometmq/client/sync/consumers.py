@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consumers that wait, or call listeners on other threads."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from cometmq import client
+from cometmq.client.group_consumer import GroupConsumer
+from cometmq.client.hooks import ConsumeHook
+from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.push_consumer import ConsumerStats
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import LitePullOptions, PushOptions
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
+from cometmq.client.sync.loop import WorkingClient
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+T = TypeVar("T")
+GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
+SubscriberT = TypeVar("SubscriberT", client.PushConsumer, client.LitePullConsumer)
+Callback = Callable[[list[MessageQueue]], None]
+
+
+class MemberConsumer(WorkingClient[GroupT]):
+    """What all members of groups have in common."""
+
+    def on_assigned(self, callback: Callback) -> Callback:
+        """Call a function, on another thread, with queues that are ours now."""
+        return self._inner.on_assigned(callback)
+
+    def on_revoked(self, callback: Callback) -> Callback:
+        """Call a function, on another thread, with queues that are ours no longer."""
+        return self._inner.on_revoked(callback)
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have a hook see every list of messages; it is called on the clients' thread."""
+        self._inner.add_hook(hook)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member has at the moment."""
+        return self._on_loop(lambda: self._inner.queues)
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        return self._run(self._inner.queues_of(topic))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want no more messages of a topic."""
+        self._run(self._inner.unsubscribe(topic))
+
+
+class SubscribingConsumer(MemberConsumer[SubscriberT]):
+    """What push and lite pull consumers have in common."""
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> None:
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says."""
+        self._on_loop(lambda: self._inner.subscribe(topic, expression, kind=kind))
+
+
+class PushConsumer(SubscribingConsumer[client.PushConsumer]):
+    """Gives messages to a listener on other threads, between `start` and `close`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        listener: Listener | OrderlyListener,
+        options: PushOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(
+            client.PushConsumer(
+                group,
+                namesrv,
+                listener=listener,
+                options=options,
+                strategy=strategy,
+                offsets=offsets,
+                log=log,
+            )
+        )
+
+    def suspend(self) -> None:
+        """Pull no more for now."""
+        self._on_loop(self._inner.suspend)
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._on_loop(self._inner.resume)
+
+    def stats(self) -> ConsumerStats:
+        """Return what was counted."""
+        return self._on_loop(self._inner.stats)
+
+
+class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
+    """Hands messages over when asked: `for message in consumer`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: LitePullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(
+            client.LitePullConsumer(
+                group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
+            )
+        )
+
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+    ) -> None:
+        """Read exactly these queues; before the start."""
+        self._inner.assign(queues, expression)
+
+    def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """Return some messages of one queue; an empty list if none come in time."""
+        return self._run(self._inner.poll(timeout_ms))
+
+    def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
+        """Return one message; None if none comes in time."""
+        return self._run(self._inner.next_message(timeout_ms))
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Yield messages until the end is asked for; each counts as consumed at the next."""
+        yield from self._iterate(self._inner.__aiter__())
+
+    def batches(self) -> Iterator[list[MessageExt]]:
+        """Yield lists as `poll` returns them; each counts as consumed at the next."""
+        yield from self._iterate(self._inner.batches())
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(items, None)
+
+        while (item := self._run(following())) is not None:
+            yield item
+
+    def finish(self) -> None:
+        """Have iterators end when the message or list in work is done; from any thread."""
+        self._on_loop(self._inner.finish)
+
+    def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Store that everything returned so far is consumed; with `queues`, only in these."""
+        self._run(self._inner.commit(queues))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull no more from these queues for now."""
+        self._on_loop(lambda: self._inner.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull from these queues again."""
+        self._on_loop(lambda: self._inner.resume(queues))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset of an own queue."""
+        self._run(self._inner.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Continue at the oldest message."""
+        self._run(self._inner.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue behind the newest message."""
+        self._run(self._inner.seek_to_end(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of the group; None if there is none."""
+        return self._run(self._inner.committed(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return self._run(self._inner.offset_for_timestamp(queue, timestamp_ms))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer that waits."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cometmq import client
+from cometmq.client.hooks import ForbiddenHook, SendHook
+from cometmq.client.message import Message, MessageExt, SendResult
+from cometmq.client.producer import NO_ARGUMENT, ProducerStats
+from cometmq.client.queue_selection import QueueSelector, by_hash
+from cometmq.client.settings import ProducerOptions
+from cometmq.client.sync.loop import WorkingClient
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class Producer(WorkingClient[client.Producer]):
+    """Sends messages; threads may share it."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: ProducerOptions | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(client.Producer(group, namesrv, options=options, log=log))
+
+    def send(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Store a message and return where."""
+        return self._run(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
+
+    def send_ordered(
+        self,
+        message: Message,
+        argument: Any,
+        *,
+        selector: QueueSelector = by_hash,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store a message in the queue that `selector` chooses by `argument`."""
+        return self._run(
+            self._inner.send_ordered(message, argument, selector=selector, timeout_ms=timeout_ms)
+        )
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message without learning whether it was stored."""
+        self._run(self._inner.send_oneway(message, queue=queue))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store messages of one topic in one queue by one request."""
+        return self._run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def split_batch(
+        self, messages: Iterable[Message], *, bytes_max: int | None = None
+    ) -> Iterable[list[Message]]:
+        """Yield lists of messages that `send_batch` accepts."""
+        return self._inner.split_batch(messages, bytes_max=bytes_max)
+
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        argument: Any = NO_ARGUMENT,
+        selector: QueueSelector = by_hash,
+    ) -> MessageExt:
+        """Send a message and return what its consumer replies; NoReply if that takes too long."""
+        return self._run(
+            self._inner.request(
+                message, timeout_ms, queue=queue, argument=argument, selector=selector
+            )
+        )
+
+    def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Answer a consumed request; NotARequest if the message is none."""
+        return self._run(self._inner.reply(request, body))
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have a hook see every attempt to send; it is called on the clients' thread."""
+        self._inner.add_hook(hook)
+
+    def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
+        """Have a hook decide whether a message may be sent."""
+        self._inner.add_forbidden_hook(hook)
+
+    def new_message_id(self) -> str:
+        """Return a unique key for a message that may be sent twice."""
+        return self._on_loop(self._inner.new_message_id)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic may go to."""
+        return self._run(self._inner.queues(topic))
+
+    def stats(self) -> ProducerStats:
+        """Return what was counted."""
+        return self._inner.stats()

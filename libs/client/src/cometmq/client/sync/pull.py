@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pull consumers that wait."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from cometmq import client
+from cometmq.client.message import MessageExt
+from cometmq.client.offsets import OffsetStore
+from cometmq.client.puller import Pulled
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.client.settings import PullOptions
+from cometmq.client.subscriptions import ALL, ExpressionType
+from cometmq.client.sync.consumers import MemberConsumer
+from cometmq.client.sync.loop import loop_thread
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class PullConsumer(MemberConsumer[client.PullConsumer]):
+    """Reads any queue from any offset: `consumer.pull(queue, offset)`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: PullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(
+            client.PullConsumer(
+                group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
+            )
+        )
+
+    @classmethod
+    def around(cls, inner: client.PullConsumer) -> Self:
+        """Stand before an asynchronous consumer that exists."""
+        consumer = cls.__new__(cls)
+        MemberConsumer.__init__(consumer, inner)
+        return consumer
+
+    def register(self, topic: str) -> None:
+        """Take part in sharing the queues of a topic."""
+        self._on_loop(lambda: self._inner.register(topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int | None = None,
+        expression: str = ALL,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> Pulled:
+        """Read a queue from an offset on; the answer comes at once."""
+        return self._run(
+            self._inner.pull(queue, offset, count_max=count_max, expression=expression, kind=kind)
+        )
+
+    def pull_block_if_not_found(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int | None = None,
+        expression: str = ALL,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> Pulled:
+        """The same, but wait up to `suspend_ms` for the first message."""
+        return self._run(
+            self._inner.pull_block_if_not_found(
+                queue, offset, count_max=count_max, expression=expression, kind=kind
+            )
+        )
+
+    def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
+        """Have a message come again in the group's retry topic, or buried with level -1."""
+        return self._run(self._inner.send_message_back(message, delay_level))
+
+    def queues_in_balance(self, topic: str) -> list[MessageQueue]:
+        """Return our share of the queues of a registered topic."""
+        return self._run(self._inner.queues_in_balance(topic))
+
+    def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
+        """Return how far the group is; None if that was never stored."""
+        return self._run(self._inner.fetch_offset(queue, from_store=from_store))
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Note how far the group is; stored at intervals, by `commit` and at the end."""
+        self._on_loop(lambda: self._inner.update_offset(queue, offset))
+
+    def commit(self) -> None:
+        """Store all noted offsets."""
+        self._run(self._inner.commit())
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message."""
+        return self._run(self._inner.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return self._run(self._inner.max_offset(queue))
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return self._run(self._inner.search_offset(queue, timestamp_ms))
+
+
+PullCallback = Callable[[PullConsumer, MessageQueue], int | None]
+"""Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
+
+
+class ScheduledPull:
+    """Calls a function, on other threads, for each of our queues again and again."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: PullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        concurrency: int = 20,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
+        self._inner = client.ScheduledPull(
+            group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
+        )
+        self.consumer = PullConsumer.around(self._inner.consumer)
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="cometmq-pull")
+
+    def register(self, topic: str, callback: PullCallback) -> None:
+        """Call back for our queues of a topic."""
+
+        async def call(_: client.PullConsumer, queue: MessageQueue) -> int | None:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._pool, callback, self.consumer, queue)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])  # a thread cannot be ended: its queue waits for it
+                raise
+
+        self._inner.register(topic, call)
+
+    def start(self) -> None:
+        """Take our share, and begin to call."""
+        loop_thread().run(self._inner.start())
+
+    def close(self) -> None:
+        """Begin no more calls, wait for those that run, store the offsets, and leave."""
+        loop_thread().run(self._inner.close())
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()

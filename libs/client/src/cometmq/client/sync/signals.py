@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ending in order when the process is told to, without an event loop."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from cometmq.client.signals import END_SIGNALS
+
+
+def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
+    """Wait until the process is told to end."""
+    is_told = threading.Event()
+    with on_signal(is_told.set, signals=signals):
+        is_told.wait()
+
+
+@contextmanager
+def on_signal(
+    callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
+) -> Iterator[None]:
+    """Call a function on the main thread when a signal comes, instead of what it does otherwise.
+
+    The second time each signal has its usual effect.
+    """
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def told(*_: object) -> None:
+        restore()
+        callback()
+
+    for number in signals:
+        signal.signal(number, told)
+    try:
+        yield
+    finally:
+        restore()

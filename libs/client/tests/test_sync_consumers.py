@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers of the facade: order, pulls, callbacks, and their ends."""
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.client import (
+    ConsumeFrom,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    MessageQueue,
+    OrderlyResult,
+    PullOptions,
+    PullStatus,
+    PushOptions,
+)
+from cometmq.client.sync import (
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ScheduledPull,
+    loop_thread,
+    on_signal,
+    until_signal,
+)
+from cometmq.client.testing import MemoryCluster
+
+QUEUE_0 = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def served() -> Iterator[MemoryCluster]:
+    cluster = MemoryCluster()
+    cluster.create_topic("T")
+    loop_thread().run(cluster.start())
+    yield cluster
+    loop_thread().run(cluster.stop())
+
+
+def send(cluster: MemoryCluster, count: int) -> None:
+    with Producer("pg", cluster.namesrv) as producer:
+        for number in range(count):
+            producer.send(Message("T", b"%d" % number), queue=QUEUE_0)
+
+
+def lite(cluster: MemoryCluster) -> LitePullConsumer:
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.subscribe("T")
+    return consumer
+
+
+def test_messages_come_in_order_to_a_plain_function(served: MemoryCluster) -> None:
+    arrived: queue.Queue[bytes] = queue.Queue()
+
+    def listener(messages: list[MessageExt]) -> OrderlyResult:
+        arrived.put(messages[0].body)
+        if messages[0].body == b"1" and not messages[0].reconsume_times:
+            return OrderlyResult.suspend(10)
+        return OrderlyResult.SUCCESS
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True)
+    consumer = PushConsumer("cg", served.namesrv, listener=listener, options=options)
+    consumer.subscribe("T")
+    send(served, 3)
+    with consumer:
+        assert [arrived.get(timeout=5) for _ in range(4)] == [b"0", b"1", b"1", b"2"]
+
+
+def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
+    """They run on a thread that is not the loop's."""
+    send(served, 5)
+    consumer = lite(served)
+    told: list[str] = []
+
+    @consumer.on_assigned
+    def assigned(queues: list[MessageQueue]) -> None:
+        told.append(threading.current_thread().name)
+        consumer.seek(QUEUE_0, 3)
+        assert len(queues) == 4
+
+    consumer.on_revoked(lambda queues: told.append(f"{len(queues)} revoked"))
+    with consumer:
+        message = consumer.next_message(5_000)
+        assert message is not None
+        assert message.body == b"3"
+    assert told[0] != "cometmq-client"
+    assert told[1:] == ["4 revoked"]
+
+
+def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
+    send(served, 5)
+    bodies = []
+    with lite(served) as consumer:
+        for message in consumer:
+            bodies.append(message.body)
+            if message.body == b"2":
+                consumer.finish()
+    assert bodies == [b"0", b"1", b"2"]
+    assert served.committed("cg", "T")[QUEUE_0] == 3
+    with lite(served) as consumer:
+        assert [m.body for m in next(iter(consumer.batches()))] == [b"3", b"4"]
+        consumer.commit([QUEUE_0])
+    assert served.committed("cg", "T")[QUEUE_0] == 5
+
+
+def test_queues_are_pulled_by_hand(served: MemoryCluster) -> None:
+    send(served, 4)
+    options = PullOptions(suspend_ms=20)
+    consumer = PullConsumer("pull", served.namesrv, options=options)
+    consumer.register("T")
+    with consumer:
+        assert len(consumer.queues_in_balance("T")) == len(consumer.queues_of("T")) == 4
+        found = consumer.pull(QUEUE_0, 1, count_max=2)
+        assert [message.body for message in found.messages] == [b"1", b"2"]
+        assert consumer.pull_block_if_not_found(QUEUE_0, 4).status is PullStatus.NO_NEW
+        assert (consumer.min_offset(QUEUE_0), consumer.max_offset(QUEUE_0)) == (0, 4)
+        assert consumer.search_offset(QUEUE_0, 0) == 0
+        consumer.update_offset(QUEUE_0, 3)
+        consumer.commit()
+        assert consumer.fetch_offset(QUEUE_0, from_store=True) == 3
+        assert consumer.send_message_back(found.messages[0])
+    assert [message.body for message in served.messages("%RETRY%pull")] == [b"1"]
+
+
+def test_our_queues_are_pulled_at_intervals(served: MemoryCluster) -> None:
+    arrived: queue.Queue[bytes] = queue.Queue()
+
+    def callback(consumer: PullConsumer, source: MessageQueue) -> int:
+        found = consumer.pull(source, consumer.fetch_offset(source) or 0)
+        for message in found.messages:
+            arrived.put(message.body)
+        consumer.update_offset(source, found.next_offset)
+        return 10
+
+    scheduled = ScheduledPull("pull", served.namesrv)
+    scheduled.register("T", callback)
+    with scheduled:
+        send(served, 3)
+        assert [arrived.get(timeout=5) for _ in range(3)] == [b"0", b"1", b"2"]
+    assert served.committed("pull", "T")[QUEUE_0] == 3
+
+
+def test_a_signal_calls_back_once_and_then_has_its_usual_effect() -> None:
+    told: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append("usual"))
+    try:
+        with on_signal(lambda: told.append("ours"), signals=[signal.SIGTERM]):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        until_signal([signal.SIGTERM])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["ours", "usual"]
