@@ -109,7 +109,7 @@ def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[S
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     messages = named(java.run("send", count=COUNT, key="cli", **server), "sent")
-    with java.start("consume", group=GROUP, count=COUNT + 1_000, **server) as member:
+    with java.start("consume", group=GROUP, count=COUNT + 1_000, timeout_s=900, **server) as member:
         member.wait_for("received", COUNT)
         wait_until(
             lambda: "Diff Total: 0" in mqadmin.run("consumerProgress", "-g", GROUP).output,
@@ -296,15 +296,20 @@ def _without_time(text: str) -> str:
 
 
 def test_messages_are_sent_again(
-    ours: Ask, topic: str, java: ClientProgram, cluster: Cluster
+    cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, ours: Ask, topic: str
 ) -> None:
-    (event,) = named(
-        java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=1, key="again"), "sent"
-    )
-    (result,) = ours("queryMsgById", "-i", event["offset_msg_id"], "-s", "true", "--json").json
-    assert result["message_id"] != event["msg_id"]
-    found = ours("queryMsgByKey", "-t", topic, "-k", event["key"]).rows()
-    assert {row[0] for row in found} == {event["msg_id"], result["message_id"]}
+    """Keys and id stay, as with mqadmin."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    (event,) = named(java.run("send", count=1, key="again", **server), "sent")
+    arguments = ("queryMsgById", "-i", event["offset_msg_id"], "-s", "true")
+
+    theirs, found = mqadmin.run(*arguments).output, ours(*arguments).output
+    own = [re.search(r"sendStatus=\w+, msgId=\w+", text) for text in (theirs, found)]
+    assert own[0] is not None
+    assert own[1] is not None
+    assert own[0].group() == own[1].group()
+    rows = ours("queryMsgByKey", "-t", topic, "-k", event["key"]).rows()
+    assert [row[0] for row in rows] == [event["msg_id"]] * 3
 
 
 def test_messages_are_printed(cluster: Cluster, mqadmin: MqAdmin, ours: Ask, scene: Scene) -> None:
@@ -364,6 +369,30 @@ def test_ids_are_decoded(ours: Ask, scene: Scene) -> None:
         found[0]["date"]
     )
     assert abs(age) < timedelta(seconds=1)
+
+
+def test_traces_are_followed(
+    cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, ours: Ask, topic: str, group: str
+) -> None:
+    """Both clients stay, as they would lose their last traces at the end."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic, "trace": "true"}
+    with (
+        java.start("send", count=1, key="trace", stay_s=120, **server) as producer,
+        java.start("consume", group=group, count=2, timeout_s=120, **server),
+    ):
+        producer.wait_for("sent")
+        (event,) = producer.events("sent")
+        arguments = ("queryMsgTraceById", "-i", event["msg_id"])
+        wait_until(
+            lambda: ours(*arguments).output.count("success") == 2, TIMEOUT_S, "the trace of both"
+        )
+
+    theirs, found = mqadmin.run(*arguments).output, ours(*arguments)
+    assert found.rows() == words_of(theirs)
+    assert heading(found.output) == heading(theirs)
+    kinds = [(row["type"], row["status"]) for row in ours(*arguments, "--json").json]
+    assert sorted(kinds) == [("Pub", "success"), ("Sub", "success")]
+    assert ours("queryMsgTraceById", "-i", "nonsense").status == 1
 
 
 # -- offsets ----------------------------------------------------------------------------------
