@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.client import Message, Producer, ProducerOptions
-from cometmq.client.errors import InvalidArgument, SendFailed
-from cometmq.client.hooks import MessageKind, SendContext, SendHook
-from cometmq.client.testing import MemoryCluster
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.errors import ClientStateError, InvalidArgument, SendFailed
+from cometmq.client.hooks import (
+    ConsumeContext,
+    ConsumeOutcome,
+    MessageKind,
+    SendContext,
+    SendHook,
+)
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.log import NO_LOG, Log
@@ -106,3 +121,62 @@ async def test_a_forbidden_message_is_not_sent(cluster: MemoryCluster) -> None:
         await producer.send(Message("T", b"x"))
     assert isinstance(caught.value.__cause__, InvalidArgument)
     assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 1
+
+
+class Consumed:
+    """A hook that remembers what was consumed, after one that fails."""
+
+    def __init__(self) -> None:
+        self.contexts: list[ConsumeContext] = []
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        context.state["outcome before"] = context.outcome
+
+    def after_consume(self, context: ConsumeContext) -> None:
+        self.contexts.append(context)
+
+
+class BrokenConsumer:
+    """A hook that always raises."""
+
+    def before_consume(self, context: ConsumeContext) -> None:
+        raise RuntimeError("before")
+
+    def after_consume(self, context: ConsumeContext) -> None:
+        raise RuntimeError("after")
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "is_success"),
+    [
+        (None, ConsumeOutcome.SUCCESS, True),
+        (ConsumeResult.consumed(1), ConsumeOutcome.SUCCESS, True),
+        (ConsumeResult.RECONSUME_LATER, ConsumeOutcome.FAILED, False),
+        ("no result", ConsumeOutcome.EXCEPTION, False),
+    ],
+)
+async def test_hooks_see_what_listeners_make_of_messages(
+    cluster: MemoryCluster, result: object, outcome: ConsumeOutcome, is_success: bool
+) -> None:
+    hook = Consumed()
+
+    async def listener(_: list[MessageExt]) -> object:
+        return result
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer("cg", cluster.namesrv, listener=listener, options=options)  # type: ignore[arg-type]
+    consumer.add_hook(BrokenConsumer())
+    consumer.add_hook(hook)
+    consumer.subscribe("T")
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    async with consumer:
+        await eventually(lambda: hook.contexts)
+        with pytest.raises(ClientStateError, match="before the start"):
+            consumer.add_hook(hook)
+    context = hook.contexts[0]
+    assert (context.outcome, context.is_success) == (outcome, is_success)
+    assert context.state == {"outcome before": None}
+    assert [message.body for message in context.messages] == [b"x"]
+    assert context.group == "cg"
+    assert context.end_ms >= context.begin_ms

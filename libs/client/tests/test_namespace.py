@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+import asyncio
+
 import pytest
 
-from cometmq.client import Message, Producer, ProducerOptions
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.namespace import Namespace, is_system, namespace_of, without_namespace
 from cometmq.client.settings import ClientOptions
-from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 
@@ -116,3 +129,73 @@ async def test_a_name_that_is_too_long_with_its_namespace_is_refused(
     async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
         with pytest.raises(InvalidArgument, match="longer than 127"):
             await producer.send(Message("t" * 126, b"x"))
+
+
+async def test_consumers_live_in_their_namespace(cluster: MemoryCluster) -> None:
+    """A message that fails comes again by the retry topic of the namespace."""
+    cluster.create_topic("ns%T", queue_count=1)
+    seen: list[MessageExt] = []
+    again = asyncio.Event()
+    assigned: list[MessageQueue] = []
+
+    async def listener(messages: list[MessageExt]) -> ConsumeResult:
+        seen.extend(messages)
+        if messages[0].reconsume_times:
+            again.set()
+            return ConsumeResult.SUCCESS
+        return ConsumeResult.RECONSUME_LATER
+
+    options = PushOptions(namespace="ns", consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer("cg", cluster.namesrv, listener=listener, options=options)
+    consumer.subscribe("T")
+    consumer.on_assigned(assigned.extend)
+    async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
+        await producer.send(Message("T", b"x"))
+    async with consumer:
+        await again.wait()
+        assert consumer.queues == assigned == [MessageQueue("T", "broker-a", 0)]
+        assert cluster.broker.groups.keys() == {"ns%cg"}
+        assert await consumer.admin.max_offset(consumer.queues[0]) == 1
+        await consumer.unsubscribe("T")
+        await eventually(lambda: not consumer.queues)
+    first, second = seen
+    assert (first.topic, first.queue.topic) == ("T", "T")
+    assert (second.topic, second.queue.topic) == ("T", "%RETRY%cg")
+    assert len(cluster.messages("%RETRY%ns%cg")) == 1
+    assert set(cluster.committed("ns%cg", "ns%T").values()) == {1}
+
+
+async def test_who_polls_sees_short_names_only(cluster: MemoryCluster) -> None:
+    cluster.create_topic("ns%T", queue_count=1)
+    queue = MessageQueue("T", "broker-a", 0)
+    async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
+        for body in (b"1", b"2"):
+            await producer.send(Message("T", body))
+    options = LitePullOptions(namespace="ns", consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.subscribe("T")
+    async with consumer:
+        first = await consumer.next_message()
+        assert first is not None
+        assert (first.topic, first.queue, first.body) == ("T", queue, b"1")
+        assert consumer.queues == await consumer.queues_of("T") == [queue]
+        await consumer.seek_to_end(queue)
+        await consumer.seek(queue, 1)
+        second = await consumer.next_message()
+        assert second is not None
+        assert second.body == b"2"
+        await consumer.commit()
+        assert await consumer.committed(queue) == 2
+
+
+async def test_who_assigns_queues_gives_short_names(cluster: MemoryCluster) -> None:
+    cluster.create_topic("ns%T", queue_count=2)
+    async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
+        await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 1))
+    options = LitePullOptions(namespace="ns", consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.assign([MessageQueue("T", "broker-a", 1)])
+    async with consumer:
+        found = await consumer.next_message()
+    assert found is not None
+    assert found.body == b"x"

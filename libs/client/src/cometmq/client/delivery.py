@@ -132,7 +132,7 @@ class Delivery:
             return
         count = len(messages)
         consumed = count if result.consumed_count is None else min(result.consumed_count, count)
-        topic = messages[0].topic
+        topic = process_queue.queue.topic
         self._rates.note(topic, ok=consumed, failed=count - consumed, ms=monotonic_ms() - begin_ms)
         done = messages
         if consumed < count:

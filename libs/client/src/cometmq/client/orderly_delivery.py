@@ -181,7 +181,7 @@ class OrderlyDelivery:
             return 0
         is_failed = result.action in {OrderlyAction.SUSPEND, OrderlyAction.ROLLBACK}
         self._rates.note(
-            messages[0].topic,
+            held.queue.topic,
             ok=0 if is_failed else len(messages),
             failed=len(messages) if is_failed else 0,
             ms=monotonic_ms() - begin_ms,
