@@ -2,8 +2,8 @@
 """Message ids: where a record lies (offset message id) and who sent it (unique key)."""
 
 import struct
-import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final, NamedTuple
 
 _PORT: Final = struct.Struct(">i")
@@ -106,10 +106,10 @@ class UniqueIds:
 
 def _month_around(now_ms: int) -> tuple[int, int]:
     """Return where the local month of a moment begins and ends."""
-    year, month, *_ = time.localtime(now_ms / 1000)
-    return _month_start_ms(year, month), _month_start_ms(year, month + 1)
+    moment = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  # local, as tools read it
+    year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
+    return _month_start_ms(moment.year, moment.month), _month_start_ms(year, month)
 
 
 def _month_start_ms(year: int, month: int) -> int:
-    """Return the first moment of a local month; month 13 is the next year's first."""
-    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
+    return int(datetime(year, month, 1).timestamp()) * 1000  # noqa: DTZ001  # local
