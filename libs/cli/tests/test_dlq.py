@@ -48,6 +48,7 @@ async def _give_up(namesrv, topic, group, count):
 def test_dead_letters_are_shown(ask, topic, dead):
     rows = ask("dlq", "show", dead, "--json").json
     assert sorted(row["body"] for row in rows) == [f"body {n}" for n in range(5)]
+    assert {row["origin_topic"] for row in rows} == {topic}
     table = ask("dlq", "show", dead).out.splitlines()
     assert len(table) == 6
     assert all(topic in line for line in table[1:])
@@ -62,6 +63,7 @@ def test_dead_letters_are_chosen(ask, topic, dead):
     assert third["body"] == "body 3"
     assert bodies("--tag", "odd") == ["body 1", "body 3"]
     assert bodies("--id", third["message_id"]) == ["body 3"]
+    assert bodies("--id", third["origin_message_id"]) == ["body 3"]
     assert bodies("--origin", topic) == bodies()
     assert bodies("--origin", "Other") == []
     assert bodies("--since", "1h") == bodies()
@@ -70,12 +72,16 @@ def test_dead_letters_are_chosen(ask, topic, dead):
     ask("dlq", "show", dead, "--since", "soon").assert_refused(2, "soon is no moment")
 
 
-def test_dead_letters_are_exported(ask, dead, tmp_path):
+def test_dead_letters_are_exported(ask, topic, dead, tmp_path):
     file = tmp_path / "dead.jsonl"
     assert "messages  5" in ask("dlq", "export", dead, file).out
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert {line["body"] for line in lines} == {f"body {n}" for n in range(5)}
     assert len(ask("dlq", "export", dead).lines) == 5
+    other = f"{topic}-copy"
+    assert ask("topic", "create", other).status == 0
+    assert ask("produce", other, "--json-lines", "-f", file).status == 0
+    assert ask("printMsg", "-t", other).out.count("MSGID: ") == 5
     ask("dlq", "export", dead, tmp_path).assert_refused(1, f"{tmp_path} cannot be written")
     ask("dlq", "export", "nobody", file).assert_refused(1, "No route info of this topic: %DLQ%")
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 import typer
@@ -21,7 +21,7 @@ from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 
 COLUMNS: Final = (
-    "Stored", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Attempts", "Origin message id",
+    "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
 )  # fmt: skip
 STDOUT: Final = "-"
 
@@ -145,7 +145,7 @@ def show(  # noqa: PLR0913  # one parameter per option
 
     messages = ask(namesrv, question)
     if as_json:
-        print_json([msgspec.Raw(message_json.render(message)) for message in messages])
+        print_json([as_object(message) for message in messages])
         return
     rows: list[list[Cell]] = [
         [
@@ -156,7 +156,7 @@ def show(  # noqa: PLR0913  # one parameter per option
             message.tag,
             " ".join(message.keys),
             message.reconsume_times,
-            origin_message_id(message),
+            message.message_id,
         ]
         for message in messages
     ]
@@ -193,7 +193,7 @@ def export(  # noqa: PLR0913  # one parameter per option
         await admin.route(DLQ_PREFIX + group)  # before a file is begun
         with _opened(file) as out:
             async for message in choice.read(admin, group):
-                out.write(message_json.render(message) + b"\n")
+                out.write(msgspec.json.encode(as_object(message)) + b"\n")
                 count += 1
         return count
 
@@ -261,6 +261,16 @@ def replay(  # noqa: PLR0913  # one parameter per option
         raise
     facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
     print_facts({**facts, "dry_run": dry_run}, as_json=as_json)
+
+
+def as_object(message: MessageExt) -> dict[str, Any]:
+    """Return a dead letter as scripts get it, with what it was before."""
+    found: dict[str, Any] = msgspec.json.decode(message_json.render(message))
+    origin = {
+        "origin_topic": origin_topic(message),
+        "origin_message_id": origin_message_id(message),
+    }
+    return found | origin
 
 
 class Pace:
