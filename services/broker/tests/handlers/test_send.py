@@ -109,11 +109,6 @@ def test_a_negative_queue_means_any(broker: Broker, queue_id: int) -> None:
         ),
         ({"topic": "No", "default_topic": "None"}, 17, "topic[No] not exist, apply first please!"),
         ({"queue_id": 99}, 1, "request queueId[99] is illegal, TopicConfig [topicName=T"),
-        (
-            {"properties": "TRAN_MSG\x01true"},
-            16,
-            "the broker[127.0.0.1] sending transaction message is forbidden",
-        ),
     ],
 )
 def test_refusals(broker: Broker, fields: dict[str, Any], code: int, remark: str) -> None:
