@@ -196,6 +196,20 @@ def test_name_servers_keep_values_and_settings(ask, suite, name):
     assert wiped["topics"] > 0
 
 
+def test_a_name_server_that_is_gone_does_not_hide_the_others(call, suite, name):
+    namesrv = f"127.0.0.1:1;{suite.namesrv}"
+    for args in (
+        ("getNamesrvConfig",),
+        ("wipeWritePerm", "-b", name),
+        ("addWritePerm", "-b", name),
+    ):
+        done = call(*args, "-n", namesrv)
+        assert done.status == 1
+        assert suite.namesrv in done.out
+        assert done.err.startswith("cometmq: 127.0.0.1:1: ")
+        assert done.err.count("\n") == 1
+
+
 # -- access control ---------------------------------------------------------------------------
 
 

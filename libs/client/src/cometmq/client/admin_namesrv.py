@@ -30,9 +30,14 @@ class NamesrvAdmin:
         """The name servers."""
         return self._namesrv.addresses
 
-    def each(self) -> dict[str, "NamesrvAdmin"]:
-        """Return every name server alone, by address."""
-        return {one.addresses[0]: NamesrvAdmin(one) for one in self._namesrv.each()}
+    @property
+    def address(self) -> str:
+        """The name server, of those that `each` returns; else the first."""
+        return self.addresses[0]
+
+    def each(self) -> list["NamesrvAdmin"]:
+        """Return every name server alone."""
+        return [NamesrvAdmin(one) for one in self._namesrv.each()]
 
     # -- routes -------------------------------------------------------------------------------
 

@@ -21,10 +21,12 @@ from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin_namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.remoting.errors import CometError
 
 T = TypeVar("T")
+S = TypeVar("S", BrokerAdmin, NamesrvAdmin)
 F = TypeVar("F", bound=Callable[..., Any])
 
 TrueFalse = Literal["true", "false"]
@@ -100,20 +102,20 @@ async def all_targets(
 
 
 async def ask_each(
-    brokers: Sequence[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
+    servers: Sequence[S], question: Callable[[S], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, CometError]]:
-    """Ask all brokers at once; return answers and failures by address."""
+    """Ask all servers at once; return answers and failures by address."""
 
-    async def asked(broker: BrokerAdmin) -> tuple[T | None, CometError | None]:
+    async def asked(server: S) -> tuple[T | None, CometError | None]:
         try:
-            return await question(broker), None
+            return await question(server), None
         except InvalidArgument:
-            raise  # no broker's failure: it was asked wrongly
+            raise  # no server's failure: it was asked wrongly
         except CometError as error:
             return None, error
 
     async with asyncio.TaskGroup() as group:
-        tasks = {broker.address: group.create_task(asked(broker)) for broker in brokers}
+        tasks = {server.address: group.create_task(asked(server)) for server in servers}
     results = {address: task.result() for address, task in tasks.items()}
     failures = {address: error for address, (_, error) in results.items() if error is not None}
     answers = {at: cast("T", answer) for at, (answer, _) in results.items() if at not in failures}

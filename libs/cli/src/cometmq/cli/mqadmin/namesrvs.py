@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin.frame import Family, Namesrv, print_done
+from cometmq.cli.mqadmin.frame import Family, Namesrv, ask_each, exit_if_any, print_done
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
+from cometmq.remoting.errors import CometError
 
 app = Family()
 
@@ -57,11 +58,10 @@ def wipe_write_perm(
 ) -> None:
     """Let nobody send to a broker: for its maintenance."""
 
-    async def question(admin: AdminClient) -> dict[str, int]:
-        servers = admin.namesrv.each()
-        return {at: await server.wipe_write_perm(broker) for at, server in servers.items()}
+    async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
+        return await ask_each(admin.namesrv.each(), lambda one: one.wipe_write_perm(broker))
 
-    _print_perms("wipe", broker, ask(namesrv, question), as_json=as_json)
+    _print_perms("wipe", broker, *ask(namesrv, question), as_json=as_json)
 
 
 @app.named("addWritePerm")
@@ -70,37 +70,48 @@ def add_write_perm(
 ) -> None:
     """Let clients send to a broker again."""
 
-    async def question(admin: AdminClient) -> dict[str, int]:
-        servers = admin.namesrv.each()
-        return {at: await server.add_write_perm(broker) for at, server in servers.items()}
+    async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
+        return await ask_each(admin.namesrv.each(), lambda one: one.add_write_perm(broker))
 
-    _print_perms("add", broker, ask(namesrv, question), as_json=as_json)
+    _print_perms("add", broker, *ask(namesrv, question), as_json=as_json)
 
 
-def _print_perms(verb: str, broker: str, counts: dict[str, int], *, as_json: bool) -> None:
+def _print_perms(
+    verb: str,
+    broker: str,
+    counts: dict[str, int],
+    failures: dict[str, CometError],
+    *,
+    as_json: bool,
+) -> None:
     lines = [
         f"{verb} write perm of broker[{broker}] in name server[{address}] OK, {count}"
         for address, count in counts.items()
     ]
     facts = [{"name_server": address, "topics": count} for address, count in counts.items()]
-    print_done("\n".join(lines), facts, as_json=as_json)
+    if counts:
+        print_done("\n".join(lines), facts, as_json=as_json)
+    exit_if_any(failures)
 
 
 @app.named("getNamesrvConfig")
 def get_namesrv_config(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the settings of every name server."""
 
-    async def question(admin: AdminClient) -> dict[str, dict[str, str]]:
-        return {at: await server.config() for at, server in admin.namesrv.each().items()}
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[dict[str, dict[str, str]], dict[str, CometError]]:
+        return await ask_each(admin.namesrv.each(), lambda one: one.config())
 
-    found = ask(namesrv, question)
-    if as_json:
+    found, failures = ask(namesrv, question)
+    if as_json and found:
         print_json(found)
-        return
-    for address, config in found.items():
-        typer.echo(f"============{address}============")
-        for key, value in config.items():
-            typer.echo(f"{key:<50}=  {value}")
+    elif not as_json:
+        for address, config in found.items():
+            typer.echo(f"============{address}============")
+            for key, value in config.items():
+                typer.echo(f"{key:<50}=  {value}")
+    exit_if_any(failures)
 
 
 @app.named("updateNamesrvConfig")
