@@ -299,6 +299,20 @@ def test_a_round_of_monitoring(ask, topic, sent, member):
     assert len(sent) == 10
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("QueryMsgTraceById", "queryMsgTraceById"),
+        ("querycq", "queryCq"),
+        ("getAccessConfigSubCommand", "getAclConfig"),
+        ("deleteAccessConfig", "deleteAclConfig"),
+    ],
+)
+def test_commands_have_the_names_that_mqadmin_takes(call, name, command):
+    assert call(name, "-h").out == call(command, "-h").out
+    assert call("querything").status == 2
+
+
 # -- without a cluster ------------------------------------------------------------------------
 
 

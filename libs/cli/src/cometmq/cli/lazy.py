@@ -38,6 +38,8 @@ class LazyGroup(TyperGroup):
     """Reads its commands from a table; give a subclass with `table` set to `typer.Typer(cls=)`."""
 
     table: Mapping[str, CommandInfo] = {}
+    aliases: Mapping[str, str] = {}
+    """Other names of commands, in lower case."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
@@ -60,9 +62,12 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that is called."""
+        """Load the command that is called; mqadmin takes names in any case."""
         for name in self.table:  # the names that "did you mean" chooses from
             self.add_command(self.get_command(ctx, name), name)
+        spelt = {**{name.lower(): name for name in self.table}, **self.aliases}
+        if args[0] not in self.table:
+            args = [spelt.get(args[0].lower(), args[0]), *args[1:]]
         called, command, rest = super().resolve_command(ctx, args)
         if called is not None and command is not None:
             command = load_command(called, self.table[called])

@@ -23,6 +23,7 @@ from cometmq.cli.access import (
     TlsConfig,
 )
 from cometmq.cli.lazy import CommandInfo, LazyGroup
+from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.remoting.errors import CometError
 
@@ -57,6 +58,7 @@ class Commands(LazyGroup):
     """The commands of `cometmq`."""
 
     table = COMMANDS
+    aliases = ALIASES
 
 
 app = typer.Typer(

@@ -126,3 +126,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     for module, commands in FAMILIES.items()
     for name, help_line in commands.items()
 }
+
+ALIASES: Final[Mapping[str, str]] = {
+    "deleteaccessconfig": "deleteAclConfig",
+    "getaccessconfigsubcommand": "getAclConfig",
+}
+"""Further names of commands, in lower case."""
