@@ -17,6 +17,7 @@ from cometmq.client.settings import (
     ProducerOptions,
     PullOptions,
     PushOptions,
+    TransactionOptions,
 )
 
 from .markdown import code, notice, table
@@ -24,6 +25,7 @@ from .markdown import code, notice, table
 GROUPS: Final = (
     ClientOptions,
     ProducerOptions,
+    TransactionOptions,
     ConsumerOptions,
     PushOptions,
     LitePullOptions,
@@ -37,8 +39,8 @@ def client_options_page() -> str:
     lines = ["# Options of the Python client", "", notice("client-options"), ""]
     lines += [
         "Durations are milliseconds. `ProducerOptions` and `ConsumerOptions` have the options of",
-        "`ClientOptions` too, `PushOptions`, `LitePullOptions` and `PullOptions` those of "
-        "`ConsumerOptions`.",
+        "`ClientOptions` too, `TransactionOptions` those of `ProducerOptions`, and `PushOptions`,",
+        "`LitePullOptions` and `PullOptions` those of `ConsumerOptions`.",
         "How to use them: [the guide](../guides/client.md).",
     ]
     for group in GROUPS:

@@ -96,6 +96,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queues.undrained": "Queues went away while their listener still worked.",
     "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
     "rebalance.failed": "A topic's queues could not be shared now; tried again.",
+    "transaction.check_failed": "A check listener raised: the broker will ask again.",
+    "transaction.failed": "A local transaction raised: it stays open, and the broker will ask.",
+    "transaction.unchecked": "A broker's question was left to its next round.",
+    "transaction.untold": "A broker was not told how a transaction ended: it will ask.",
     "unlock.failed": "A broker was not told that queues are free; their locks run out.",
     "route.unknown": "A topic has no route at the start; looked up again.",
 }

@@ -16,6 +16,7 @@ EXPECTED = {
     "but wait reply message timeout, 200 ms.\n",
     "message_trace": "SubAfter(",
     "namespaces": "globex Orders order of globex\n",
+    "transactions": "12.9 COMMIT\n-1 ROLLBACK\n",
     "hooks": "nobody may send to Secrets\n",
     "trace_context": "Invoices 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
 }

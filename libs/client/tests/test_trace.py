@@ -16,7 +16,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.background import Background
-from cometmq.client.hooks import ConsumeOutcome, MessageKind
+from cometmq.client.hooks import ConsumeOutcome, MessageKind, TransactionState
 from cometmq.client.listener import OrderlyResult
 from cometmq.client.settings import AccessChannel
 from cometmq.client.testing import MemoryCluster, eventually
@@ -27,7 +27,6 @@ from cometmq.client.trace import (
     SubAfter,
     SubBefore,
     TraceRecord,
-    TransactionState,
     decode_trace,
     encode_record,
     record_keys,
@@ -65,7 +64,7 @@ END = EndTransaction(
     store_host="127.0.0.1:10911",
     kind=MessageKind.TRANSACTION_COMMIT,
     transaction_id="TX",
-    state=TransactionState.ROLLBACK_MESSAGE,
+    state=TransactionState.ROLLBACK,
     is_from_check=True,
 )
 TEXTS = {

@@ -18,9 +18,12 @@ from cometmq.client.hooks import (
     ConsumeContext,
     ConsumeHook,
     ConsumeOutcome,
+    EndContext,
+    EndHook,
     ForbiddenHook,
     SendContext,
     SendHook,
+    TransactionState,
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
 from cometmq.client.lite_pull_consumer import LitePullConsumer
@@ -42,9 +45,11 @@ from cometmq.client.settings import (
     ProducerOptions,
     PullOptions,
     PushOptions,
+    TransactionOptions,
 )
 from cometmq.client.signals import on_signal, until_signal
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
+from cometmq.client.transactions import Transaction, TransactionProducer, TransactionSendResult
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.signature import SessionCredentials
 
@@ -60,6 +65,8 @@ __all__ = [
     "ConsumeHook",
     "ConsumeOutcome",
     "ConsumeResult",
+    "EndContext",
+    "EndHook",
     "ExpressionType",
     "ForbiddenHook",
     "IllegalMessage",
@@ -94,6 +101,11 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SessionCredentials",
+    "Transaction",
+    "TransactionOptions",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TransactionState",
     "by_hash",
     "by_random",
     "is_request",

@@ -19,7 +19,9 @@ from cometmq.remoting.commands.callbacks import (
     NotifyConsumerIdsChanged,
     ResetConsumerClientOffset,
 )
+from cometmq.remoting.commands.transactions import CheckTransactionState
 from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.dispatch import Handler
 
@@ -52,8 +54,19 @@ class ConsumerMember(Protocol):
         """Give one message to the listener now, outside of any queue."""
 
 
+class TransactionMember(Protocol):
+    """A transactional producer as its client instance sees it."""
+
+    def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
+        """Find out how the transaction of a half message stands, and tell the broker there."""
+
+
 class Members(Protocol):
-    """Where the callbacks find consumers by group."""
+    """Where the callbacks find producers and consumers by group."""
+
+    @property
+    def transaction_producers(self) -> Mapping[str, TransactionMember]:
+        """Return the transactional producers of this client."""
 
     @property
     def consumers(self) -> Mapping[str, ConsumerMember]:
@@ -101,6 +114,17 @@ async def consume_message_directly(members: Members, call: Call[ConsumeMessageDi
     return Reply(body=encode_json(result))
 
 
+def check_transaction_state(members: Members, call: Call[CheckTransactionState]) -> Reply:
+    """Have a producer find out how a transaction stands; its answer is a request of its own."""
+    record = decode_record(call.body)
+    group = record.properties.get(PropertyKey.PRODUCER_GROUP, "")
+    producer = members.transaction_producers.get(group)
+    if producer is None:
+        raise ServerError(f"The transactional producer group <{group}> not exist in this client")
+    producer.check(call.header, record, call.peer.address)
+    return OK
+
+
 def _member(members: Members, group: str) -> ConsumerMember:
     consumer = members.consumers.get(group)
     if consumer is None:
@@ -114,5 +138,6 @@ CALLBACKS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: get_consumer_status_from_client,
     RequestCode.GET_CONSUMER_RUNNING_INFO: get_consumer_running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_message_directly,
+    RequestCode.CHECK_TRANSACTION_STATE: check_transaction_state,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: push_reply_message_to_client,
 }

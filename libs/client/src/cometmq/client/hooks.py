@@ -7,7 +7,7 @@ Invariants
 """
 
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -35,6 +35,14 @@ class ConsumeOutcome(IntEnum):
     EXCEPTION = 2
     RETURNED_NULL = 3
     FAILED = 4
+
+
+class TransactionState(StrEnum):
+    """What a producer says of its local transaction; the values are those of the Java client."""
+
+    COMMIT = "COMMIT_MESSAGE"
+    ROLLBACK = "ROLLBACK_MESSAGE"
+    UNKNOWN = "UNKNOW"
 
 
 class SendContext(msgspec.Struct):
@@ -67,6 +75,22 @@ class SendContext(msgspec.Struct):
         return len(self.messages) > 1
 
 
+class EndContext(msgspec.Struct, frozen=True):
+    """The end of a transaction, before the broker is told of it."""
+
+    group: str
+    message: Message | MessageExt
+    """What was sent; what the broker asked about."""
+    message_id: str
+    transaction_id: str | None
+    state: TransactionState
+    is_from_check: bool
+    """Whether the broker has asked."""
+    address: str
+    """Of the broker."""
+    time_ms: int
+
+
 class ConsumeContext(msgspec.Struct):
     """One call of a listener."""
 
@@ -90,6 +114,13 @@ class SendHook(Protocol):
 
     def after_send(self, context: SendContext) -> None:
         """Called with result or error; a oneway send has neither."""
+
+
+class EndHook(Protocol):
+    """Sees every end of a transaction."""
+
+    def end_transaction(self, context: EndContext) -> None:
+        """Called before the broker is told."""
 
 
 class ForbiddenHook(Protocol):
@@ -120,7 +151,7 @@ class _Hooks(Generic[HookT]):
         self._hooks = tuple(hooks)
         self._log = log
 
-    def _call(self, name: str, context: SendContext | ConsumeContext) -> None:
+    def _call(self, name: str, context: SendContext | EndContext | ConsumeContext) -> None:
         for hook in self._hooks:
             try:
                 getattr(hook, name)(context)
@@ -151,6 +182,14 @@ class SendHooks(_Hooks[SendHook]):
     def after(self, context: SendContext) -> None:
         """Tell how it ended."""
         self._call("after_send", context)
+
+
+class EndHooks(_Hooks[EndHook]):
+    """What sees the ends of one producer's transactions."""
+
+    def ending(self, context: EndContext) -> None:
+        """Tell that the broker is told now."""
+        self._call("end_transaction", context)
 
 
 class ConsumeHooks(_Hooks[ConsumeHook]):

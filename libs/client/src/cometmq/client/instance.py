@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from cometmq.client.background import Background, Signal, described
-from cometmq.client.callbacks import CALLBACKS, ConsumerMember
+from cometmq.client.callbacks import CALLBACKS, ConsumerMember, TransactionMember
 from cometmq.client.clock import wall_ms
 from cometmq.client.discovery import POLL_INTERVAL_MS
 from cometmq.client.errors import (
@@ -80,6 +80,7 @@ class ClientInstance:
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
         self.producers: set[str] = set()
         self.consumers: dict[str, ConsumerMember] = {}
+        self.transaction_producers: dict[str, TransactionMember] = {}
         self.log = log
         self.background = Background(log)
         self.routes = RouteBook(

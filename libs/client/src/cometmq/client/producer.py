@@ -23,6 +23,7 @@ from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ProducerOptions, checked
 from cometmq.client.state import Client, ClientState
+from cometmq.client.trace.hooks import SendTraceHook
 from cometmq.client.trace.start import producer_trace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, TransportError
@@ -70,6 +71,7 @@ class Producer(Client):
         check_group(self._full_group)
         self._hooks: list[SendHook] = []
         self._forbidden_hooks: list[ForbiddenHook] = []
+        self._trace: SendTraceHook | None = None
         self._log = log
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
@@ -98,7 +100,8 @@ class Producer(Client):
         stack.push_async_callback(instance.unregister, producer_group=self._full_group)
         hooks = self._hooks
         if self.options.trace:
-            hooks = [*hooks, await producer_trace(instance, self.group, self.options, stack)]
+            self._trace = await producer_trace(instance, self.group, self.options, stack)
+            hooks = [*hooks, self._trace]
         stack.push_async_callback(self._drain)
         self._sender = MessageSender(
             instance,

@@ -11,6 +11,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from cometmq.client.background import described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
@@ -36,6 +38,7 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     TransportError,
 )
+from cometmq.remoting.message.flags import TRANSACTION_PREPARED
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.properties import PropertyKey
 
@@ -171,21 +174,33 @@ class MessageSender:
             context = self._context(queue, address, prepared, is_oneway=True)
             self._hooks.before(context)
         header = self._header(queue, prepared)
+        await self.invoke_oneway(
+            address, prepared.code, header, prepared.body, timeout_ms=timeout_ms
+        )
+        self.sent_count += 1
+        if context is not None:
+            self._tell(context)
+
+    async def invoke_oneway(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Send what nobody answers, waiting while the connection takes no more."""
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
             try:
-                await self._instance.remoting.invoke_oneway(
-                    address, prepared.code, header, prepared.body, timeout_ms=timeout_ms
+                return await self._instance.remoting.invoke_oneway(
+                    address, code, header, body, timeout_ms=timeout_ms
                 )
             except Overloaded:
                 if monotonic_ms() >= deadline_ms:
                     raise
-                await asyncio.sleep(_FULL_PAUSE_S)
-            else:
-                self.sent_count += 1
-                if context is not None:
-                    self._tell(context)
-                return
+            await asyncio.sleep(_FULL_PAUSE_S)
 
     async def _invoke(
         self, address: str, code: int, header: SendHeader, body: bytes, timeout_ms: int
@@ -240,7 +255,7 @@ class MessageSender:
             messages=prepared.messages,
             message_id=prepared.message_id,
             body_bytes=len(prepared.body),
-            kind=_kind(prepared.messages),
+            kind=_kind(prepared),
             queue=self._namespace.unwrap_queue(queue),
             address=address,
             begin_ms=wall_ms(),
@@ -325,10 +340,12 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
     )
 
 
-def _kind(messages: Sequence[Message]) -> MessageKind:
+def _kind(prepared: Prepared) -> MessageKind:
     """Return what kind of message hooks are told of; a batch holds normal ones only."""
-    if len(messages) == 1:
-        message = messages[0]
+    if prepared.sys_flag & TRANSACTION_PREPARED:
+        return MessageKind.TRANSACTION_HALF
+    if len(prepared.messages) == 1:
+        message = prepared.messages[0]
         if message.delay_level or _START_DELIVER_TIME in message.properties:
             return MessageKind.DELAY
     return MessageKind.NORMAL

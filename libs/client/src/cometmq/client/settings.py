@@ -188,6 +188,36 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     ] = 10_000
 
 
+class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a transactional producer."""
+
+    execute_concurrency: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Local transactions at once, if they are plain functions: those run on "
+            "threads.",
+        ),
+    ] = 20
+    check_concurrency: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Calls of the check listener at once (checkThreadPoolMaxSize).",
+        ),
+    ] = 1
+    pending_checks_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Questions that wait for the check listener; further ones are left to the "
+            "next round (checkRequestHoldMax).",
+        ),
+    ] = 2_000
+
+
 class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common to push and lite pull consumers."""
 

@@ -11,6 +11,7 @@ from cometmq.client.sync.loop import SyncClient, loop_thread
 from cometmq.client.sync.producer import Producer
 from cometmq.client.sync.pull import PullConsumer, ScheduledPull
 from cometmq.client.sync.signals import on_signal, until_signal
+from cometmq.client.sync.transactions import TransactionProducer
 
 __all__ = [
     "AdminClient",
@@ -20,6 +21,7 @@ __all__ = [
     "PushConsumer",
     "ScheduledPull",
     "SyncClient",
+    "TransactionProducer",
     "loop_thread",
     "on_signal",
     "until_signal",

@@ -2,8 +2,8 @@
 """A broker in memory that speaks the real protocol over a real socket.
 
 It does what clients rely on (store, hold pulls, share groups, keep offsets, take messages
-back) and nothing else: no disk, no delays (a message that comes back comes at once), no
-transactions. Tests make it fail by `fail` and look at `requests`.
+back, end transactions) and nothing else: no disk, no delays (a message that comes back comes at
+once). Tests make it fail by `fail` and look at `requests`.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands import callbacks, pull
+from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import (
     CommandError,
     CorruptRecord,
@@ -64,6 +65,8 @@ class MemoryBroker:
         self.requests: Counter[int] = Counter()
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue, by group and queue."""
+        self.ends: list[EndTransaction] = []
+        """What producers said of their transactions."""
         self.dead: list[MessageExt] = []
         """Messages that went to a dead-letter topic."""
         self.before: tuple[Before[Any], ...] = ()

@@ -10,6 +10,7 @@ from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
 from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, CLUSTER_NAME, MemoryBroker, pulled
 from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
+from cometmq.client.testing.transactions import end_transaction, is_half, prepare
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
@@ -46,24 +47,25 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
     parts = [(header.flag, call.body, header.properties)]
     if header.batch:
         parts = [(p.flag, bytes(p.body), p.properties) for p in split_batch(call.body)]
-    stored = [
-        broker.store(
-            NewMessage(
-                topic=topic,
-                queue_id=queue_id,
-                flag=flag,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=call.peer.host,
-                store_host=broker.store_host,
-                body=body,
-                properties=append_property(properties, PropertyKey.CLUSTER, CLUSTER_NAME),
-                reconsume_times=header.reconsume_times,
-                tag_code=tag_code(property_value(properties, PropertyKey.TAGS)),
-            ),
+    messages = [
+        NewMessage(
+            topic=topic,
+            queue_id=queue_id,
+            flag=flag,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=call.peer.host,
+            store_host=broker.store_host,
+            body=body,
+            properties=append_property(properties, PropertyKey.CLUSTER, CLUSTER_NAME),
+            reconsume_times=header.reconsume_times,
+            tag_code=tag_code(property_value(properties, PropertyKey.TAGS)),
         )
         for flag, body, properties in parts
     ]
+    for half in filter(is_half, messages):
+        prepare(broker, half)
+    stored = [broker.store(message) for message in messages]
     if is_dead:
         broker.dead.append(broker.messages(topic)[-1])
     ids = ",".join(message_id for message_id, _ in stored)
@@ -241,6 +243,7 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.SEND_REPLY_MESSAGE: send_reply_message,
     RequestCode.SEND_REPLY_MESSAGE_V2: send_reply_message,
     RequestCode.PULL_MESSAGE: pull_message,
+    RequestCode.END_TRANSACTION: end_transaction,
     RequestCode.HEART_BEAT: heart_beat,
     RequestCode.UNREGISTER_CLIENT: unregister_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: get_consumer_list_by_group,

@@ -4,12 +4,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from cometmq.client.hooks import ConsumeContext, SendContext
-from cometmq.client.message import MessageExt, SendStatus
+from cometmq.client.hooks import ConsumeContext, EndContext, MessageKind, SendContext
+from cometmq.client.message import Message, MessageExt, SendStatus
 from cometmq.client.namespace import without_namespace
 from cometmq.client.settings import AccessChannel
 from cometmq.client.trace.dispatcher import TraceDispatcher
-from cometmq.client.trace.records import Pub, SubAfter, SubBefore
+from cometmq.client.trace.records import EndTransaction, Pub, SubAfter, SubBefore
 from cometmq.remoting.message.properties import PropertyKey
 
 REGION_DEFAULT: Final = "DefaultRegion"
@@ -35,7 +35,7 @@ class TraceTopic:
 
 
 class SendTraceHook:
-    """Traces what a producer sends."""
+    """Traces what a producer sends, and how its transactions end."""
 
     def __init__(self, dispatcher: TraceDispatcher, topic: TraceTopic) -> None:
         """Give the records to `dispatcher`."""
@@ -51,7 +51,7 @@ class SendTraceHook:
         first = context.messages[0]
         if result is None or not context.is_trace_on or self._topic.is_own(first.topic):
             return
-        keys = first.keys if isinstance(first.keys, str) else " ".join(first.keys)
+        keys = _keys(first)
         region = context.region or REGION_DEFAULT
         record = Pub(
             timestamp=context.begin_ms,
@@ -60,13 +60,35 @@ class SendTraceHook:
             topic=without_namespace(first.topic),
             message_id=result.message_id,
             tag=None if context.is_batch else first.tag,
-            keys=None if context.is_batch else keys or None,
+            keys=None if context.is_batch else keys,
             store_host=context.address,
             body_bytes=context.body_bytes,
             cost_ms=context.end_ms - context.begin_ms,
             kind=context.kind,
             offset_message_id=result.offset_message_id,
             is_success=result.status is SendStatus.SEND_OK,
+        )
+        self._dispatcher.append(self._topic.of(region), (record,))
+
+    def end_transaction(self, context: EndContext) -> None:
+        """Record how a transaction ends."""
+        message = context.message
+        if self._topic.is_own(message.topic):
+            return
+        region = message.properties.get(PropertyKey.MSG_REGION) or REGION_DEFAULT
+        record = EndTransaction(
+            timestamp=context.time_ms,
+            region=region,
+            group=without_namespace(context.group),
+            topic=without_namespace(message.topic),
+            message_id=context.message_id,
+            tag=message.tag,
+            keys=_keys(message),
+            store_host=context.address,
+            kind=MessageKind.TRANSACTION_COMMIT,
+            transaction_id=context.transaction_id,
+            state=context.state,
+            is_from_check=context.is_from_check,
         )
         self._dispatcher.append(self._topic.of(region), (record,))
 
@@ -127,3 +149,8 @@ class ConsumeTraceHook:
 
 def _is_traced(message: MessageExt) -> bool:
     return message.properties.get(PropertyKey.TRACE_ON) != "false"
+
+
+def _keys(message: Message | MessageExt) -> str | None:
+    keys = message.keys
+    return (keys if isinstance(keys, str) else " ".join(keys)) or None

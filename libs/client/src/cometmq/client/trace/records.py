@@ -6,12 +6,11 @@ absent is written as the word `null`. Records of older clients have fewer fields
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.client.hooks import MessageKind
+from cometmq.client.hooks import MessageKind, TransactionState
 
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
@@ -24,14 +23,6 @@ _PUB_HOST_FIELDS: Final = 15
 
 class CorruptTrace(ValueError):
     """A text that should be a trace record is none."""
-
-
-class TransactionState(StrEnum):
-    """What a producer says of its local transaction."""
-
-    COMMIT_MESSAGE = "COMMIT_MESSAGE"
-    ROLLBACK_MESSAGE = "ROLLBACK_MESSAGE"
-    UNKNOW = "UNKNOW"
 
 
 class Pub(msgspec.Struct, frozen=True):

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send a message if, and only if, a row is in the database."""
+
+import asyncio
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cometmq.client import Message, MessageExt, TransactionProducer, TransactionState
+
+
+class Orders:
+    """The orders, and by which transaction each came."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the table."""
+        self._path = path
+        with closing(self._connect()) as database, database:
+            database.execute("create table orders (price real check (price > 0), came_by text)")
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path)
+
+    def add(self, message: Message, price: Any) -> TransactionState:
+        """The local transaction: one that fails rolls the message back too."""
+        try:
+            with closing(self._connect()) as database, database:
+                database.execute("insert into orders values (?, ?)", (price, message.message_id))
+        except sqlite3.IntegrityError:
+            return TransactionState.ROLLBACK
+        return TransactionState.COMMIT
+
+    def check(self, message: MessageExt) -> TransactionState:
+        """What a broker asks that was not told: is the row there?"""
+        with closing(self._connect()) as database:
+            query = "select count(*) from orders where came_by = ?"
+            (count,) = database.execute(query, (message.message_id,)).fetchone()
+        return TransactionState.COMMIT if count else TransactionState.ROLLBACK
+
+
+async def main() -> None:
+    """Add an order that is good, and one that is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        orders = Orders(Path(folder) / "orders.db")
+        producer = TransactionProducer("orders", check=orders.check, execute=orders.add)
+        async with producer:
+            for price in (12.90, -1):
+                message = Message("NewOrders", f"an order for {price}".encode())
+                result = await producer.send_in_transaction(message, price)
+                print(price, result.state.name)
+
+
+asyncio.run(main())

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transactional producer that waits."""
+
+from typing import Any
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.hooks import EndHook, TransactionState
+from cometmq.client.message import Message
+from cometmq.client.settings import TransactionOptions
+from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.sync.producer import Producer
+from cometmq.client.transaction_calls import (
+    CheckListener,
+    Decision,
+    SyncLocalTransaction,
+    state_of,
+)
+from cometmq.client.transactions import TransactionProducer as AsyncTransactionProducer
+from cometmq.client.transactions import TransactionSendResult
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class TransactionProducer(Producer):
+    """Sends messages whose delivery depends on a local transaction; others too.
+
+    Local transactions run in the thread that sends, so that they find its database session;
+    `check` is called on another.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        check: CheckListener,
+        execute: SyncLocalTransaction | None = None,
+        options: TransactionOptions | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
+        inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
+        WorkingClient.__init__(self, inner)
+        self._transactions = inner
+        self._execute = execute
+        self._log = log
+
+    def add_end_hook(self, hook: EndHook) -> None:
+        """Have a hook see every end of a transaction; it is called on the clients' thread."""
+        self._transactions.add_end_hook(hook)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        execute: SyncLocalTransaction | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """Store a half message, run the local transaction, and tell the broker how it ended."""
+        execute = execute or self._execute
+        if execute is None:
+            raise InvalidArgument("tranExecutor is null: give `execute`")
+        transaction = self._run(self._transactions.begin(message, timeout_ms=timeout_ms))
+        if not transaction.is_safe:
+            return self._run(transaction.end(TransactionState.ROLLBACK))
+        state, error = _decided(execute, transaction.message, argument)
+        return self._run(transaction.end(state, error))
+
+
+def _decided(execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:
+    try:
+        return state_of(execute(message, argument)), None
+    except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no answer
+        return TransactionState.UNKNOWN, error

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    EndContext,
+    InvalidArgument,
+    Message,
+    MessageExt,
+    ProducerOptions,
+    SendStatus,
+    TransactionOptions,
+    TransactionProducer,
+    TransactionState,
+    sync,
+)
+from cometmq.client.hooks import MessageKind, SendContext
+from cometmq.client.listener import ListenerError
+from cometmq.client.sync.loop import loop_thread
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.transactions import HALF_TOPIC, ask
+from cometmq.client.trace import EndTransaction, Pub, decode_trace
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.message.flags import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+MESSAGE = Message("T", b"order 1", tag="New", keys="order-1")
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        self.events.append((event, facts))
+
+    info = warning = error = debug
+
+    def errors(self, event: str) -> list[object]:
+        return [facts.get("error") for name, facts in self.events if name == event]
+
+
+def unexpected(_message: MessageExt) -> None:
+    raise AssertionError("nobody asks")
+
+
+def producer(
+    cluster: MemoryCluster, *, check: Any = unexpected, log: Log | None = None, **options: Any
+) -> TransactionProducer:
+    return TransactionProducer(
+        "pg",
+        cluster.namesrv,
+        check=check,
+        options=TransactionOptions(**options),
+        log=log or Log(),
+    )
+
+
+async def ends(cluster: MemoryCluster, count: int = 1) -> list[int]:
+    """Wait for so many ends of transactions; return what they say."""
+    await eventually(lambda: len(cluster.broker.ends) >= count)
+    return [end.commit_or_rollback for end in cluster.broker.ends]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "delivered"),
+    [
+        (COMMIT, TRANSACTION_COMMIT, 1),
+        (ROLLBACK, TRANSACTION_ROLLBACK, 0),
+        (UNKNOWN, TRANSACTION_NONE, 0),
+        (None, TRANSACTION_NONE, 0),
+    ],
+)
+async def test_the_local_transaction_decides(
+    cluster: MemoryCluster, answer: TransactionState | None, told: int, delivered: int
+) -> None:
+    seen: list[tuple[str | None, Any]] = []
+
+    async def execute(message: Message, argument: Any) -> TransactionState | None:
+        seen.append((message.message_id, argument))
+        assert not cluster.messages("T")
+        return answer
+
+    async with producer(cluster) as transactions:
+        result = await transactions.send_in_transaction(MESSAGE, 7, execute=execute)
+        assert await ends(cluster) == [told]
+    assert result.state is (answer or UNKNOWN)
+    assert result.status is SendStatus.SEND_OK
+    assert seen == [(result.message_id, 7)]
+    assert len(cluster.messages("T")) == delivered
+    end = cluster.broker.ends[0]
+    assert (end.msg_id, end.producer_group) == (result.message_id, "pg")
+    assert not end.from_transaction_check
+
+
+async def test_a_half_message_says_whose_it_is_and_is_not_delayed(cluster: MemoryCluster) -> None:
+    async with producer(cluster) as transactions:
+        transaction = await transactions.begin(Message("T", b"x", delay_level=3))
+        (half,) = cluster.messages(HALF_TOPIC)
+        assert half.properties["PGROUP"] == "pg"
+        assert half.properties["TRAN_MSG"] == "true"
+        assert "DELAY" not in half.properties
+        assert transaction.transaction_id == half.message_id == transaction.message.message_id
+        assert cluster.broker.ends == []
+        await transaction.end(COMMIT)
+        await ends(cluster)
+    (message,) = cluster.messages("T")
+    assert message.message_id == transaction.transaction_id
+
+
+async def test_the_prepared_bit_travels(cluster: MemoryCluster) -> None:
+    flags: list[int] = []
+    hooked: list[MessageKind] = []
+
+    class Hook:
+        def before_send(self, context: SendContext) -> None:
+            hooked.append(context.kind)
+
+        def after_send(self, context: SendContext) -> None:
+            assert context.result is not None
+
+    transactions = producer(cluster)
+    transactions.add_hook(Hook())
+    async with transactions:
+        invoke = transactions._sending()._invoke
+
+        async def watched(address: str, code: int, header: Any, *rest: Any) -> Any:
+            flags.append(header.sys_flag)
+            return await invoke(address, code, header, *rest)
+
+        transactions._sending()._invoke = watched  # type: ignore[method-assign]
+        await transactions.begin(MESSAGE)
+        await transactions.send(MESSAGE)
+    assert [flag & TRANSACTION_PREPARED for flag in flags] == [TRANSACTION_PREPARED, 0]
+    assert hooked == [MessageKind.TRANSACTION_HALF, MessageKind.NORMAL]
+
+
+async def test_a_local_transaction_that_raises_leaves_it_open(cluster: MemoryCluster) -> None:
+    def execute(_message: Message, _argument: Any) -> TransactionState:
+        raise OSError("the database is gone")
+
+    log = Log()
+    async with producer(cluster, log=log) as transactions:
+        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
+        assert await ends(cluster) == [TRANSACTION_NONE]
+    assert result.state is UNKNOWN
+    assert isinstance(result.error, OSError)
+    assert log.errors("transaction.failed") == ["OSError: the database is gone"]
+
+
+async def test_an_answer_that_is_none_leaves_it_open(cluster: MemoryCluster) -> None:
+    async with producer(cluster) as transactions:
+        execute: Any = lambda _message, _argument: True  # noqa: E731
+        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
+        assert await ends(cluster) == [TRANSACTION_NONE]
+    assert isinstance(result.error, ListenerError)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    ],
+)
+async def test_what_is_stored_less_safely_is_rolled_back(
+    cluster: MemoryCluster, code: ResponseCode
+) -> None:
+    def execute(_message: Message, _argument: Any) -> TransactionState:
+        raise AssertionError("it must not run")
+
+    cluster.broker.store_less_safely(code)
+    async with producer(cluster) as transactions:
+        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
+        assert await ends(cluster) == [TRANSACTION_ROLLBACK]
+    assert (result.state, result.error) == (ROLLBACK, None)
+
+
+async def test_plain_functions_run_beside_the_loop(cluster: MemoryCluster) -> None:
+    threads: list[str] = []
+
+    def decide(*_arguments: object) -> TransactionState:
+        threads.append(threading.current_thread().name)
+        return UNKNOWN
+
+    async with producer(cluster, check=decide) as transactions:
+        await transactions.send_in_transaction(MESSAGE, execute=decide)
+        ask(cluster.broker)
+        await ends(cluster, 2)
+    assert [name.rpartition("_")[0] for name in threads] == ["cometmq-transaction", "cometmq-check"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(COMMIT, TRANSACTION_COMMIT), (ROLLBACK, TRANSACTION_ROLLBACK), (None, TRANSACTION_NONE)],
+)
+async def test_a_broker_that_asks_is_told(
+    cluster: MemoryCluster, answer: TransactionState | None, told: int
+) -> None:
+    asked: list[MessageExt] = []
+
+    async def check(message: MessageExt) -> TransactionState | None:
+        asked.append(message)
+        return answer
+
+    async with producer(cluster, check=check) as transactions:
+        transaction = await transactions.begin(MESSAGE)
+        ask(cluster.broker)
+        assert await ends(cluster) == [told]
+    (message,) = asked
+    assert (message.topic, message.body, message.tag) == ("T", b"order 1", "New")
+    assert message.message_id == transaction.transaction_id
+    end = cluster.broker.ends[0]
+    assert end.from_transaction_check
+    assert end.transaction_id == end.msg_id == transaction.transaction_id
+
+
+async def test_a_check_that_fails_is_told_as_unknown_and_others_go_on(
+    cluster: MemoryCluster,
+) -> None:
+    answers: Iterator[Exception | TransactionState] = iter([OSError("no database"), COMMIT])
+
+    async def check(_message: MessageExt) -> TransactionState:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    log = Log()
+    async with producer(cluster, check=check, log=log) as transactions:
+        await transactions.begin(MESSAGE)
+        ask(cluster.broker)
+        ask(cluster.broker)
+        assert await ends(cluster, 2) == [TRANSACTION_NONE, TRANSACTION_COMMIT]
+    assert log.errors("transaction.check_failed") == ["OSError: no database"]
+
+
+async def test_questions_beyond_the_bound_are_left_to_the_next_round(
+    cluster: MemoryCluster,
+) -> None:
+    go_on = asyncio.Event()
+    calls = 0
+
+    async def check(_message: MessageExt) -> TransactionState:
+        nonlocal calls
+        calls += 1
+        await go_on.wait()
+        return COMMIT
+
+    log = Log()
+    async with producer(cluster, check=check, log=log, pending_checks_max=1) as transactions:
+        await transactions.begin(MESSAGE)
+        ask(cluster.broker)
+        await eventually(lambda: calls == 1)
+        ask(cluster.broker)
+        ask(cluster.broker)
+        await eventually(lambda: bool(log.errors("transaction.unchecked")))
+        go_on.set()
+        assert len(await ends(cluster, 2)) == 2
+    assert log.errors("transaction.unchecked") == ["too many questions"]
+
+
+async def test_an_end_that_nobody_hears_is_only_logged(cluster: MemoryCluster) -> None:
+    log = Log()
+    async with producer(cluster, log=log, send_timeout_ms=500) as transactions:
+        transaction = await transactions.begin(MESSAGE)
+        await cluster.stop_broker(cluster.broker)
+        remoting = transactions._running().remoting
+        await eventually(lambda: not remoting.is_connected(cluster.broker.address))
+        result = await transaction.end(COMMIT)
+    assert result.state is COMMIT
+    (error,) = log.errors("transaction.untold")
+    assert cluster.broker.address in str(error)
+
+
+async def test_namespaces_hold_for_transactions(cluster: MemoryCluster) -> None:
+    asked: list[MessageExt] = []
+
+    async def check(message: MessageExt) -> TransactionState:
+        asked.append(message)
+        return COMMIT
+
+    async with producer(cluster, check=check, namespace="acme") as transactions:
+        await transactions.begin(MESSAGE)
+        assert cluster.messages(HALF_TOPIC)[0].properties["PGROUP"] == "acme%pg"
+        ask(cluster.broker)
+        await ends(cluster)
+    assert [message.topic for message in asked] == ["T"]
+    assert len(cluster.messages("acme%T")) == 1
+
+
+async def test_ends_are_traced(cluster: MemoryCluster) -> None:
+    contexts: list[EndContext] = []
+
+    class Hook:
+        def end_transaction(self, context: EndContext) -> None:
+            contexts.append(context)
+
+    async def execute(_message: Message, _argument: Any) -> TransactionState:
+        return ROLLBACK
+
+    transactions = producer(cluster, trace=True)
+    transactions.add_end_hook(Hook())
+    async with transactions:
+        result = await transactions.send_in_transaction(MESSAGE, execute=execute)
+    bodies = [message.body for message in cluster.messages("RMQ_SYS_TRACE_TOPIC")]
+    half, end = [record for body in bodies for record in decode_trace(body)]
+    assert isinstance(half, Pub)
+    assert half.kind is MessageKind.TRANSACTION_HALF
+    assert isinstance(end, EndTransaction)
+    assert (end.state, end.kind) == (ROLLBACK, MessageKind.TRANSACTION_COMMIT)
+    assert (end.message_id, end.transaction_id) == (result.message_id, result.message_id)
+    assert (end.tag, end.keys, end.is_from_check) == ("New", "order-1", False)
+    assert end.store_host == cluster.broker.address
+    assert [context.state for context in contexts] == [ROLLBACK]
+
+
+async def test_what_is_missing_is_named(cluster: MemoryCluster) -> None:
+    none: Any = None
+    with pytest.raises(InvalidArgument, match="TransactionListener is null"):
+        TransactionProducer("pg", cluster.namesrv, check=none)
+    async with producer(cluster) as transactions:
+        with pytest.raises(InvalidArgument, match="give `execute`"):
+            await transactions.send_in_transaction(MESSAGE)
+    assert cluster.messages(HALF_TOPIC) == []
+
+
+def test_the_options_are_those_of_producers_and_more() -> None:
+    assert issubclass(TransactionOptions, ProducerOptions)
+    assert TransactionOptions().check_concurrency == 1
+
+
+@pytest.fixture
+def served() -> Iterator[MemoryCluster]:
+    cluster = MemoryCluster()
+    cluster.create_topic("T")
+    loop_thread().run(cluster.start())
+    yield cluster
+    loop_thread().run(cluster.stop())
+
+
+def test_without_a_loop_the_local_transaction_runs_in_the_calling_thread(
+    served: MemoryCluster,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def execute(message: Message, argument: Any) -> TransactionState:
+        threads.append(threading.current_thread())
+        if argument == "raise":
+            raise OSError(message.keys)
+        return COMMIT if argument == "commit" else ROLLBACK
+
+    def send(argument: str) -> TransactionState:
+        return transactions.send_in_transaction(MESSAGE, argument).state
+
+    with sync.TransactionProducer(
+        "pg", served.namesrv, check=lambda _: COMMIT, execute=execute
+    ) as transactions:
+        assert [send(argument) for argument in ("commit", "undo", "raise")] == [
+            COMMIT,
+            ROLLBACK,
+            UNKNOWN,
+        ]
+        served.broker.store_less_safely(ResponseCode.FLUSH_DISK_TIMEOUT)
+        assert send("commit") is ROLLBACK
+        with pytest.raises(InvalidArgument, match="give `execute`"):
+            sync.TransactionProducer("other", check=lambda _: COMMIT).send_in_transaction(MESSAGE)
+    assert threads == [threading.current_thread()] * 3
