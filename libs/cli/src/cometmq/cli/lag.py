@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import TOOLS_GROUP, retry_topic
+from cometmq.broker.names import retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
@@ -15,22 +15,12 @@ from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin_broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.commands.pull import PullMessage
-from cometmq.remoting.errors import CommandError, NoPermission
-from cometmq.remoting.message.flags import PullSysFlag
-from cometmq.remoting.message.record import decode_records
+from cometmq.remoting.errors import NoPermission, TopicNotExist
 
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Seconds behind",
 )  # fmt: skip
 GROUP_COLUMNS: Final = ("Group", "Members", "Topics", "Queues", "Lag", "Seconds behind")
-_PULL_FLAGS: Final = int(PullSysFlag.SUBSCRIPTION)
-_NOTHING_THERE: Final = (
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -141,27 +131,10 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
 
 async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
     """Return when the message at an offset was stored, by reading it."""
-    header = PullMessage(
-        consumer_group=TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=_PULL_FLAGS,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription="*",
-    )
     try:
-        response = await master.invoke(
-            RequestCode.PULL_MESSAGE, header, ok=(ResponseCode.SUCCESS, *_NOTHING_THERE)
-        )
+        pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)
     except NoPermission:
         return None  # nobody may read the topic at the moment
-    except CommandError as error:
-        if error.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None  # deleted while we look
-        raise
-    records = decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
-    return records[0].store_timestamp if records else None
+    except TopicNotExist:
+        return None  # deleted while we look
+    return pulled.messages[0].store_timestamp if pulled.messages else None
