@@ -15,10 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.broker.filters.records import sql_record_filter
+from cometmq.broker.filters.sql import SqlError, compile_sql
 from cometmq.remoting.bodies.dialect import decode_json, encode_json, parse_dialect
 from cometmq.remoting.bodies.topic_config import decode_register_body, encode_register_body
 from cometmq.remoting.commands import COMMANDS
-from cometmq.remoting.errors import CommandError, CorruptRecord, RemoteProtocolError
+from cometmq.remoting.errors import (
+    CommandError,
+    CorruptRecord,
+    RemoteProtocolError,
+    SubscriptionParseFailed,
+)
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import join_batch, split_batch
@@ -49,6 +56,13 @@ _DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 _SEED_BYTES_MAX: Final = 6 * 1024
 _DECODER: Final = RequestDecoder(COMMANDS)
 _ENCODER: Final = FrameEncoder()
+_RECORD_FILTER: Final = sql_record_filter(compile_sql("a > 5 OR TAGS = 'TagA' OR KEYS IS NULL"))
+_EXPRESSIONS: Final = (
+    "a > 5 AND b <= -3.5E2 OR NOT (c = 'it''s') AND d <> TRUE\x007",
+    "a BETWEEN 1 AND 5 AND b NOT BETWEEN .5 AND c OR d IS NOT NULL\x00 2.5",
+    "a IN ('x', 'y') OR b NOT IN ('z') OR (a = 1) = (b = 2)\x00x",
+    "a CONTAINS 'x' AND b NOT STARTSWITH 'y' AND c endswith '' -- z\n /* */ OR - - 5L < a\x00NaN",
+)
 
 Target = Callable[[bytes], None]
 
@@ -194,6 +208,23 @@ def _json_codecs() -> list[Any]:
 _JSON_BODIES: Final = _json_codecs()
 _TABLES: Final = [COMMANDS[code].reply_body for code in (21, 201, 43, 45)]
 
+
+def sql_expression(data: bytes) -> None:
+    """An SQL filter: it is one or an error, and it never fails on a message."""
+    text, _, value = data.decode(errors="replace").partition("\x00")
+    try:
+        sql = compile_sql(text)
+    except SqlError as exc:
+        raise SubscriptionParseFailed(str(exc)) from exc
+    sql.matches(dict.fromkeys(sql.names, value))
+    sql.matches({})
+
+
+def filtered_record(data: bytes) -> None:
+    """A record under a filter by properties, damaged or not."""
+    _RECORD_FILTER.matches(data)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     target.__name__: target
     for target in (
@@ -209,6 +240,8 @@ TARGETS: Final[Mapping[str, Target]] = {
         register_body,
         config_table,
         settings_file,
+        sql_expression,
+        filtered_record,
     )
 }
 
@@ -232,6 +265,7 @@ def _seed_frame(found: dict[str, list[bytes]], data: bytes, command: Any) -> Non
         return
     if body[:4] == b"\xda\xa3\x20\xa7" or body[4:8] == b"\xda\xa3\x20\xa7":
         found["record"].append(body)
+        found["filtered_record"].append(body)
         found["property_text"].append(decode_record(body).properties_text.encode())
     elif command.code == 320:
         found["batch"].append(body)
@@ -264,6 +298,7 @@ def _seed_files(found: dict[str, list[bytes]]) -> None:
         )
     ):
         found["compressed_body"].append(bytes([index]) + bytes.fromhex(text))
+    found["sql_expression"].extend(text.encode() for text in _EXPRESSIONS)
     found["settings_file"].append(b"# broker\nbrokerName=a\\u0041\\\n  b\nlistenPort = 10911\n")
     assert all(found.values()), [name for name, inputs in found.items() if not inputs]
 
