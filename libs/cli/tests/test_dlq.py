@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cometmq.cli.dlq import Pace
+from cometmq.cli.dead_letters import Pace
 from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
 from cometmq.peers.processes import wait_until
 

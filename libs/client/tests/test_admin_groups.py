@@ -21,9 +21,12 @@ from cometmq.client import (
 from cometmq.client.admin import TrackType
 from cometmq.client.admin_broker_groups import END
 from cometmq.client.admin_dead_letters import origin_message_id, origin_topic
+from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.waiting import eventually
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.message.flags import SysFlag
 
 QUEUE = MessageQueue("T", "broker-a", 1)
 
@@ -169,6 +172,26 @@ async def test_what_is_deleted_is_passed_over(
     cluster.broker.queues.expire("T", 1, 2)
     read = [m async for found in admin.read(QUEUE, 0, 4) for m in found.messages]
     assert [message.queue_offset for message in read] == [2, 3]
+
+
+async def test_a_message_with_a_broken_body_hides_no_other(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 2)
+    first = cluster.broker.queues.record_at(cluster.messages("T")[0].physical_offset)
+    assert first is not None
+    damaged = sent_back(first, "T", "")
+    damaged.queue_id, damaged.sys_flag, damaged.body = 1, int(SysFlag.COMPRESSED), b"not packed"
+    cluster.broker.store(damaged)
+
+    (pulled,) = [found async for found in admin.read(QUEUE, 0, 3)]
+    assert [type(message) for message in pulled.messages] == [
+        MessageExt,
+        MessageExt,
+        UnreadableMessage,
+    ]
+    with pytest.raises(InvalidArgument, match="is broken"):
+        await admin.replay(pulled.messages[2], "g")
 
 
 async def test_a_message_is_found_by_its_ids(admin: AdminClient, producer: Producer) -> None:

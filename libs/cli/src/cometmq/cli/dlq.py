@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq dlq`: what consumer groups have given up; look at it, keep it, send it again."""
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import typer
 
-from cometmq.cli import message_json, times
+from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.dead_letters import Pace, as_object, chosen
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_dead_letters import DLQ_PREFIX, origin_message_id, origin_topic
-from cometmq.client.clock import wall_ms
+from cometmq.client.admin_dead_letters import DLQ_PREFIX, origin_topic
 from cometmq.client.errors import ClientError
-from cometmq.client.message import MessageExt
+from cometmq.client.message import MessageExt, UnreadableMessage
 
 COLUMNS: Final = (
     "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
@@ -46,57 +45,6 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", help="Only what died before this moment.")]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="At most so many messages.")]
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """Which dead letters are meant."""
-
-    tag: str | None
-    key: str | None
-    origin: str | None
-    message_id: str | None
-    begin_ms: int | None
-    end_ms: int | None
-    count_max: int | None
-
-    def has(self, message: MessageExt) -> bool:
-        """Whether a message is among them."""
-        return (
-            (self.tag is None or message.tag == self.tag)
-            and (self.key is None or self.key in message.keys)
-            and (self.origin is None or origin_topic(message) == self.origin)
-            and (
-                self.message_id is None
-                or self.message_id in {message.message_id, origin_message_id(message)}
-            )
-        )
-
-    async def read(self, admin: AdminClient, group: str) -> AsyncIterator[MessageExt]:
-        """Return the messages, queue by queue."""
-        left = self.count_max
-        async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
-            if left == 0:
-                return
-            if self.has(message):
-                left = None if left is None else left - 1
-                yield message
-
-
-def chosen(  # one parameter per option
-    *,
-    tag: str | None,
-    key: str | None,
-    origin: str | None,
-    message_id: str | None,
-    since: str | None,
-    until: str | None,
-    count_max: int | None,
-) -> Choice:
-    """Return what the options say."""
-    now_ms = wall_ms()
-    begin_ms = None if since is None else times.parsed(since, now_ms=now_ms)
-    end_ms = None if until is None else times.parsed(until, now_ms=now_ms)
-    return Choice(tag, key, origin, message_id, begin_ms, end_ms, count_max)
 
 
 @app.command("list")
@@ -230,12 +178,13 @@ def replay(  # noqa: PLR0913  # one parameter per option
     """Send what a group has given up again, to this group; asks first on a terminal.
 
     Messages keep their keys, properties and original id. They stay among the dead letters: a
-    second replay sends them a second time.
+    second replay sends them a second time. What is broken is named and left out.
     """
     target = topic or f"the group {group}"
     if not (yes or dry_run) and sys.stdin.isatty():
         typer.confirm(f"Send the dead letters of {group} again to {target}?", abort=True)
     sent: list[str] = []
+    broken: list[str] = []
 
     async def question(admin: AdminClient) -> None:
         choice = chosen(
@@ -249,6 +198,10 @@ def replay(  # noqa: PLR0913  # one parameter per option
         )
         pace = Pace(rate)
         async for message in choice.read(admin, group):
+            if isinstance(message, UnreadableMessage):
+                typer.echo(f"cometmq: {message.message_id}: its body is broken", err=True)
+                broken.append(message.offset_message_id)
+                continue
             if not dry_run:
                 await pace.wait()
                 await admin.replay(message, group, topic=topic)
@@ -260,33 +213,9 @@ def replay(  # noqa: PLR0913  # one parameter per option
         typer.echo(f"cometmq: {len(sent)} were sent{_last(sent)}", err=True)
         raise
     facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
-    print_facts({**facts, "dry_run": dry_run}, as_json=as_json)
-
-
-def as_object(message: MessageExt) -> dict[str, Any]:
-    """Return a dead letter as scripts get it, with what it was before."""
-    found: dict[str, Any] = msgspec.json.decode(message_json.render(message))
-    origin = {
-        "origin_topic": origin_topic(message),
-        "origin_message_id": origin_message_id(message),
-    }
-    return found | origin
-
-
-class Pace:
-    """Lets so many things a second happen, evenly."""
-
-    def __init__(self, rate: float | None) -> None:
-        """The first may happen at once."""
-        self._interval_s = 0.0 if rate is None else 1 / rate
-        self._next_s = 0.0
-
-    async def wait(self) -> None:
-        """Wait for the next turn."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._next_s:
-            await asyncio.sleep(self._next_s - now_s)
-        self._next_s = max(now_s, self._next_s) + self._interval_s
+    print_facts({**facts, "broken": len(broken), "dry_run": dry_run}, as_json=as_json)
+    if broken:
+        raise typer.Exit(1)
 
 
 def _last(sent: list[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Final
 
 from cometmq.client.admin_broker_groups import PROXIED_TIMEOUT_MS
 from cometmq.client.admin_calls import BrokerCalls
-from cometmq.client.message import MessageExt, received
+from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries
@@ -70,7 +70,10 @@ class BrokerMessages(BrokerCalls):
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> Pulled:
-        """Read a queue from an offset on, as a consumer that commits nothing does."""
+        """Read a queue from an offset on, as a consumer that commits nothing does.
+
+        A message whose body cannot be decompressed comes as an `UnreadableMessage`.
+        """
         header = PullMessage(
             consumer_group=group,
             topic=topic,
@@ -88,7 +91,7 @@ class BrokerMessages(BrokerCalls):
         if not isinstance(reply, PullMessageReply):
             raise RemoteProtocolError("an answer to a pull lacks its fields")
         status = PullStatus(response.code)
-        found = self._messages(response) if status is PullStatus.FOUND else []
+        found = self._readable(response) if status is PullStatus.FOUND else []
         return Pulled(status, found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def queue_entries(
@@ -112,6 +115,19 @@ class BrokerMessages(BrokerCalls):
         """Have a half message that was given up be asked about again."""
         header = transactions.ResumeCheckHalfMessage(offset_message_id)
         await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)
+
+    def _readable(self, response: Response) -> list[MessageExt]:
+        try:
+            records = decode_records(response.body)
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"an answered message is broken: {error}") from error
+        found: list[MessageExt] = []
+        for record in records:
+            try:
+                found.append(received(record, self.name))
+            except CorruptRecord:
+                found.append(unreadable(record, self.name))
+        return found
 
     def _messages(self, response: Response) -> list[MessageExt]:
         try:
