@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS settings of every program, under RocketMQ's keys, and its file `tls.properties`.
 
-A settings struct takes the keys it wants:
+A settings struct takes all keys of an end:
 
     tls_server_mode: ServerMode = field(default="permissive", name="tls.server.mode")
 
@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
@@ -72,19 +71,27 @@ AuthServer = Annotated[bool, Meta(description="Verify the certificates of server
 
 _SERVER: Final = "tls.server."
 _CLIENT: Final = "tls.client."
-_NOT_IN_FILE: Final = ("tls.server.mode", "tls.enable", "tls.config.file")
 
 
-def server_tls(settings: msgspec.Struct) -> TlsSettings:
+def server_tls(settings: Any) -> TlsSettings:
     """Return what a server needs to know of its settings and of their file."""
-    values = _values(settings)
-    need = str(values.get("tls.server.need.client.auth", "")).lower() or "none"
-    if need == "none" and _is_true(values.get("tls.server.authClient")):
-        need = "require"
-    test_mode = str(values.get("tls.test.mode.enable", ""))
-    mode = TlsMode(values["tls.server.mode"])
+    values = {
+        "tls.server.certPath": settings.tls_server_cert_path,
+        "tls.server.keyPath": settings.tls_server_key_path,
+        "tls.server.keyPassword": settings.tls_server_key_password,
+        "tls.server.trustCertPath": settings.tls_server_trust_cert_path,
+        "tls.server.need.client.auth": settings.tls_server_need_client_auth,
+        "tls.server.authClient": settings.tls_server_auth_client,
+        "tls.test.mode.enable": settings.tls_test_mode_enable,
+        **_of_settings_file(settings),
+    }
+    mode = TlsMode(settings.tls_server_mode)
+    test_mode = str(values["tls.test.mode.enable"])
     if _is_true(test_mode):
         return TlsSettings(mode=mode, test_mode=True)
+    need = str(values["tls.server.need.client.auth"]).lower() or "none"
+    if need == "none" and _is_true(values["tls.server.authClient"]):
+        need = "require"
     identity = _identity(values, _SERVER)
     return TlsSettings(
         mode=mode,
@@ -95,19 +102,27 @@ def server_tls(settings: msgspec.Struct) -> TlsSettings:
     )
 
 
-def client_tls(settings: msgspec.Struct) -> TlsSettings:
+def client_tls(settings: Any) -> TlsSettings:
     """Return what a program needs that asks servers over TLS."""
-    return _client(_values(settings))
+    values = {
+        "tls.client.certPath": settings.tls_client_cert_path,
+        "tls.client.keyPath": settings.tls_client_key_path,
+        "tls.client.keyPassword": settings.tls_client_key_password,
+        "tls.client.trustCertPath": settings.tls_client_trust_cert_path,
+        "tls.client.authServer": settings.tls_client_auth_server,
+        **_of_settings_file(settings),
+    }
+    return _client(values, is_on=settings.tls_enable or settings.use_tls)
 
 
 def client_tls_of_file(path: Path) -> TlsSettings:
     """Return TLS as a file says, for programs without other settings of it."""
-    return _client({**_of_file(path), "tls.enable": True})
+    return _client(_of_file(path), is_on=True)
 
 
-def _client(values: Mapping[str, Any]) -> TlsSettings:
+def _client(values: Mapping[str, Any], *, is_on: bool) -> TlsSettings:
     return TlsSettings(
-        enable=_is_true(values.get("tls.enable")) or _is_true(values.get(USE_TLS)),
+        enable=is_on,
         auth_server=_is_true(values.get(f"{_CLIENT}authServer")),
         trust_cert_path=_path(values, f"{_CLIENT}trustCertPath"),
         **_identity(values, _CLIENT),
@@ -122,15 +137,10 @@ def _identity(values: Mapping[str, Any], end: str) -> dict[str, Any]:
     }
 
 
-def _values(settings: msgspec.Struct) -> dict[str, Any]:
-    """Return all tls keys of the settings, and those of their file over them."""
-    fields = msgspec.structs.fields(settings)
-    given = {field.encode_name: getattr(settings, field.name) for field in fields}
-    values = {name: it for name, it in given.items() if name.startswith("tls.") or name == USE_TLS}
-    path = Path(str(values.get("tls.config.file") or CONFIG_FILE)).expanduser()
-    if path != Path(CONFIG_FILE) or path.is_file():
-        values |= _of_file(path)
-    return values
+def _of_settings_file(settings: Any) -> dict[str, str]:
+    """Return the keys of the file that settings name; RocketMQ's usual one may be missing."""
+    path = Path(settings.tls_config_file or CONFIG_FILE).expanduser()
+    return _of_file(path) if path != Path(CONFIG_FILE) or path.is_file() else {}
 
 
 def _of_file(path: Path) -> dict[str, str]:
@@ -140,7 +150,7 @@ def _of_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"tls.config.file={path}: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"tls.config.file={path}: {error}") from error
-    return {name: value for name, value in values.items() if name not in _NOT_IN_FILE}
+    return {name: value for name, value in values.items() if name.startswith("tls.")}
 
 
 def _path(values: Mapping[str, Any], name: str) -> Path | None:
