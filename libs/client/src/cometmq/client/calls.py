@@ -1,34 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many calls of a listener run, and waiting for their end."""
+"""How many calls of a listener run, and waiting for their end.
+
+Hot path
+    `began` and `ended` run once per list of messages: an event is made only when somebody waits.
+"""
 
 import asyncio
 
 
 class Calls:
-    """Counts the calls of one consumer's listener: `with calls: ...` around each."""
+    """Counts the calls of a consumer's listener, or those with messages of one queue."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
 
-    def __enter__(self) -> None:
+    def began(self) -> None:
         """Count a call."""
         self._count += 1
-        self._idle.clear()
 
-    def __exit__(self, *_: object) -> None:
-        """Note its end."""
+    def ended(self) -> None:
+        """Note that a call has ended, and what follows from it is done."""
         self._count -= 1
-        if not self._count:
+        if self._idle is not None and not self._count:
             self._idle.set()
 
-    async def ended(self, timeout_ms: int) -> bool:
-        """Wait until none runs; False if some take longer."""
+    async def idle(self) -> None:
+        """Wait until no call runs; for one for whom no new ones begin."""
+        if self._count:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    async def idle_within(self, timeout_ms: int) -> bool:
+        """Wait until no call runs; False if some take longer."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._idle.wait()
+                await self.idle()
         except TimeoutError:
             return False
         return True

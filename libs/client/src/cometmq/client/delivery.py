@@ -90,7 +90,7 @@ class Delivery:
     async def stop(self, drain_ms: int) -> bool:
         """Begin nothing new, and wait for running calls; False if some take longer."""
         self._is_stopping = True
-        is_drained = await self._calls.ended(drain_ms)
+        is_drained = await self._calls.idle_within(drain_ms)
         self._caller.close()
         return is_drained
 
@@ -105,17 +105,19 @@ class Delivery:
                 self._leave(process_queue, [message])
 
     async def _work(self) -> None:
-        done_count = 0
+        done_count, all_calls = 0, self._calls
         while True:
             batch = await self._ready.get()
             if self._is_stopping or batch.process_queue.is_dropped:
                 continue
-            with self._calls:
-                batch.process_queue.began()
-                try:
-                    await self._consume(batch)
-                finally:
-                    batch.process_queue.ended()
+            queue_calls = batch.process_queue.calls
+            all_calls.began()
+            queue_calls.began()
+            try:
+                await self._consume(batch)
+            finally:
+                queue_calls.ended()
+                all_calls.ended()
             done_count += 1
             if done_count % _TURN_COUNT == 0:
                 await asyncio.sleep(0)

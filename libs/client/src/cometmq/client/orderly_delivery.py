@@ -133,7 +133,7 @@ class OrderlyDelivery:
     async def stop(self, drain_ms: int) -> bool:
         """Begin nothing new, and wait for running calls; False if some take longer."""
         self._is_stopping = True
-        is_drained = await self._calls.ended(drain_ms)
+        is_drained = await self._calls.idle_within(drain_ms)
         self._caller.close()
         return is_drained
 
@@ -163,12 +163,13 @@ class OrderlyDelivery:
         async with lock, self._slots:
             if not self._may_begin(held) or not self._guards.is_valid(held.queue):
                 return 0
-            with self._calls:
-                held.began()
-                try:
-                    return await self._consume(held, turn)
-                finally:
-                    held.ended()
+            self._calls.began()
+            held.calls.began()
+            try:
+                return await self._consume(held, turn)
+            finally:
+                held.calls.ended()
+                self._calls.ended()
 
     async def _consume(self, held: ProcessQueue, turn: _Turn) -> int:
         messages = turn.take(self._limits.batch_count_max)

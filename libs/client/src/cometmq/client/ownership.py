@@ -135,7 +135,7 @@ class Ownership:
         try:
             async with asyncio.timeout(limit_s):
                 for one in held:
-                    await one.idle()
+                    await one.calls.idle()
         except TimeoutError:
             self._log.warning("queues.undrained", count=len(list(held)))
 

@@ -6,10 +6,10 @@ Invariants
     there, so a message may come twice but none is lost.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from cometmq.client.calls import Calls
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
@@ -27,14 +27,14 @@ class ProcessQueue:
         """The queue is no longer ours: what is still running does not count."""
         self.is_leaving = False
         """Nothing new is consumed; results of what is running still count."""
+        self.calls = Calls()
+        """Of the listener, with messages of this queue."""
         self.body_bytes = 0
         self.last_pull_ms = 0
         self.last_consume_ms = 0
         self._held: dict[int, MessageExt] = {}
         self._order: deque[int] = deque()
         self._started_ms: dict[int, int] = {}
-        self._running_count = 0
-        self._idle: asyncio.Event | None = None
 
     def __len__(self) -> int:
         return len(self._held)
@@ -61,22 +61,6 @@ class ProcessQueue:
             self._order = deque(sorted(self._order))
         self.next_offset = next_offset
         return fresh
-
-    def began(self) -> None:
-        """Count a call of the listener with messages of this queue."""
-        self._running_count += 1
-
-    def ended(self) -> None:
-        """Note that a call has ended, and what follows from it is done."""
-        self._running_count -= 1
-        if not self._running_count and self._idle is not None:
-            self._idle.set()
-
-    async def idle(self) -> None:
-        """Wait until no call runs; for a queue of which nothing new is consumed."""
-        if self._running_count:
-            self._idle = self._idle or asyncio.Event()
-            await self._idle.wait()
 
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
         """Remember since when the listener has these messages."""
