@@ -29,8 +29,10 @@ class JavaCluster(Cluster):
         layout: Layout | None = None,
         heap: str = "512m",
         jvm_options: Sequence[str] = ("-XX:+UseG1GC",),
+        properties: Mapping[str, object] | None = None,
         version: str = ROCKETMQ_VERSION,
     ) -> None:
+        """`properties` are system properties of both programs."""
         super().__init__(
             directory,
             broker_conf,
@@ -40,6 +42,7 @@ class JavaCluster(Cluster):
         )
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
+        self._properties = dict(properties or {})
         self._class_path = server_class_path(version)
         self._home = java_home(directory)
 
@@ -71,6 +74,7 @@ class JavaCluster(Cluster):
             f"-Xmx{heap}",
             *options,
             *JVM_OPTIONS,
+            *(f"-D{name}={value}" for name, value in self._properties.items()),
             f"-Drocketmq.home.dir={self._home}",
             f"-Duser.home={self._home}",
             "-cp",

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS with real certificates at both ends: Java clients on our servers, ours on Java's.
+
+The broker of each maker serves TLS only and demands a certificate of its clients. The name server
+also takes plain connections, by which the tests see that the broker is registered.
+"""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from cometmq.client import Message, Producer, ProducerOptions
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import received, sent
+from cometmq.peers.java import JavaCluster
+from cometmq.peers.javaclient import VERSIONS, JavaClient
+from cometmq.peers.processes import PeerError, wait_until
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.settings import TlsSettings
+
+pytestmark = pytest.mark.compat
+
+COUNT: Final = 20
+PASSWORD: Final = "server-password"
+RELOAD_TIMEOUT_S: Final = 20.0
+TOPIC: Final = "OwnTlsTopic"
+
+
+class Authority(NamedTuple):
+    """An own certificate authority with the certificates that it gave."""
+
+    folder: Path
+
+    @property
+    def trusted(self) -> Path:
+        """What those must trust who want to trust its certificates."""
+        return self.folder / "ca.pem"
+
+    def cert(self, name: str) -> Path:
+        """The certificate of somebody."""
+        return self.folder / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        """Its private key, which the server's password encrypts for servers."""
+        return self.folder / f"{name}.key"
+
+    def client(self, end: str = "tls.client") -> dict[str, str]:
+        """RocketMQ's properties of a client that verifies and is verified."""
+        return {
+            "tls.enable": "true",
+            "tls.test.mode.enable": "false",
+            f"{end}.authServer": "true",
+            f"{end}.trustCertPath": str(self.trusted),
+            f"{end}.certPath": str(self.cert("client")),
+            f"{end}.keyPath": str(self.key("client")),
+        }
+
+    def server(self) -> dict[str, str]:
+        """RocketMQ's properties of a server that demands certificates."""
+        return {
+            "tls.test.mode.enable": "false",
+            "tls.server.need.client.auth": "require",
+            "tls.server.authClient": "true",
+            "tls.server.trustCertPath": str(self.trusted),
+            "tls.server.certPath": str(self.cert("server")),
+            "tls.server.keyPath": str(self.key("server")),
+            "tls.server.keyPassword": PASSWORD,
+        }
+
+    def own_client(self, **changes: object) -> TlsSettings:
+        """The same for our client."""
+        values: dict[str, Any] = {
+            "enable": True,
+            "auth_server": True,
+            "trust_cert_path": self.trusted,
+            "cert_path": self.cert("client"),
+            "key_path": self.key("client"),
+            **changes,
+        }
+        return TlsSettings(**values)
+
+
+def authority(folder: Path) -> Authority:
+    """Make an authority, and certificates of a server and a client."""
+    folder.mkdir()
+    made = Authority(folder)
+    subject = ("-days", "2", "-subj")
+    openssl(
+        "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, f"/CN={folder.name}",
+        "-keyout", folder / "ca.key", "-out", made.trusted,
+    )  # fmt: skip
+    for name in ("server", "client"):
+        request = folder / f"{name}.csr"
+        openssl(
+            "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+            "-keyout", made.key(name), "-out", request,
+        )  # fmt: skip
+        openssl(
+            "x509", "-req", "-in", request, "-days", "2", "-CA", made.trusted,
+            "-CAkey", folder / "ca.key", "-CAcreateserial", "-out", made.cert(name),
+        )  # fmt: skip
+    encrypted = folder / "encrypted.key"  # in the older form, the only one that Java's netty reads
+    openssl(
+        "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", f"pass:{PASSWORD}",
+        "-in", made.key("server"), "-out", encrypted,
+    )  # fmt: skip
+    encrypted.replace(made.key("server"))
+    return made
+
+
+def openssl(*arguments: object) -> None:
+    command = ["openssl", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("tls") / "strange")
+
+
+@pytest.fixture(scope="module")
+def comet(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CometCluster]:
+    """Our servers; their settings are partly in a file `tls.properties`."""
+    folder = tmp_path_factory.mktemp("comet-tls")
+    served = Authority(folder / "served")
+    shutil.copytree(ours.folder, served.folder)
+    config = folder / "tls.properties"
+    lines = {**served.server(), **served.client()}
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    with CometCluster(
+        folder,
+        {"tls.config.file": config, "tls.server.mode": "enforcing", "tls.enable": "true"},
+        namesrv_conf={"tls.config.file": config},
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_clients_verify_and_are_verified(
+    comet: CometCluster, ours: Authority, version: str, tmp_path: Path
+) -> None:
+    client = JavaClient(tmp_path, version, properties=ours.client())
+    topic = f"TlsTopic{version.replace('.', '_')}"
+    server = {"namesrv": comet.namesrv_addr, "topic": topic, "count": COUNT}
+
+    wanted = sent(client.run("send", **server))
+
+    assert received(client.run("consume", group=topic, **server)) == wanted
+
+
+def test_java_clients_without_a_certificate_are_refused(
+    comet: CometCluster, tmp_path: Path
+) -> None:
+    client = JavaClient(tmp_path, properties={"tls.enable": "true"})
+    with pytest.raises(PeerError):
+        client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
+
+
+def test_our_client_on_our_servers(
+    comet: CometCluster, ours: Authority, strange: Authority
+) -> None:
+    assert outcome(comet.namesrv_addr, ours.own_client()) == "SEND_OK"
+    for tls in wrong_settings(ours, strange):
+        assert outcome(comet.namesrv_addr, tls) != "SEND_OK"
+
+
+@pytest.mark.slow
+def test_our_client_on_java_s_servers(ours: Authority, strange: Authority, tmp_path: Path) -> None:
+    properties = {**ours.server(), "tls.server.mode": "permissive"}
+    with JavaCluster(tmp_path, properties=properties) as java:
+        assert outcome(java.namesrv_addr, ours.own_client()) == "SEND_OK"
+        for tls in wrong_settings(ours, strange)[:-1]:
+            assert outcome(java.namesrv_addr, tls) != "SEND_OK"
+
+
+@pytest.mark.slow
+def test_our_broker_registers_with_java_s_name_server_over_tls(
+    ours: Authority, tmp_path: Path
+) -> None:
+    properties = {**ours.server(), "tls.server.mode": "permissive"}
+    namesrv = JavaCluster(tmp_path / "java", properties=properties)
+    try:
+        namesrv.start_namesrv()
+        conf = {**ours.client(), "tls.test.mode.enable": ""}
+        broker = CometCluster(tmp_path, conf, layout=namesrv.layout)
+        try:
+            broker.start_broker()
+        finally:
+            broker.kill()
+    finally:
+        namesrv.kill()
+
+
+def test_certificates_are_renewed_while_servers_run(
+    comet: CometCluster, ours: Authority, strange: Authority
+) -> None:
+    """Last in this file: it leaves the servers with the other authority."""
+    served = comet.directory / "served"
+    before = ours.own_client(cert_path=None, key_path=None)
+    for path in strange.folder.iterdir():
+        shutil.copyfile(path, served / path.name)
+
+    wait_until(
+        lambda: outcome(comet.namesrv_addr, strange.own_client()) == "SEND_OK",
+        RELOAD_TIMEOUT_S,
+        "the new certificate",
+    )
+
+    assert outcome(comet.namesrv_addr, before) != "SEND_OK"
+    assert "certificate.reloaded" in comet.brokers[comet.broker_names[0]].log()
+
+
+def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:
+    """A stranger's certificate, none, a server that is not trusted, no TLS at all."""
+    return [
+        ours.own_client(cert_path=strange.cert("client"), key_path=strange.key("client")),
+        ours.own_client(cert_path=None, key_path=None),
+        ours.own_client(trust_cert_path=strange.trusted),
+        TlsSettings(),
+    ]
+
+
+def outcome(namesrv: str, tls: TlsSettings) -> str:
+    """What becomes of a message of our client."""
+
+    async def send() -> str:
+        options = ProducerOptions(tls=tls, retry_times=0)
+        async with Producer("OwnTls", namesrv, options=options) as producer:
+            return (await producer.send(Message(TOPIC, b"own"))).status.name
+
+    try:
+        return asyncio.run(send())
+    except CometError as error:
+        return str(error)
