@@ -48,6 +48,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
     "dlq": CommandInfo("cometmq.cli.dlq", "Look at dead letters, send them again.", ADMIN),
+    "txn": CommandInfo("cometmq.cli.txn", "Look at open transactions, end them by hand.", ADMIN),
     "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
     "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
     **MQADMIN_COMMANDS,

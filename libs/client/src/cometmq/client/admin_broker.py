@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cometmq.client.admin_broker_acl import BrokerAcl
-from cometmq.client.admin_broker_groups import BrokerGroups
-from cometmq.client.admin_broker_messages import BrokerMessages
+from cometmq.client.admin_broker_transactions import BrokerTransactions
 from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
@@ -18,7 +17,7 @@ from cometmq.remoting.commands import admin, topics
 DEFAULT_TOPIC: Final = "TBW102"
 
 
-class BrokerAdmin(BrokerGroups, BrokerMessages, BrokerAcl):
+class BrokerAdmin(BrokerTransactions, BrokerAcl):
     """Asks and changes one broker; every refusal is raised as the CommandError of its code."""
 
     # -- topics -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cometmq.remoting.bodies.stats import ConsumeQueueEntries
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.commands import callbacks, queries, transactions
+from cometmq.remoting.commands import callbacks, queries
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
@@ -110,11 +110,6 @@ class BrokerMessages(BrokerCalls):
         return await self._json(
             ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
         )
-
-    async def resume_check(self, offset_message_id: str) -> None:
-        """Have a half message that was given up be asked about again."""
-        header = transactions.ResumeCheckHalfMessage(offset_message_id)
-        await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)
 
     def _readable(self, response: Response) -> list[MessageExt]:
         try:

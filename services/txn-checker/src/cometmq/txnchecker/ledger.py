@@ -26,7 +26,9 @@ ENTRIES_PER_FILE: Final = 250_000
 CHUNK: Final = 4_096
 """Entries whose open ones are counted together: rounds skip chunks without one."""
 
-_FOLDERS: Final = ("statetable", "checks", "ops", "redolog")
+REDO_LOG: Final = "redolog"
+FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
+
 _STATES: Final = frozenset(State)
 _OPEN_STATE: Final = State.PREPARED.to_bytes(4, "big")
 _STATE_AT: Final = ENTRY.size - 4
@@ -102,7 +104,7 @@ class Ledger:
         self._checks = files("checks", CHECK.size)
         self._ops = files("ops", _OP_BYTES)
         self._part = min(CHUNK, log_file_bytes // 64)  # what surely fits into one record
-        self._log = RedoLog(disk, f"{folder}/redolog", file_bytes=log_file_bytes)
+        self._log = RedoLog(disk, f"{folder}/{REDO_LOG}", file_bytes=log_file_bytes)
         self.half_begin = self.half_next = self.op_begin = self.op_next = 0
         self.open_count = 0
         self.ended_count = 0
@@ -395,7 +397,7 @@ class Ledger:
             *self._ops.take_unsynced(),
             log_file,
         ]
-        folders = [self._folder, *(f"{self._folder}/{name}" for name in _FOLDERS)]
+        folders = [self._folder, *(f"{self._folder}/{name}" for name in FOLDERS)]
         return Checkpoint(
             self._disk, folders, files, self._log.file_start, self.half_begin, self.op_begin
         )

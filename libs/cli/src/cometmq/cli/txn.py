@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq txn`: transactions that are open; look at them, have producers asked, end them by hand.
+
+Everything is read from the half and op queues of the brokers, so it works without a txn-checker
+and with RocketMQ's brokers too. `verify` compares a txn-checker's folder with those queues.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from cometmq.cli import message_json, times
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin_broker_transactions import HalfMessage
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
+from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.txnchecker.verify import verify_folder
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at open transactions, have producers asked about them, end them by hand.",
+)
+
+COLUMNS: Final = ("Transaction", "Half", "Stored", "Group", "Topic", "Tag", "Keys")
+EXIT_DIFFERENT: Final = 1
+
+Transaction = Annotated[
+    str, typer.Argument(help="Its id, or the broker and offset of its half message: broker-a:17.")
+]
+Broker = Annotated[str | None, typer.Option("-b", "--broker", help="Only those of this broker.")]
+
+
+@app.command("list")
+def list_open(  # one parameter per option
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    broker: Broker = None,
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="Only those of this producer group.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", help="Only messages for this topic.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="Only what was stored before 2026-11-20T10:00, 5m (ago)."),
+    ] = None,
+    count_max: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the transactions that nobody has ended, oldest first per broker."""
+    end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
+
+    def is_wanted(half: HalfMessage) -> bool:
+        return (
+            (group is None or half.group == group)
+            and (topic is None or half.topic == topic)
+            and (end_ms is None or half.message.store_timestamp < end_ms)
+        )
+
+    async def question(admin: AdminClient) -> list[HalfMessage]:
+        found: list[HalfMessage] = []
+        for master in await _masters(admin, broker):
+            async for half in master.open_transactions():
+                if len(found) == count_max:
+                    return found
+                if is_wanted(half):
+                    found.append(half)
+        return found
+
+    rows: list[list[Cell]] = [_row(half) for half in ask(namesrv, question)]
+    print_rows(COLUMNS, rows, as_json=as_json)
+
+
+@app.command()
+def show(
+    transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Show one transaction: its message, who sent it, whether it is still open."""
+
+    async def question(admin: AdminClient) -> dict[str, Any]:
+        master, half = await _found(admin, transaction)
+        return _facts(half, is_open=await master.is_open(half))
+
+    _print_facts(ask(namesrv, question), as_json=as_json)
+
+
+@app.command()
+def check(
+    transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+) -> None:
+    """Have a producer of the group asked now how a transaction ended.
+
+    Exit status 1 if no producer of the group is connected.
+    """
+
+    async def question(admin: AdminClient) -> dict[str, Cell]:
+        master, half = await _found(admin, transaction)
+        try:
+            reply = await master.ask_transaction_state(half)
+        except RequestCodeNotSupported as error:
+            raise ClientError(
+                f"{half.broker} is a RocketMQ broker: it asks by itself, and when it wants"
+            ) from error
+        return {
+            "transaction": half.message.message_id,
+            "group": half.group,
+            "ended": reply.is_ended,
+            "asked": reply.producer_address,
+        }
+
+    facts = ask(namesrv, question)
+    print_facts(facts, as_json=as_json)
+    if not (facts["ended"] or facts["asked"]):
+        typer.echo(f"cometmq: no producer of the group {facts['group']} is connected", err=True)
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def resolve(
+    transaction: Transaction,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    commit: Annotated[
+        bool | None,
+        typer.Option("--commit/--rollback", help="Deliver the message, or drop it."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End a transaction in the place of its producer; shows the message and asks first.
+
+    Only its application knows how it ended: look there before.
+    """
+    if commit is None:
+        raise wrong_usage("say --commit or --rollback")
+    verb = "Commit" if commit else "Roll back"
+
+    async def question(admin: AdminClient) -> dict[str, Any]:
+        master, half = await _found(admin, transaction)
+        if not await master.is_open(half):
+            raise ClientError(f"the transaction {transaction} is ended already")
+        facts = _facts(half, is_open=True)
+        if not yes:
+            _confirm(verb, facts)
+        await master.end_transaction(half, commit=commit)
+        return facts | {"open": False, "ended_by": "commit" if commit else "rollback"}
+
+    _print_facts(ask(namesrv, question), as_json=as_json)
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="storePathRootDir of a txn-checker.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a txn-checker's tables with the queues of the brokers; it may be running.
+
+    Exit status 1 if they contradict each other. What is only not read yet is no difference.
+    """
+    if not folder.is_dir():
+        raise wrong_usage(f"{folder} is no folder")
+    found = ask(namesrv, lambda admin: verify_folder(folder, admin))
+    if as_json:
+        print_json([msgspec.structs.asdict(one) for one in found])
+    else:
+        columns = ("Broker", "Transactions", "Open", "Half behind", "Op behind", "Differences")
+        rows: list[list[Cell]] = [
+            [one.broker, one.entry_count, one.open_count, one.half_behind, one.op_behind,
+             len(one.differences)]
+            for one in found
+        ]  # fmt: skip
+        print_rows(columns, rows, as_json=False)
+        for one in found:
+            for line in one.differences:
+                typer.echo(f"{one.broker}: {line}")
+    if any(one.differences for one in found):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
+    masters = await admin.masters()
+    if name is None:
+        return list(masters.values())
+    if name not in masters:
+        raise BrokerMissing(f"the name servers know no master of the name {name}")
+    return [masters[name]]
+
+
+async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
+    """Find a half message by its place, or an open one by its id."""
+    name, _, offset = transaction.rpartition(":")
+    if name and offset.isdecimal():
+        (master,) = await _masters(admin, name)
+        half = await master.half_message(int(offset))
+        if half is None:
+            raise ClientError(f"{name} has no half message at {offset}")
+        return master, half
+    for master in await _masters(admin, None):
+        async for half in master.open_transactions():
+            if half.message.message_id == transaction:
+                return master, half
+    raise ClientError(f"no open transaction has the id {transaction}")
+
+
+def _row(half: HalfMessage) -> list[Cell]:
+    message = half.message
+    return [
+        message.message_id,
+        f"{half.broker}:{half.offset}",
+        times.shown(message.store_timestamp),
+        half.group,
+        half.topic,
+        message.tag,
+        " ".join(key for key in message.keys if key != message.message_id),
+    ]
+
+
+def _facts(half: HalfMessage, *, is_open: bool) -> dict[str, Any]:
+    """Return everything about a transaction, for scripts."""
+    message = half.message
+    described: dict[str, Any] = msgspec.json.decode(message_json.render(message))
+    return {
+        "transaction": message.message_id,
+        "open": is_open,
+        "half": f"{half.broker}:{half.offset}",
+        "group": half.group,
+        "topic": half.topic,
+        "queue_id": half.queue_id,
+        "tag": message.tag,
+        "keys": described.get("keys", []),
+        "properties": described.get("properties", {}),
+        "stored": times.shown(message.store_timestamp),
+        "producer": message.born_host,
+        "asked_by_rocketmq": int(message.properties.get(PropertyKey.TRANSACTION_CHECK_TIMES, "0")),
+        "immunity_seconds": message.properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS),
+        "offset_message_id": message.offset_message_id,
+        **{name: described[name] for name in ("body", "body_base64") if name in described},
+    }
+
+
+def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    shown = facts | {
+        "keys": " ".join(facts["keys"]),
+        "properties": " ".join(f"{name}={text}" for name, text in facts["properties"].items()),
+    }
+    print_facts(shown, as_json=False)
+
+
+def _confirm(verb: str, facts: dict[str, Any]) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidArgument("nobody can be asked here: give --yes")
+    _print_facts(facts, as_json=False)
+    typer.confirm(f"{verb} this transaction?", abort=True)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`txn` against a running suite, whose txn-checker asks nobody within a test."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from cometmq.client import Message, TransactionOptions, TransactionProducer, TransactionState, sync
+from cometmq.peers.processes import wait_until
+from cometmq.store.disk import OsDisk
+from cometmq.txnchecker.ledger import Ledger
+
+
+async def _begin(namesrv, topic, group, count, *, end_with=None):
+    """Send half messages, and end none or all; return their ids."""
+    producer = TransactionProducer(
+        group, namesrv, check=lambda _: None, options=TransactionOptions()
+    )
+    async with producer:
+        begun = [
+            await producer.begin(Message(topic, f"body {n}".encode(), tag="New", keys=f"k{n}"))
+            for n in range(count)
+        ]
+        if end_with is not None:
+            for one in begun:
+                await one.end(end_with)
+    return [one.transaction_id for one in begun]
+
+
+@pytest.fixture
+def begun(ask, suite, topic):
+    """Two open transactions of a group named like the topic; their ids."""
+    return asyncio.run(_begin(suite.namesrv, topic, topic, 2))
+
+
+def _open(ask, topic):
+    return [row["transaction"] for row in ask("txn", "list", "--topic", topic, "--json").json]
+
+
+def test_what_is_open_is_listed(ask, suite, topic, begun):
+    rows = ask("txn", "list", "--group", topic, "--json").json
+    assert [row["transaction"] for row in rows] == begun
+    assert {row["topic"] for row in rows} == {topic}
+    assert [row["keys"] for row in rows] == ["k0", "k1"]
+    assert ask("txn", "list", "--group", topic, "--max", 1, "--json").json == rows[:1]
+    assert ask("txn", "list", "--group", topic, "--until", "1h", "--json").json == []
+    assert ask("txn", "list", "--group", "nobody", "--json").json == []
+    table = ask("txn", "list", "--group", topic).out
+    assert all(one in table for one in begun)
+
+
+def test_what_is_ended_is_not_listed(ask, suite, topic):
+    ids = asyncio.run(_begin(suite.namesrv, topic, topic, 2, end_with=TransactionState.COMMIT))
+    wait_until(lambda: not set(_open(ask, topic)) & set(ids), 10, "ends")
+
+
+def test_a_transaction_is_shown_by_id_and_by_place(ask, topic, begun):
+    shown = ask("txn", "show", begun[0], "--json").json
+    assert (shown["body"], shown["topic"], shown["open"]) == ("body 0", topic, True)
+    assert (shown["group"], shown["keys"], shown["tag"]) == (topic, ["k0"], "New")
+    assert ask("txn", "show", shown["half"], "--json").json == shown
+    assert "body 0" in ask("txn", "show", begun[0]).out
+
+
+def test_what_is_not_there_is_said(ask, suite):
+    ask("txn", "show", "ABC").assert_refused(1, "no open transaction has the id ABC")
+    ask("txn", "show", "nobody:3").assert_refused(
+        1, "the name servers know no master of the name nobody"
+    )
+    (row,) = ask("cluster", "--json").json
+    name = row["broker"]
+    ask("txn", "show", f"{name}:99999999").assert_refused(1, f"{name} has no half message at")
+
+
+@pytest.mark.parametrize(("how", "delivered"), [("--commit", ["body 0"]), ("--rollback", [])])
+def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
+    ended = ask("txn", "resolve", begun[0], how, "--yes", "--json").json
+    assert (ended["transaction"], ended["open"]) == (begun[0], False)
+    assert _open(ask, topic) == begun[1:]
+    again = ask("txn", "resolve", ended["half"], "--commit", "--yes")
+    again.assert_refused(1, f"the transaction {ended['half']} is ended already")
+    assert ask("txn", "show", ended["half"], "--json").json["open"] is False
+    options = ("--from", "first", "--timeout", "2", "--json")
+    bodies = [line["body"] for line in ask("consume", topic, *options).lines]
+    assert bodies == delivered
+
+
+def test_nothing_is_ended_unasked(ask, topic, begun):
+    ask("txn", "resolve", begun[0]).assert_refused(2, "say --commit or --rollback")
+    ask("txn", "resolve", begun[0], "--commit").assert_refused(2, "nobody can be asked here")
+    assert _open(ask, topic) == begun
+
+
+def test_a_check_without_a_producer_says_so(ask, topic, begun):
+    answer = ask("txn", "check", begun[0], "--json")
+    assert answer.status == 1
+    assert answer.err == f"cometmq: no producer of the group {topic} is connected\n"
+
+
+def test_a_check_has_the_producer_asked(ask, suite, topic, begun):
+    asked = []
+
+    def check(message):
+        asked.append(message.message_id)
+        return TransactionState.COMMIT
+
+    with sync.TransactionProducer(topic, suite.namesrv, check=check) as producer:
+        producer.queues(topic)
+        half = _half(ask, begun[0])
+        answer = ask("txn", "check", begun[0], "--json")
+        assert (answer.json["ended"], bool(answer.json["asked"])) == (False, True)
+        wait_until(lambda: begun[0] not in _open(ask, topic), 10, "the end")
+        assert ask("txn", "check", half, "--json").json["ended"] is True
+    assert asked == [begun[0]]
+
+
+def _half(ask, transaction):
+    return ask("txn", "show", transaction, "--json").json["half"]
+
+
+def test_a_checkers_folder_is_compared_with_the_queues(ask, suite, topic, begun):
+    folder = suite.data / "txn-checker"
+
+    def is_read():
+        (found,) = ask("txn", "verify", folder, "--json").json
+        return (found["half_behind"], found["op_behind"]) == (0, 0)
+
+    wait_until(is_read, 20, "the checker")
+    answer = ask("txn", "verify", folder, "--json")
+    (found,) = answer.json
+    assert found["differences"] == []
+    assert found["open_count"] >= len(begun)
+    assert ask("txn", "verify", folder).status == 0
+
+
+def test_a_folder_that_is_wrong_is_named(ask, suite, topic, begun, tmp_path):
+    folder = suite.data / "txn-checker"
+    half = int(_half(ask, begun[0]).rpartition(":")[2])
+
+    def is_there():
+        (found,) = ask("txn", "verify", folder, "--json").json
+        return found["half_behind"] == 0
+
+    wait_until(is_there, 20, "the checker")
+    (name,) = [path.name for path in folder.iterdir() if path.is_dir() and path.suffix != ".new"]
+    copy = tmp_path / "copy" / name
+    shutil.copytree(folder / name, copy)
+    ledger = Ledger(OsDisk(), str(copy))
+    ledger.close([half])
+    ledger.checkpoint().sync()
+    answer = ask("txn", "verify", tmp_path / "copy")
+    assert answer.status == 1
+    assert f"{name}: half {half}: is ended in the table, and no op message says so" in answer.out
+    ask("txn", "verify", tmp_path / "none").assert_refused(2, f"{tmp_path / 'none'} is no folder")
