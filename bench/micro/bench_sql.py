@@ -9,8 +9,6 @@ from timing import compare_and_print
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlFilter
-from cometmq.broker.filters.sql.evaluate import matcher
-from cometmq.broker.filters.sql.parser import parse
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes
 from cometmq.store import MessageStore, OsDisk, StoreSettings
@@ -66,7 +64,7 @@ def main() -> None:
 
 def compiled(text: str) -> SqlFilter:
     """Compile without the cache."""
-    return SqlFilter(text, *matcher(parse(text)))
+    return SqlFilter(text)
 
 
 def message(number: int) -> NewMessage:

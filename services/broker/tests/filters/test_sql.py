@@ -132,3 +132,19 @@ def test_nesting_has_a_bound(text: str) -> None:
 
 def test_parentheses_alone_nest_as_deep_as_they_like() -> None:
     assert matches("(" * 4_000 + "a=1" + ")" * 4_000, a="1")
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("a", 1),
+        ("TRUE", 1),
+        ("a = 1", 1),
+        ("a BETWEEN 1 AND 5 AND NOT (b = 1 OR c IN ('x'))", 4),
+        ("(a = 1) = (b = 2)", 3),
+        ("-a CONTAINS 'x'", 1),
+        (" OR ".join(["a = 1"] * 40), 40),
+    ],
+)
+def test_the_cost_of_an_expression_is_its_comparisons(expression: str, count: int) -> None:
+    assert compile_sql(expression).comparison_count == count

@@ -19,6 +19,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import decode_record
 from cometmq.store.disk import OsFile
 
@@ -191,9 +192,9 @@ def test_messages_are_looked_at_once_for_a_held_pull(
     looked: list[int] = []
     find = broker.store.find_messages
 
-    def note(*args: Any) -> Any:
+    def note(*args: Any, **fields: Any) -> Any:
         looked.append(args[2])
-        return find(*args)
+        return find(*args, **fields)
 
     monkeypatch.setattr(broker.store, "find_messages", note)
     for value in (1, 2, 3):
@@ -301,3 +302,33 @@ def test_the_filter_dies_with_the_last_member(broker: Broker) -> None:
     assert found.is_dead
     subscribe(broker)
     assert not found.is_dead
+
+
+async def test_a_long_expression_looks_at_fewer_messages_in_a_turn(broker: Broker) -> None:
+    store(broker, *range(-200, 0))
+    chain = " OR ".join(f"a={number}" for number in range(500))
+    call = pull_call(sys_flag=SUBSCRIPTION, subscription=chain)
+    short = pull_call(sys_flag=SUBSCRIPTION, subscription="a = 1")
+    assert ask(broker, short) is not None
+    await broker.driver.drain()
+    assert ask(broker, call) is None
+    await broker.driver.drain()
+    reply = last_answer(call)
+    assert reply is not None
+    assert (reply.code, reply.header.next_begin_offset) == (20, 200)
+
+
+def test_one_client_brings_only_so_much_to_compile(broker: Broker) -> None:
+    long = "a = '" + "x" * 8_000 + "'"
+    wanted = [
+        SubscriptionData(topic=f"T{number}", sub_string=long, expression_type="SQL92")
+        for number in range(5)
+    ]
+    beat = Heartbeat(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=wanted)],
+    )
+    call = Call(34, NoHeader(), body=msgspec.json.encode(beat), peer=FakePeer())
+    with pytest.raises(ServerError, match="32768 characters of filters"):
+        clients.heart_beat(broker, call)
+    assert broker.filters.count == 0

@@ -19,7 +19,7 @@ from cometmq.store.results import GetResult, GetStatus
 
 RecordTest: TypeAlias = Callable[[Buffer], bool]
 
-BLOCK_COUNT_MAX: Final = 8  # records of one read: testing them takes some 20 us
+BLOCK_COUNT_MAX: Final = 8  # records of one read: testing them may take some 20 us
 BLOCK_BYTES_MAX: Final = 64 << 10
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 
@@ -31,6 +31,7 @@ class _Place(NamedTuple):
     queue_offset: int
     log: LogView
     limits: ReadLimits
+    block_count: int
 
 
 class _Found:
@@ -88,13 +89,21 @@ class _Found:
 
 
 def read_matching(
-    queue: ConsumeQueue, queue_offset: int, log: LogView, test: RecordTest, limits: ReadLimits
+    queue: ConsumeQueue,
+    queue_offset: int,
+    log: LogView,
+    test: RecordTest,
+    limits: ReadLimits,
+    block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records at this offset that pass a test, or a status with where to go on."""
+    """Find the records at this offset that pass a test, or a status with where to go on.
+
+    `block_count` is how many records one read gets: fewer for a test that takes long.
+    """
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
-    place = _Place(queue, queue_offset, log, limits)
+    place = _Place(queue, queue_offset, log, limits, block_count)
     found = _Found(log.end)
     scan_count = max(SCAN_COUNT_MIN, limits.count_max)
     data = yield from read_entries(queue.plan(queue_offset, scan_count))
@@ -103,7 +112,7 @@ def read_matching(
     while at < len(rows):
         if found.is_full(rows[at][1], rows[at][0], place):
             break
-        stop = _block(rows, at, log)
+        stop = _block(rows, at, place)
         if stop == at:  # the log has it no more
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
@@ -129,14 +138,15 @@ def _take(
     return True
 
 
-def _block(rows: Sequence[QueueRow], start: int, log: LogView) -> int:
+def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     """Return where the neighbours end that one read gets; `start` itself if there is nothing."""
+    log = place.log
     first, size, _ = rows[start]
     if not _is_in(first, size, log):
         return start
     file_end = first - (first - log.first) % log.file_size + log.file_size
     end, stop = first + size, start + 1
-    for offset, size, _ in rows[stop : start + BLOCK_COUNT_MAX]:
+    for offset, size, _ in rows[stop : start + place.block_count]:
         if not end <= offset < file_end or not _is_in(offset, size, log):
             break
         end = offset + size

@@ -25,7 +25,7 @@ from cometmq.store.flush import Flusher, FlushJob
 from cometmq.store.housekeeping import Housekeeping
 from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
-from cometmq.store.matching_reader import RecordTest, read_matching
+from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest, read_matching
 from cometmq.store.parts import build_parts
 from cometmq.store.queue_reader import ReadLimits, read_queue
 from cometmq.store.reads import Lookup
@@ -280,15 +280,26 @@ class MessageStore:
         return result
 
     def find_messages(
-        self, topic: str, queue_id: int, offset: int, count_max: int, test: RecordTest
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        test: RecordTest,
+        *,
+        block_count: int = BLOCK_COUNT_MAX,
     ) -> Lookup[GetResult]:
-        """Find messages of a queue from this offset on whose records pass a test."""
+        """Find messages of a queue from this offset on whose records pass a test.
+
+        `block_count` is how many records a turn tests for each of its reads.
+        """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
         limits = self._limits.narrowed(max(1, count_max), None)
-        result = yield from read_matching(queue, offset, self.commit_log.view(), test, limits)
+        log = self.commit_log.view()
+        result = yield from read_matching(queue, offset, log, test, limits, block_count)
         self._note_read(queue, offset, result)
         return result
 

@@ -10,24 +10,30 @@ that its messages came from, and a message of a topic without expression passes.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Final
 
 from cometmq.broker.filters.sql import CACHE_SIZE_MAX, SqlFilter
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import property_bytes
 from cometmq.remoting.types import Buffer
+from cometmq.store.matching_reader import BLOCK_COUNT_MAX
 
 _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
 
 
+COMPARISONS_MAX: Final = 32  # for the records of one read: some 10 us
+
+
 class RecordFilter:
-    """Whether a stored message is wanted."""
+    """Whether a stored message is wanted, and how many to look at in one go."""
 
-    __slots__ = ("matches",)
+    __slots__ = ("block_count", "matches")
 
-    def __init__(self, matches: Callable[[Buffer], bool]) -> None:
-        """Take the test of one record."""
+    def __init__(self, matches: Callable[[Buffer], bool], *, comparison_count: int) -> None:
+        """Take the test of one record and how many comparisons it may make."""
         self.matches = matches
+        self.block_count = max(1, min(BLOCK_COUNT_MAX, COMPARISONS_MAX // comparison_count))
 
 
 @lru_cache(maxsize=CACHE_SIZE_MAX)
@@ -35,7 +41,10 @@ def sql_record_filter(sql: SqlFilter) -> RecordFilter:
     """Return the filter that applies an expression to records."""
     read = reader(sql.names)
     matches_values = sql.matches_values
-    return RecordFilter(lambda record: matches_values(read(property_bytes(record))))
+    return RecordFilter(
+        lambda record: matches_values(read(property_bytes(record))),
+        comparison_count=sql.comparison_count,
+    )
 
 
 def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordFilter:
@@ -48,7 +57,7 @@ def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordF
         sql = None if topic is None else filter_of(topic)
         return sql is None or sql.matches_values(reader(sql.names)(text))
 
-    return RecordFilter(matches)
+    return RecordFilter(matches, comparison_count=COMPARISONS_MAX)
 
 
 def reader(names: Sequence[str]) -> Callable[[bytes], list[str | None]]:

@@ -150,7 +150,6 @@ class FilterSubscriptions:
         by_topic: dict[str, TopicFilters] = {}
         for group, topics in self._filters.items():
             for topic, data in topics.items():
-                data.dead = data.is_dead
                 filters = by_topic.setdefault(topic, TopicFilters(topic=topic))
                 filters.group_filter_data[group] = data
         return FilterFile(by_topic)
@@ -198,6 +197,7 @@ class FilterSubscriptions:
             return  # a file that was edited by hand
         if data.dead_time == 0:
             data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
+        data.dead = data.is_dead
         data.bloom_filter_data = self._places(data.consumer_group, data.topic)
         self._put(data)
 
@@ -225,11 +225,13 @@ class FilterSubscriptions:
     def _bury(self, data: FilterData) -> None:
         if not data.is_dead:
             data.dead_time = self._clock_ms()
+            data.dead = True
             self.is_dirty = True
 
     def _revive(self, data: FilterData, version: int) -> None:
         if data.is_dead or data.client_version != version:
             data.dead_time = 0
+            data.dead = False
             data.client_version = version
             self.is_dirty = True
 

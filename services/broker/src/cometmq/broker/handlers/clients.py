@@ -22,6 +22,7 @@ from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000  # one process with more is a fault or an attack
+SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes some 0.1 s
 
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
@@ -33,6 +34,11 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
         raise ServerError(f"one client may have {GROUPS_PER_CLIENT_MAX} groups, not {len(groups)}")
     for group in groups:
         check_group(group)
+    chars = sum(_sql_chars(consumer) for consumer in beat.consumer_data_set)
+    if chars > SQL_CHARS_PER_CLIENT_MAX:
+        raise ServerError(
+            f"one client may have {SQL_CHARS_PER_CLIENT_MAX} characters of filters, not {chars}"
+        )
 
     client = Client(
         call.peer, beat.client_id, int(call.language), call.version, broker.clock.monotonic_ms()
@@ -94,6 +100,14 @@ def expire_clients(broker: Broker) -> None:
         connection_closed(broker, peer)
         peer.close()
     broker.locks.expire(now_ms=now_ms)
+
+
+def _sql_chars(consumer: ConsumerData) -> int:
+    return sum(
+        len(wanted.sub_string)
+        for wanted in consumer.subscription_data_set
+        if not is_tag_type(wanted.expression_type)
+    )
 
 
 def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> None:

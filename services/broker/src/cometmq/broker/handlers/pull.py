@@ -147,7 +147,12 @@ def _matching(
     broker: Broker, header: PullMessage, offset: int, count_max: int, accept: RecordFilter
 ) -> Lookup[GetResult]:
     return broker.store.find_messages(
-        header.topic, header.queue_id, offset, count_max, accept.matches
+        header.topic,
+        header.queue_id,
+        offset,
+        count_max,
+        accept.matches,
+        block_count=accept.block_count,
     )
 
 

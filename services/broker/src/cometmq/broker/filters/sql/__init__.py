@@ -7,6 +7,7 @@ from typing import Final
 
 from cometmq.broker.filters.sql.errors import SqlError
 from cometmq.broker.filters.sql.evaluate import Values, matcher
+from cometmq.broker.filters.sql.nodes import comparison_count
 from cometmq.broker.filters.sql.parser import CHARS_MAX, parse
 
 __all__ = ["CHARS_MAX", "EXPRESSION_TYPE", "SqlError", "SqlFilter", "compile_sql"]
@@ -18,15 +19,16 @@ CACHE_SIZE_MAX: Final = 1_000
 class SqlFilter:
     """A compiled expression; it never changes, so all subscriptions to it share it."""
 
-    __slots__ = ("expression", "matches_values", "names")
+    __slots__ = ("comparison_count", "expression", "matches_values", "names")
 
-    def __init__(
-        self, expression: str, names: tuple[str, ...], matches: Callable[[Values], bool]
-    ) -> None:
-        """Use `compile_sql` instead."""
+    def __init__(self, expression: str) -> None:
+        """Use `compile_sql` instead, which compiles an expression once."""
+        node = parse(expression)
         self.expression = expression
-        self.names = names
-        self.matches_values = matches
+        self.comparison_count = max(1, comparison_count(node))
+        self.names: tuple[str, ...]
+        self.matches_values: Callable[[Values], bool]
+        self.names, self.matches_values = matcher(node)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Tell whether a message with these properties is wanted."""
@@ -36,4 +38,4 @@ class SqlFilter:
 @lru_cache(maxsize=CACHE_SIZE_MAX)
 def compile_sql(expression: str) -> SqlFilter:
     """Return the filter that an expression states; raise SqlError with what is wrong with it."""
-    return SqlFilter(expression, *matcher(parse(expression)))
+    return SqlFilter(expression)

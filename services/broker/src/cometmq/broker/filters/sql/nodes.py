@@ -263,6 +263,23 @@ def search(word: str, operand: Node, wanted: str, *, is_negated: bool) -> Search
     return Search(word, operand, wanted, is_negated, _above(operand))
 
 
+def comparison_count(node: Node) -> int:
+    """Return how many comparisons a condition may take: what it costs."""
+    match node:
+        case Logic(parts=parts):
+            return sum(map(comparison_count, parts))
+        case Compare(left=left, right=right):
+            return 1 + comparison_count(left) + comparison_count(right)
+        case Search(operand=operand):
+            return 1 + comparison_count(operand)
+        case Invert(operand=operand) | Minus(operand=operand):
+            return comparison_count(operand)
+        case Within() | Cast():
+            return 1
+        case Property() | Constant():
+            return 0
+
+
 def _check_bounds(low: Value, high: Value) -> None:
     if low is None or high is None:
         raise meaning_error("Illegal values of between, values can not be null!")
