@@ -5,6 +5,7 @@
 are; `push_group` and `pull_group` say what becomes of the messages.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar, Final, Generic, TypeVar
@@ -89,6 +90,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._readers = Readers(
             self._read_context(), self._background, self._first_offset, self._ownership
         )
+        self._sharing: asyncio.Task[None] | None = None
         self._assigner = Assigner(
             parts.instance,
             parts.group,
@@ -125,7 +127,13 @@ class GroupMember(ABC, Generic[OptionsT]):
         """Take our share of the queues now, and whenever something changes."""
         if not await self._assigner.share():
             self._assigner.wake()
-        self._background.keep(self._assigner.run, name="rebalance")
+        self._sharing = self._background.keep(self._assigner.run, name="rebalance")
+
+    async def _end_sharing(self) -> None:
+        """Keep the queues that are ours, and take no others."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.wait([self._sharing])
 
     async def unsubscribed(self, topic: str) -> None:
         """Give the queues of a topic up."""

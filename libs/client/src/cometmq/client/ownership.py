@@ -106,7 +106,7 @@ class Ownership:
         await self.commit(queues)
         await self.told_revoked(queues)
         if self._locks is not None:
-            await self._locks.release([*queues, *self._leaving])
+            await self._locks.release_all()
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Store offsets, and return when that has succeeded or failed."""

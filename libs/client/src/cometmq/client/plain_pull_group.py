@@ -65,6 +65,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     async def stop(self) -> None:
         """Tell the application, so that it can note offsets, and store them."""
+        await self._end_sharing()
         await self._ownership.told_revoked(self.queues)
         await self._background.close()
         await self._store_offsets()

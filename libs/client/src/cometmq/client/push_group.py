@@ -181,6 +181,7 @@ class PushGroup(GroupMember[PushOptions]):
 
     async def stop(self) -> None:
         """Pull no more, wait for the listener, and store the offsets."""
+        await self._end_sharing()
         self._readers.stop()
         is_drained = await self._delivery.stop(self._options.drain_ms)
         if not is_drained:

@@ -35,11 +35,13 @@ class LockGuards:
         offsets: OffsetStore,
         *,
         begin_anew: Callable[[Collection[MessageQueue]], Awaitable[None]],
+        retry_ms: int = RETRY_SOON_MS,
     ) -> None:
         """Have queues that were lost `begin_anew` at their committed offsets."""
         self._locks = locks
         self._offsets = offsets
         self._begin_anew = begin_anew
+        self._retry_ms = retry_ms
 
     def is_valid(self, queue: MessageQueue) -> bool:
         """Whether the lock is certainly ours."""
@@ -55,7 +57,7 @@ class LockGuards:
             if is_granted is not None:
                 await self._begin_anew([queue])
                 return False
-            await asyncio.sleep(RETRY_SOON_MS / 1000)
+            await asyncio.sleep(self._retry_ms / 1000)
         return False
 
     async def _is_unchanged(self, process_queue: ProcessQueue) -> bool:

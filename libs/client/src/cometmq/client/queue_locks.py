@@ -55,6 +55,8 @@ class QueueLocks:
         self._renew_ms = renew_ms
         self._clock_ms = clock_ms
         self._held: dict[MessageQueue, LockTimes] = {}
+        # What brokers may believe to be ours: asked for, and not refused.
+        self._asked: set[MessageQueue] = set()
         self._due = Signal()
         # Brokers may serve two calls in another order than that in which they were sent.
         self._calling = asyncio.Lock()
@@ -114,13 +116,23 @@ class QueueLocks:
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back, so that others need not wait until they run out."""
-        async with self._calling, asyncio.TaskGroup() as group:
-            for asked in _by_broker([queue for queue in queues if self._held.pop(queue, None)]):
-                group.create_task(self._release(asked))
+        async with self._calling:
+            ours = self._asked.intersection(queues)
+            self._asked -= ours
+            for queue in ours:
+                self._held.pop(queue, None)
+            async with asyncio.TaskGroup() as group:
+                for asked in _by_broker(ours):
+                    group.create_task(self._release(asked))
+
+    async def release_all(self) -> None:
+        """Give all locks back, those too that nobody has told us of."""
+        await self.release(tuple(self._asked))
 
     async def _ask(self, queues: list[MessageQueue]) -> Collection[MessageQueue] | None:
         """Lock queues of one broker; None if it does not answer."""
         instance, asked_ms = self._instance, self._clock_ms()
+        self._asked.update(queues)
         try:
             response = await instance.remoting.invoke(
                 instance.master(queues[0].broker_name),
@@ -138,6 +150,8 @@ class QueueLocks:
                 error=described(error),
             )
             return None
+        self._asked.difference_update(queues)
+        self._asked.update(granted)
         times = LockTimes(asked_ms, wall_ms())
         self._held.update(dict.fromkeys(granted, times))
         return frozenset(granted)
