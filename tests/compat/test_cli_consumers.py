@@ -476,6 +476,36 @@ def _committed_or_none(ours: Ask, group: str, topic: str) -> dict[int, int]:
     return _committed(ours, group, topic)
 
 
+# -- dead letters -----------------------------------------------------------------------------
+
+
+def test_dead_letters_come_again(
+    cluster: Cluster, java: ClientProgram, ours: Ask, topic: str, group: str
+) -> None:
+    """A Java consumer gives a message up, and gets it again with its key and id."""
+    server = {"namesrv": cluster.namesrv_addr, "topic": topic}
+    (event,) = named(java.run("send", count=1, key="dead", **server), "sent")
+    refusing = {"count": 1, "fail_first": 1, "max_reconsume_times": 0, "timeout_s": 120}
+    with java.start("consume", group=group, **refusing, **server) as member:
+        member.wait_for("refused")
+        wait_until(lambda: _dead(ours, group), TIMEOUT_S, "a dead letter")
+        wait_until(
+            lambda: sum(_committed_or_none(ours, group, topic).values()) == 1, TIMEOUT_S, "offsets"
+        )
+    (dead,) = _dead(ours, group)
+    assert (dead["origin_topic"], dead["message_id"]) == (topic, event["msg_id"])
+
+    assert ours("dlq", "replay", group, "--key", event["key"], "-y").status == 0
+    (again,) = named(java.run("consume", group=group, count=1, **server), "received")
+    assert (again["key"], again["sha256"]) == (event["key"], event["sha256"])
+    assert again["msg_id"] == event["msg_id"]
+
+
+def _dead(ours: Ask, group: str) -> list[Any]:
+    answer = ours("dlq", "show", group, "--json")
+    return list(answer.json) if answer.status == 0 else []
+
+
 # -- monitoring -------------------------------------------------------------------------------
 
 
