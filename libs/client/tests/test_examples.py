@@ -12,6 +12,16 @@ from cometmq.client.testing import MemoryCluster
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
 EXPECTED = {
+    "orderly": "".join(
+        f"{order} {step}\n"
+        for order in ("order-17", "order-18")
+        for step in ("packed", "sent", "delivered")
+    ),
+    "broadcasting": "one drops book\ntwo drops book\n",
+    "own_queues": "4 queues left with 20 messages\n",
+    "drain_on_signal": "finished one book\nleft\nfinished one book\nleft\n",
+    "pull_by_hand": "copied 10\n",
+    "dead_letters": "Bills ('order-17',) no address\n",
     "request_reply": "12.90 for one book\nsend request message to <NobodyListens> OK, "
     "but wait reply message timeout, 200 ms.\n",
     "message_trace": "SubAfter(",

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give every message to every member, each of which keeps its offsets in a file."""
+
+import asyncio
+import tempfile
+
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    MessageModel,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+
+
+async def main() -> None:
+    """Have two caches told that a price has changed."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    def cache(name: str, folder: str) -> PushConsumer:
+        async def listener(messages: list[MessageExt]) -> None:
+            for message in messages:
+                await told.put(f"{name} drops {message.body.decode()}")
+
+        options = PushOptions(
+            message_model=MessageModel.BROADCASTING,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            instance_name=name,  # part of the path of the file
+            offsets_dir=folder,
+        )
+        consumer = PushConsumer("caches", listener=listener, options=options)
+        consumer.subscribe("Prices")
+        return consumer
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with cache("one", folder), cache("two", folder), Producer("shop") as producer:
+            await producer.send(Message("Prices", b"book"))
+            print(*sorted([await told.get(), await told.get()]), sep="\n")
+
+
+asyncio.run(main())

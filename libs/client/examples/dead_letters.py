@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the messages that a group has given up."""
+
+import asyncio
+
+from cometmq.client import (
+    ConsumeFrom,
+    ConsumeResult,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+
+
+async def main() -> None:
+    """Give a message up, then read it from the group's dead-letter topic."""
+    given_up = asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> ConsumeResult:
+        given_up.set()
+        return ConsumeResult.DEAD_LETTER
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer("billing", listener=listener, options=options)
+    consumer.subscribe("Bills")
+    async with Producer("shop") as producer, consumer:
+        await producer.send(Message("Bills", b"no address", keys="order-17"))
+        await given_up.wait()
+
+    dead = LitePullConsumer(
+        "undertaker", options=LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    )
+    dead.subscribe("%DLQ%billing")
+    async with dead:
+        async for message in dead:
+            print(message.properties["RETRY_TOPIC"], message.keys, message.body.decode())
+            break
+
+
+asyncio.run(main())

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End when the process is told to: finish the message in work, commit, leave."""
+
+import asyncio
+import os
+import signal
+
+from cometmq.client import (
+    ConsumeFrom,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    on_signal,
+    until_signal,
+)
+
+
+async def push() -> None:
+    """Wait for the signal; leaving `async with` lets the listener end and commits."""
+
+    async def listener(messages: list[MessageExt]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # as a container's runtime would
+        await asyncio.sleep(0.1)
+        print("finished", messages[0].body.decode())
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = PushConsumer("packing", listener=listener, options=options)
+    consumer.subscribe("Parcels")
+    async with consumer:
+        await until_signal()
+    print("left")
+
+
+async def pull() -> None:
+    """Iterate until the signal; the loop ends behind the message in work."""
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("labelling", options=options)
+    consumer.subscribe("Parcels")
+    async with consumer:
+        with on_signal(consumer.finish):
+            async for message in consumer:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.1)
+                print("finished", message.body.decode())
+    print("left")
+
+
+async def main() -> None:
+    """Send one parcel, and consume it in both ways."""
+    async with Producer("shop") as producer:
+        await producer.send(Message("Parcels", b"one book"))
+    await push()
+    await pull()
+
+
+asyncio.run(main())

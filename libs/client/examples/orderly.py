@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consume the steps of each order one after the other, and wait where one fails."""
+
+import asyncio
+
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    OrderlyResult,
+    Producer,
+    PushConsumer,
+    PushOptions,
+)
+
+STEPS = (b"packed", b"sent", b"delivered")
+
+
+async def main() -> None:
+    """Send the steps of two orders, and consume them in order."""
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def listener(messages: list[MessageExt]) -> OrderlyResult:
+        for message in messages:
+            if message.body == b"sent" and message.reconsume_times == 0:
+                return OrderlyResult.suspend(50)  # once more; "delivered" waits
+            seen.append(f"{message.keys[0]} {message.body.decode()}")
+        if len(seen) == 2 * len(STEPS):
+            done.set()
+        return OrderlyResult.SUCCESS
+
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, max_reconsume_times=16
+    )
+    consumer = PushConsumer("delivery", listener=listener, options=options)
+    consumer.subscribe("Steps")
+    async with Producer("shop") as producer, consumer:
+        for step in STEPS:
+            for order in ("order-17", "order-18"):
+                await producer.send_ordered(Message("Steps", step, keys=order), order)
+        await done.wait()
+    for line in sorted(seen, key=lambda text: text.split()[0]):
+        print(line)
+
+
+asyncio.run(main())

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Know which queues are ours: keep something per queue, and store it before the queue moves."""
+
+import asyncio
+
+from cometmq.client import (
+    ConsumeFrom,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageQueue,
+    Producer,
+)
+
+
+async def main() -> None:
+    """Count the messages of each queue."""
+    counts: dict[MessageQueue, int] = {}
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("counting", options=options)
+    consumer.subscribe("Clicks")
+
+    @consumer.on_assigned
+    async def assigned(queues: list[MessageQueue]) -> None:
+        counts.update(dict.fromkeys(queues, 0))  # here one would load what another has stored
+
+    @consumer.on_revoked
+    async def revoked(queues: list[MessageQueue]) -> None:
+        total = sum(counts.pop(queue) for queue in queues)  # and here store it for the next owner
+        print(f"{len(queues)} queues left with {total} messages")
+
+    async with Producer("shop") as producer:
+        for number in range(20):
+            await producer.send(Message("Clicks", b"%d" % number))
+    async with consumer:
+        async for messages in consumer.batches():
+            counts[messages[0].queue] += len(messages)
+            if sum(counts.values()) == 20:
+                consumer.finish()
+
+
+asyncio.run(main())

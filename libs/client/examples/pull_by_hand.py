@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read any queue at any place, and share queues that are pulled at intervals."""
+
+import asyncio
+
+from cometmq.client import Message, MessageQueue, Producer, PullConsumer, ScheduledPull
+
+
+async def look_back(topic: str) -> None:
+    """Read the newest message of each queue again; the group's offsets stay as they are."""
+    async with PullConsumer("looking") as consumer:
+        for queue in await consumer.queues_of(topic):
+            end = await consumer.max_offset(queue)
+            if end > await consumer.min_offset(queue):
+                found = await consumer.pull(queue, end - 1)
+                print("newest", found.messages[-1].body.decode())
+
+
+async def copy(topic: str, count: int) -> None:
+    """Pull our share of the queues every 100 ms until everything was seen."""
+    seen = 0
+    done = asyncio.Event()
+
+    async def pull(consumer: PullConsumer, queue: MessageQueue) -> int:
+        nonlocal seen
+        offset = await consumer.fetch_offset(queue) or 0
+        found = await consumer.pull(queue, offset)
+        seen += len(found.messages)
+        consumer.update_offset(queue, found.next_offset)
+        if seen == count:
+            done.set()
+        return 100
+
+    scheduled = ScheduledPull("copying")
+    scheduled.register(topic, pull)
+    async with scheduled:
+        await done.wait()
+    print("copied", seen)
+
+
+async def main() -> None:
+    """Send ten messages to one queue, and read them in both ways."""
+    async with Producer("shop") as producer:
+        await producer.send(Message("Readings", b"0"))
+        queue = (await producer.queues("Readings"))[0]
+        for number in range(1, 10):
+            await producer.send(Message("Readings", b"%d" % number), queue=queue)
+    await look_back("Readings")
+    await copy("Readings", 10)
+
+
+asyncio.run(main())
