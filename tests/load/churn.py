@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members that join, leave and are killed at random, while messages come without a pause.
+
+Three brokers, one name server, six members; each consumes one topic concurrently and another in
+order. Afterwards the history of all deliveries is judged as a whole.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from child import until
+from journal import Delivery, JournalReader
+from member import ORDERED_TOPIC, PLAIN_TOPIC
+from reporting import Findings, say
+from verdicts import (
+    Cause,
+    End,
+    Explainer,
+    Life,
+    by_queue,
+    judge_keys,
+    judge_order,
+    repeats,
+)
+
+from cometmq.client import AdminClient, Message, Producer, ProducerOptions
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.processes import Child
+
+MEMBER_COUNT: Final = 6
+ALIVE_MIN: Final = 2
+BROKER_COUNT: Final = 3
+QUEUES_PER_BROKER: Final = 4
+KEY_COUNT: Final = 40
+SENDS_PER_S: Final = 120  # of each topic
+PAUSE_S: Final = (0.5, 3.0)
+DRAIN_S: Final = 150
+"""Longer than the life of a dead member's locks, a minute, and the sharing after it."""
+LEAVE_S: Final = 45
+ROUTE_S: Final = 30
+SEND_TIMEOUT_MS: Final = 30_000
+BROKER: Final = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeConsumeQueue": 200_000,
+    "maxHashSlotNum": 50_000,
+    "maxIndexNum": 200_000,
+}
+
+
+class Member:
+    """One of the six, in all its lives."""
+
+    def __init__(self, number: int, folder: Path, namesrv: str) -> None:
+        """Absent until it joins."""
+        self.name = f"member-{number}"
+        self.is_leaving = False
+        self.readers: list[JournalReader] = []
+        self.lives: list[Life] = []
+        self.problems: list[str] = []
+        self._folder = folder
+        self._namesrv = namesrv
+        self._child: Child | None = None
+        self._begin_ns = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs, and is to go on."""
+        return self._child is not None and not self.is_leaving
+
+    @property
+    def _life(self) -> str:
+        return f"{self.name}.{len(self.readers)}"
+
+    def join(self) -> None:
+        """Start a process."""
+        self._begin_ns = time.monotonic_ns()
+        life = f"{self.name}.{len(self.readers) + 1}"
+        journal = self._folder / f"{life}.journal"
+        self.readers.append(JournalReader(life, journal))
+        script = Path(__file__).with_name("member.py")
+        command = [sys.executable, str(script), self.name, self._namesrv, str(journal)]
+        self._child = Child(life, command, log_path=self._folder / f"{life}.log")
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._child is not None:
+            self._child.kill()
+            self._ended(End.KILLED)
+
+    async def leave(self) -> None:
+        """Ask the process to end, and see that it does so in order."""
+        child = self._child
+        assert child is not None
+        self.is_leaving = True
+        status = await asyncio.to_thread(child.stop, LEAVE_S)
+        self.is_leaving = False
+        if status != 0:
+            self.problems.append(f"{self._life} ended with {status}:\n{child.log()[-3000:]}")
+        self._ended(End.LEFT)
+
+    def look(self) -> None:
+        """Notice a process that has ended by itself."""
+        if self.is_alive and self._child is not None and self._child.exit_status is not None:
+            self.problems.append(f"{self._life} died:\n{self._child.log()[-3000:]}")
+            self._ended(End.KILLED)
+
+    def lives_at(self, now_ns: int) -> list[Life]:
+        """Return all lives; one that goes on ends now."""
+        if self._child is None:
+            return self.lives
+        return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
+
+    def _ended(self, end: End) -> None:
+        self.lives.append(Life(self._life, self._begin_ns, time.monotonic_ns(), end))
+        self._child = None
+
+
+class Sent:
+    """What the brokers have acknowledged: topic and name, with the moment."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.moments: dict[tuple[str, str], int] = {}
+        self.is_over = False
+
+    async def send(self, namesrv: str) -> None:
+        """Send to both topics until it is over; of a key one message after the other."""
+        options = ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS, retry_times=0)
+        async with (
+            Producer("churn-producer", namesrv, options=options) as producer,
+            asyncio.TaskGroup() as group,
+        ):
+            for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
+                for key in range(KEY_COUNT):
+                    group.create_task(self._send_key(producer, topic, f"key{key}"))
+
+    async def _send_key(self, producer: Producer, topic: str, key: str) -> None:
+        number = 0
+        while not self.is_over:
+            name = f"{key}-{number}"
+            message = Message(topic, name.encode(), keys=name)
+            if topic == ORDERED_TOPIC:
+                await producer.send_ordered(message, key)
+            else:
+                await producer.send(message)
+            self.moments[topic, name] = time.monotonic_ns()
+            number += 1
+            await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
+
+
+class Churn:
+    """One run."""
+
+    def __init__(self, folder: Path, *, seconds: float, kill_seconds: float, seed: int) -> None:
+        """Let members come and go for so long; kill them only in the first part of it."""
+        self._folder = folder
+        self._seconds = seconds
+        self._kill_seconds = kill_seconds
+        self._random = Random(f"churn:{seed}")
+        self._findings = Findings()
+        self._actions: Counter[str] = Counter()
+        self._sent = Sent()
+        self._members: list[Member] = []
+
+    async def run(self) -> Findings:
+        """Run and judge."""
+        with ExitStack() as stack:
+            cluster = CometCluster(self._folder / "cluster", BROKER, broker_count=BROKER_COUNT)
+            await asyncio.to_thread(stack.enter_context, cluster)
+            await self._create_topics(cluster)
+            namesrv = cluster.namesrv_addr
+            self._members = [Member(n, self._folder, namesrv) for n in range(1, MEMBER_COUNT + 1)]
+            for member in self._members:
+                stack.callback(member.kill)
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(self._sent.send(namesrv))
+                await self._come_and_go(group)
+                self._sent.is_over = True
+                await sending
+            await self._drain()
+            self._judge()
+        return self._findings
+
+    async def _create_topics(self, cluster: CometCluster) -> None:
+        async with AdminClient(cluster.namesrv_addr) as admin:
+            for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
+                await admin.create_topic(topic, queue_count=QUEUES_PER_BROKER)
+
+                async def is_everywhere(topic: str = topic) -> bool:
+                    return len(await admin.queues(topic)) == QUEUES_PER_BROKER * BROKER_COUNT
+
+                await until(is_everywhere, ROUTE_S)  # keys choose among all queues or none
+
+    async def _come_and_go(self, group: asyncio.TaskGroup) -> None:
+        for member in self._members:
+            member.join()
+        begin = time.monotonic()
+        while (elapsed_s := time.monotonic() - begin) < self._seconds:
+            await asyncio.sleep(self._random.uniform(*PAUSE_S))
+            for member in self._members:
+                member.look()
+            self._act(self._random.choice(self._members), group, elapsed_s)
+
+    def _act(self, member: Member, group: asyncio.TaskGroup, elapsed_s: float) -> None:
+        """Have one member do what it can."""
+        if member.is_leaving:
+            return
+        if not member.is_alive:
+            action = "joins"
+            member.join()
+        elif sum(one.is_alive for one in self._members) <= ALIVE_MIN:
+            return
+        elif elapsed_s < self._kill_seconds and self._random.random() < 0.5:
+            action = "killed"
+            member.kill()
+        else:
+            action = "leaves"
+            group.create_task(member.leave())
+        self._actions[action] += 1
+
+    async def _drain(self) -> None:
+        """Wait until everything that was acknowledged is consumed, with all members back."""
+        for member in self._members:
+            if not member.is_alive:
+                member.join()
+        missing = self._missing()
+        deadline = time.monotonic() + DRAIN_S
+        while missing and time.monotonic() < deadline:
+            await asyncio.sleep(0.25)
+            missing = self._missing()
+            for member in self._members:
+                member.look()
+        for topic, name in sorted(missing)[:10]:
+            self._findings.add(f"{topic}: {name} was acknowledged and is lost")
+        self._findings.add_all(p for member in self._members for p in member.problems)
+
+    def _missing(self) -> set[tuple[str, str]]:
+        done: set[tuple[str, str]] = set()
+        for member in self._members:
+            for reader in member.readers:
+                reader.read()
+                done |= reader.done
+        return self._sent.moments.keys() - done
+
+    # -- the verdict --------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        now_ns = time.monotonic_ns()
+        lives = {life.member: life for m in self._members for life in m.lives_at(now_ns)}
+        deliveries = [d for m in self._members for r in m.readers for d in r.deliveries]
+        unknown = {(d.queue[0], d.name) for d in deliveries} - self._sent.moments.keys()
+        self._findings.add_all(f"{topic}: nobody has sent {name}" for topic, name in unknown)
+        actions = ", ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
+        say(f"churn: members: {actions}")
+        explainer = Explainer(deliveries, lives)
+        for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
+            of_topic = [d for d in deliveries if d.queue[0] == topic]
+            queues = by_queue(of_topic)
+            if topic == ORDERED_TOPIC:
+                for queue in queues.values():
+                    self._findings.add_all(judge_order(queue, lives))
+                self._findings.add_all(judge_keys(of_topic))
+            causes = self._causes(topic, queues.values(), explainer)
+            self._say(topic, of_topic, causes)
+
+    def _causes(
+        self, topic: str, queues: Iterable[list[Delivery]], explainer: Explainer
+    ) -> Counter[Cause]:
+        """Explain every repeated delivery; an orderly group repeats only after a kill."""
+        causes: Counter[Cause] = Counter()
+        for queue in queues:
+            for repeat in repeats(queue):
+                cause = explainer.cause(repeat)
+                if cause is None or (topic == ORDERED_TOPIC and cause is not Cause.KILL):
+                    before, again = repeat
+                    self._findings.add(f"{topic}: came again ({cause}): {before} then {again}")
+                if cause is not None:
+                    causes[cause] += 1
+        return causes
+
+    def _say(self, topic: str, deliveries: Sequence[Delivery], causes: Counter[Cause]) -> None:
+        sent = self._sent.moments
+        waits_s = [
+            max(0, one.begin_ns - sent[topic, one.name]) / 1e9  # some are here before the answer
+            for one in deliveries
+            if (topic, one.name) in sent
+        ]
+        count = sum(1 for at, _ in sent if at == topic)
+        why = ", ".join(f"{cause} {causes[cause]}" for cause in Cause)
+        say(
+            f"churn: {topic}: {count} sent, {len(deliveries)} delivered, "
+            f"{causes.total()} again ({why}); "
+            f"delivered after {statistics.median(waits_s) * 1000:.0f} ms, "
+            f"the last after {max(waits_s):.1f} s"
+        )

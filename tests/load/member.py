@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`member.py NAME NAMESRV JOURNAL`: a member of the groups of both topics, until SIGTERM."""
+
+import asyncio
+import sys
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import msgspec
+from journal import ASSIGNED, BEGUN, ENDED, JournalWriter
+
+from cometmq.client import (
+    ConsumeFrom,
+    MessageExt,
+    MessageQueue,
+    PushConsumer,
+    PushOptions,
+    on_signal,
+)
+
+PLAIN_TOPIC: Final = "churn-plain"
+ORDERED_TOPIC: Final = "churn-ordered"
+WORK_S_MAX: Final = 0.01
+
+
+class PrintedLog:
+    """Prints what the client logs, except for details."""
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Drop a detail."""
+
+    def info(self, event: str, /, **facts: object) -> None:
+        """Print."""
+        sys.stdout.write(f"{event} {msgspec.json.encode(facts, enc_hook=str).decode()}\n")
+        sys.stdout.flush()
+
+    warning = error = info
+
+
+class NotingListener:
+    """Notes every message, and takes its time for it."""
+
+    def __init__(self, journal: JournalWriter, random: Random) -> None:
+        """Write to a journal."""
+        self._journal = journal
+        self._random = random
+
+    async def __call__(self, messages: list[MessageExt]) -> None:
+        """Take one message."""
+        (message,) = messages
+        place = (*_place(message.queue), message.queue_offset)
+        self._journal.write(BEGUN, *place, message.keys[0])
+        await asyncio.sleep(self._random.uniform(0, WORK_S_MAX))
+        self._journal.write(ENDED, *place)
+
+    async def assigned(self, queues: list[MessageQueue]) -> None:
+        """Note where a new time with a queue begins."""
+        for queue in queues:
+            self._journal.write(ASSIGNED, *_place(queue))
+
+
+def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> PushConsumer:
+    """Return a consumer whose client id is the same in every life of the member."""
+    one = PushConsumer(
+        f"{topic}-group",
+        namesrv,
+        listener=listener,
+        options=PushOptions(
+            instance_name=name,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            orderly=topic == ORDERED_TOPIC,
+        ),
+        log=PrintedLog(),
+    )
+    one.on_assigned(listener.assigned)
+    one.subscribe(topic)
+    return one
+
+
+async def main(name: str, namesrv: str, journal: str) -> None:
+    """Consume until told to end."""
+    listener = NotingListener(JournalWriter(Path(journal)), Random(journal))
+    plain = consumer(PLAIN_TOPIC, name, namesrv, listener)
+    ordered = consumer(ORDERED_TOPIC, name, namesrv, listener)
+    ending = asyncio.Event()
+    with on_signal(ending.set):
+        async with plain, ordered:
+            await ending.wait()
+
+
+def _place(queue: MessageQueue) -> tuple[object, ...]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

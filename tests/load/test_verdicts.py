@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judges of the churn find what is wrong, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+from journal import Delivery, JournalReader
+from verdicts import (
+    COMMIT_NS,
+    SECOND_NS,
+    SETTLE_NS,
+    Cause,
+    End,
+    Explainer,
+    Life,
+    Repeat,
+    judge_keys,
+    judge_order,
+    repeats,
+)
+
+QUEUE = ("ordered", "broker-a", 0)
+FOREVER_NS = 1000 * SECOND_NS
+
+
+def delivered(
+    offset: int, member: str, begin_s: float, *, period: int = 1, ends: bool = True
+) -> Delivery:
+    begin_ns = int(begin_s * SECOND_NS)
+    end_ns = begin_ns + 1000 if ends else None
+    return Delivery(QUEUE, offset, f"key-{offset}", member, period, begin_ns, end_ns)
+
+
+def lives(**ends: tuple[float, End]) -> dict[str, Life]:
+    found = {name: Life(name, 0, int(at * SECOND_NS), end) for name, (at, end) in ends.items()}
+    return {"a": Life("a", 0, FOREVER_NS, End.AT_WORK), **found}
+
+
+def test_a_queue_that_moves_and_repeats_its_end_is_in_order() -> None:
+    deliveries = [
+        delivered(0, "a", 1),
+        delivered(1, "a", 2, ends=False),
+        delivered(0, "b", 4),
+        delivered(1, "b", 5),
+        delivered(2, "b", 6),
+        delivered(3, "a", 7, period=2),
+    ]
+    found = lives(a=(3, End.KILLED), b=(90, End.AT_WORK))
+    assert judge_order(deliveries, found) == []
+    assert judge_keys(deliveries) == []
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "text"),
+    [
+        ([delivered(1, "a", 1)], "leaves out"),
+        ([delivered(0, "a", 1), delivered(2, "a", 2)], "follows 0"),
+        ([delivered(0, "a", 1), delivered(0, "a", 2)], "follows 0"),
+        ([delivered(0, "a", 1), delivered(2, "b", 2)], "leaves out"),
+        ([delivered(0, "a", 1, ends=False), delivered(1, "b", 2)], "while a was at 0"),
+        ([delivered(0, "a", 1), delivered(1, "a", 1)], "while a was at 0"),
+    ],
+)
+def test_disorder_is_found(deliveries: list[Delivery], text: str) -> None:
+    (wrong, *_) = judge_order(deliveries, lives(b=(90, End.AT_WORK)))
+    assert text in wrong
+
+
+def test_a_key_that_comes_in_another_order_is_found() -> None:
+    assert judge_keys([delivered(0, "a", 2), delivered(1, "a", 1)]) == [
+        "ordered: key-1 came where 0 was to come",
+        "ordered: key-0 came where 2 was to come",
+    ]
+
+
+def test_only_what_is_delivered_twice_is_a_repeat() -> None:
+    first, again = delivered(0, "a", 1), delivered(0, "b", 3)
+    assert list(repeats([first, delivered(1, "a", 2), again])) == [Repeat(first, again)]
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ((2.0, End.KILLED), Cause.KILL),
+        ((2.0, End.LEFT), Cause.LEAVE),
+        ((90.0, End.AT_WORK), Cause.MOVE),
+    ],
+)
+def test_a_repeat_has_the_cause_that_took_the_queue_away(
+    end: tuple[float, End], cause: Cause
+) -> None:
+    repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 3))
+    found = lives(a=end, b=(90, End.AT_WORK))
+    assert Explainer(repeat, found).cause(repeat) is cause
+
+
+def test_a_repeat_without_a_move_has_no_cause() -> None:
+    repeat = Repeat(delivered(0, "a", 1), delivered(0, "a", 3))
+    assert Explainer(repeat, lives()).cause(repeat) is None
+
+
+def test_what_was_committed_long_ago_must_not_come_again() -> None:
+    repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 30))
+    later = delivered(9, "a", 1 + COMMIT_NS / SECOND_NS + 1)
+    found = lives(a=(20, End.KILLED), b=(90, End.AT_WORK))
+    assert Explainer(repeat, found).cause(repeat) is Cause.KILL
+    assert Explainer([*repeat, later], found).cause(repeat) is None
+
+
+def test_a_move_long_after_the_last_change_has_no_cause() -> None:
+    late_s = SETTLE_NS / SECOND_NS + 1
+    repeat = Repeat(delivered(0, "a", late_s), delivered(0, "b", late_s + 1))
+    found = {name: Life(name, 0, FOREVER_NS, End.AT_WORK) for name in ("a", "b")}
+    assert Explainer(repeat, found).cause(repeat) is None
+
+
+def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    reader = JournalReader("a", path)
+    reader.read()
+    path.write_text("assigned 1 t b 0\nbegun 2 t b 0 7 key-1\nended 3 t b")
+    reader.read()
+    assert reader.deliveries == [Delivery(("t", "b", 0), 7, "key-1", "a", 1, 2)]
+    assert not reader.done
+    path.write_text(f"{path.read_text()} 0 7\nassigned 4 t b 0\nbegun 5 t b 0 8 key-2\n")
+    reader.read()
+    assert reader.done == {("t", "key-1")}
+    assert [(d.end_ns, d.period) for d in reader.deliveries] == [(3, 1), (None, 2)]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a history of deliveries, in words, and why messages came more than once.
+
+Pure. A group may deliver a message again only when its queue has moved to another member, or away
+and back; and then only what the last owner had not committed yet.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from math import inf
+from typing import Final, NamedTuple
+
+from journal import Delivery
+
+SECOND_NS: Final = 1_000_000_000
+COMMIT_NS: Final = 10 * SECOND_NS
+"""Consumers commit every 5 s; the rest is what a busy machine may be late."""
+SETTLE_NS: Final = 45 * SECOND_NS
+"""Members share queues every 20 s even if no broker tells them to; as above."""
+
+
+class End(StrEnum):
+    """How a member's life ended."""
+
+    KILLED = "killed"
+    LEFT = "left"
+    AT_WORK = "at work"
+
+
+class Life(NamedTuple):
+    """From the start of a member's process to its end."""
+
+    member: str
+    begin_ns: int
+    end_ns: int
+    end: End
+
+
+class Cause(StrEnum):
+    """Why a message came again."""
+
+    KILL = "kill"
+    LEAVE = "leave"
+    MOVE = "move"
+
+
+class Repeat(NamedTuple):
+    """A message that came again."""
+
+    before: Delivery
+    again: Delivery
+
+
+Queue = tuple[str, str, int]
+
+
+def by_queue(deliveries: Iterable[Delivery]) -> dict[Queue, list[Delivery]]:
+    """Return the deliveries of each queue in the order in which they began."""
+    queues: dict[Queue, list[Delivery]] = defaultdict(list)
+    for delivery in sorted(deliveries, key=lambda one: one.begin_ns):
+        queues[delivery.queue].append(delivery)
+    return queues
+
+
+def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> list[str]:
+    """Return what is out of order in one queue of an orderly topic.
+
+    One listener at a time; one offset after the other; a new owner begins at most one behind
+    the last that was delivered, and goes on from there.
+    """
+    wrong: list[str] = []
+    owner, last, top, busy_until = ("", 0), -1, -1, 0.0
+    for one in deliveries:
+        if one.begin_ns < busy_until:
+            wrong.append(f"{_place(one)} began at {one.member} while {owner[0]} was at {last}")
+        if (one.member, one.period) == owner and one.offset != last + 1:
+            wrong.append(f"{_place(one)} follows {last} at {one.member}")
+        elif one.offset > top + 1:
+            wrong.append(f"{_place(one)} at {one.member} leaves out what follows {top}")
+        owner, last, top = (one.member, one.period), one.offset, max(top, one.offset)
+        busy_until = max(busy_until, _end(one, lives))
+    return wrong
+
+
+def judge_keys(deliveries: Iterable[Delivery]) -> list[str]:
+    """Return keys whose messages did not first come in the order in which they were sent."""
+    expected: Counter[tuple[str, str]] = Counter()
+    seen: set[tuple[str, str]] = set()
+    wrong: list[str] = []
+    for one in sorted(deliveries, key=lambda one: one.begin_ns):
+        topic = one.queue[0]
+        if (topic, one.name) in seen:
+            continue
+        seen.add((topic, one.name))
+        key, _, number = one.name.rpartition("-")
+        if int(number) != expected[topic, key]:
+            wrong.append(f"{topic}: {one.name} came where {expected[topic, key]} was to come")
+        expected[topic, key] = int(number) + 1
+    return wrong
+
+
+def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
+    """Yield each message of one queue that came again, with the delivery before."""
+    before: dict[int, Delivery] = {}
+    for one in deliveries:
+        if one.offset in before:
+            yield Repeat(before[one.offset], one)
+        before[one.offset] = one
+
+
+class Explainer:
+    """Knows who was there when, and who had which queue."""
+
+    def __init__(self, deliveries: Iterable[Delivery], lives: Mapping[str, Life]) -> None:
+        """Take the whole history."""
+        self._lives = lives
+        self._changes = sorted(
+            moment for life in lives.values() for moment in (life.begin_ns, life.end_ns)
+        )
+        self._last_ns: dict[tuple[Queue, str, int], int] = {}
+        self._first_ns: dict[tuple[Queue, str, int], int] = {}
+        for one in deliveries:
+            tenure = (one.queue, one.member, one.period)
+            self._last_ns[tenure] = max(self._last_ns.get(tenure, 0), one.begin_ns)
+            self._first_ns[tenure] = min(self._first_ns.get(tenure, one.begin_ns), one.begin_ns)
+
+    def cause(self, repeat: Repeat) -> Cause | None:
+        """Return why a message came again; None if it should not have."""
+        before, again = repeat
+        tenure = (before.queue, before.member, before.period)
+        if tenure == (again.queue, again.member, again.period):
+            return None
+        if self._last_ns[tenure] - before.begin_ns > COMMIT_NS:
+            return None  # it was committed long ago
+        life = self._lives[before.member]
+        if life.end_ns <= again.begin_ns:
+            return Cause.KILL if life.end is End.KILLED else Cause.LEAVE
+        taken_ns = self._first_ns[again.queue, again.member, again.period]
+        latest = bisect_right(self._changes, taken_ns) - 1
+        is_near = latest >= 0 and taken_ns - self._changes[latest] <= SETTLE_NS
+        return Cause.MOVE if is_near else None
+
+
+def _end(delivery: Delivery, lives: Mapping[str, Life]) -> float:
+    """Return when the listener was certainly done with a message."""
+    if delivery.end_ns is not None:
+        return delivery.end_ns
+    life = lives[delivery.member]
+    return life.end_ns if life.end is End.KILLED else inf
+
+
+def _place(delivery: Delivery) -> str:
+    topic, broker, queue_id = delivery.queue
+    return f"{topic} {broker} {queue_id}: offset {delivery.offset}"
