@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from generators import cli, client_options, codes, commands, events, metrics, settings
+from generators import cli, client_options, codes, commands, events, metrics, proofs, settings
 
 DOCS: Final = Path(__file__).parent
 
@@ -25,6 +25,7 @@ class Page(NamedTuple):
 
 PAGES: Final[Mapping[str, Page]] = {
     "commands": Page(DOCS / "protocol" / "commands.md", commands.commands_page),
+    "compatibility": Page(proofs.PAGE, proofs.page),
     "codes": Page(DOCS / "reference" / "codes.md", codes.page),
     "settings-broker": Page(DOCS / "reference" / "settings-broker.md", settings.broker_page),
     "settings-txn-checker": Page(

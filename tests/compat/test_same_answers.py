@@ -16,7 +16,16 @@ import pytest
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.dialect import parse
-from cometmq.peers.probes import HEARTBEAT, PROBES, TOPIC, Probe, send_fields
+from cometmq.peers.probe import (
+    FIRST_ID,
+    HEARTBEAT,
+    TOPIC,
+    Probe,
+    end_fields,
+    pull_fields,
+    send_fields,
+)
+from cometmq.peers.probes import PROBES
 from cometmq.peers.processes import wait_until
 from cometmq.peers.records import parse_records
 from cometmq.peers.wire import Answer, Connection
@@ -25,6 +34,7 @@ pytestmark = pytest.mark.compat
 
 MESSAGES = 3
 STATISTICS_TIMEOUT_S = 20.0
+TX_TOPIC, PREPARED = "SameTransactions", 4
 # Members whose values differ between two runs of one server.
 VOLATILE = re.compile(
     r"(?i)timestamp|time$|counter|clientAddr|brokerAddr|Version$|consumeTps|storePath|"
@@ -89,12 +99,39 @@ def _texts(fields: Mapping[str, object]) -> dict[str, str]:
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.to} {probe.code} {probe.name}")
 def test_both_answer_alike(sides: list[Side], probe: Probe) -> None:
     """In the order of the list: later probes see what earlier ones did, on both sides."""
-    expected, actual = (_meaning(side.ask(probe), probe) for side in sides)
+    expected, actual = (_meaning(side.ask(probe), probe.compare_body) for side in sides)
 
     assert actual == expected
 
 
-def _meaning(answer: Answer, probe: Probe) -> dict[str, object]:
+def test_half_messages_are_resumed_and_committed_alike(sides: list[Side]) -> None:
+    """Codes 323 and 37: the answers, and the message that consumers get."""
+    expected, actual = (_transaction(side.broker) for side in sides)
+
+    assert actual == expected
+    assert [answer["code"] for answer in actual[0]] == [0, 0, 0]
+    assert len(actual[1]) == 1
+
+
+def _transaction(broker: Connection) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """What a broker answers, and the records of the topic that it was all about."""
+    properties = f"TRAN_MSG\x01true\x02PGROUP\x01SameProducer\x02UNIQ_KEY\x01{FIRST_ID}"
+    half = broker.call(310, _texts(send_fields(b=TX_TOPIC, i=properties, f=PREPARED)), b"half")
+    message_id = half.fields["msgId"]
+    resumed = broker.call(323, {"msgId": message_id})
+    ended = broker.call(37, _texts(end_fields(commitLogOffset=int(message_id[16:], 16))))
+    found: list[dict[str, object]] = []
+
+    def is_delivered() -> bool:
+        answer = broker.call(11, _texts(pull_fields(topic=TX_TOPIC)))
+        found[:] = parse_records(answer.body)
+        return bool(found)
+
+    wait_until(is_delivered, STATISTICS_TIMEOUT_S, f"a message in {TX_TOPIC}")
+    return [_meaning(answer, "json") for answer in (half, resumed, ended)], found
+
+
+def _meaning(answer: Answer, compare_body: str) -> dict[str, object]:
     """What is compared of an answer."""
     return {
         "code": answer.code,
@@ -103,7 +140,7 @@ def _meaning(answer: Answer, probe: Probe) -> dict[str, object]:
             key: "*" if VOLATILE.search(key) or key == "msgId" else value
             for key, value in answer.fields.items()
         },
-        "body": _body_meaning(answer.body, probe.compare_body),
+        "body": _body_meaning(answer.body, compare_body),
     }
 
 

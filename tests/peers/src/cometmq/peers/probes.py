@@ -5,233 +5,44 @@ The order matters: a probe sees what the probes before it did.
 """
 
 import json
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final
 
-from cometmq.peers.wire import CURRENT_VERSION
-
-TOPIC: Final = "SameTopic"
-GROUP: Final = "SameGroup"
-REPLY_TOPIC: Final = "PeersCluster_REPLY_TOPIC"
-HEARTBEAT: Final[dict[str, Any]] = {
-    "clientID": "127.0.0.1@same",
-    "producerDataSet": [{"groupName": "SameProducer"}],
-    "consumerDataSet": [
-        {
-            "groupName": GROUP,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [
-                {
-                    "topic": TOPIC,
-                    "subString": "TagA",
-                    "tagsSet": ["TagA"],
-                    "codeSet": [2598919],
-                    "subVersion": 100,
-                    "classFilterMode": False,
-                    "expressionType": "TAG",
-                }
-            ],
-            "unitMode": False,
-        }
-    ],
-}
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One request; `name` appears in the test's id."""
-
-    name: str
-    to: Literal["broker", "namesrv"]
-    code: int
-    fields: Mapping[str, object] = field(default_factory=dict)
-    body: bytes = b""
-    version: int = CURRENT_VERSION
-    compare_body: Literal["json", "keys", "records", "no"] = "json"
-
-
-def _counted(name: str, key: str) -> dict[str, object]:
-    """Fields of a question for a statistic."""
-    return {"statsName": name, "statsKey": key}
-
-
-def _entries(**changes: object) -> dict[str, object]:
-    """Fields of a question for entries of a queue."""
-    return {"topic": TOPIC, "queueId": 0, "index": 0, "count": 2} | changes
-
-
-def send_fields(**changes: object) -> dict[str, object]:
-    """Fields of SEND_MESSAGE_V2."""
-    return {
-        "a": "SameProducer",
-        "b": TOPIC,
-        "c": "TBW102",
-        "d": 4,
-        "e": 0,
-        "f": 0,
-        "g": 1700000000000,
-        "h": 0,
-        "i": "TAGS\x01TagA\x02KEYS\x01same\x02UNIQ_KEY\x017F000001000100000000000000000000",
-        "j": 0,
-        "k": "false",
-        **changes,
-    }
-
-
-def _v1_fields(**changes: object) -> dict[str, object]:
-    """Fields of SEND_MESSAGE."""
-    names = {
-        "a": "producerGroup",
-        "b": "topic",
-        "c": "defaultTopic",
-        "d": "defaultTopicQueueNums",
-        "e": "queueId",
-        "f": "sysFlag",
-        "g": "bornTimestamp",
-        "h": "flag",
-        "i": "properties",
-        "j": "reconsumeTimes",
-        "k": "unitMode",
-    }
-    return {names[key]: value for key, value in send_fields(**changes).items()}
-
-
-def _batch(*bodies: bytes) -> bytes:
-    """Body of a batch; each message has two properties."""
-    properties = b"KEYS\x01batched\x02UNIQ_KEY\x017F000001000100000000000000000001"
-    items = (
-        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 5, len(body))
-        + body
-        + struct.pack(">h", len(properties))
-        + properties
-        for body in bodies
-    )
-    return b"".join(items)
-
-
-def _cpp_heartbeat() -> bytes:
-    """A heartbeat as the C++ client writes it: enumerations by ordinal."""
-    consumer = {
-        **HEARTBEAT["consumerDataSet"][0],
-        "groupName": "SameCpp",
-        "consumeType": 1,
-        "messageModel": 1,
-        "consumeFromWhere": 0,
-    }
-    heartbeat = {"clientID": "127.0.0.1@cpp", "consumerDataSet": [consumer]}
-    return json.dumps(heartbeat).encode()
-
-
-def _pull(**changes: object) -> dict[str, object]:
-    """Fields of PULL_MESSAGE with a subscription of its own and no waiting."""
-    return {
-        "consumerGroup": GROUP,
-        "topic": TOPIC,
-        "queueId": 0,
-        "queueOffset": 0,
-        "maxMsgNums": 32,
-        "sysFlag": 4,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 0,
-        "subscription": "*",
-        "subVersion": 1,
-        "expressionType": "TAG",
-        **changes,
-    }
-
-
-def _queue(**changes: object) -> dict[str, object]:
-    """Fields that name a queue."""
-    return {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, **changes}
-
-
-def _topic(name: str, **changes: object) -> dict[str, object]:
-    """Fields of UPDATE_AND_CREATE_TOPIC."""
-    return {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": 2,
-        "writeQueueNums": 2,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": "false",
-        **changes,
-    }
-
-
-def _locks() -> bytes:
-    """Body of LOCK_BATCH_MQ and its opposite."""
-    queues = [{"brokerName": "broker-a", "queueId": n, "topic": TOPIC} for n in (0, 1)]
-    return json.dumps({"consumerGroup": GROUP, "clientId": "same", "mqSet": queues}).encode()
-
-
-_REGISTERED: Final = {
-    "brokerName": "same-b",
-    "brokerAddr": "127.0.0.1:1",
-    "clusterName": "SameCluster",
-    "haServerAddr": "127.0.0.1:2",
-    "brokerId": 0,
-    "compressed": "false",
-}
-
-
-def _registration() -> bytes:
-    """Body of REGISTER_BROKER with one topic."""
-    topic = {
-        "topicName": "SameRegistered",
-        "readQueueNums": 3,
-        "writeQueueNums": 2,
-        "perm": 6,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": 0,
-        "order": False,
-    }
-    wrapper = {
-        "dataVersion": {"counter": 2, "timestamp": 9},
-        "topicConfigTable": {"SameRegistered": topic},
-    }
-    body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
-    return json.dumps(body).encode()
-
-
-_AWAY: Final = {"consumerGroup": "SameAway", "commitOffset": 0}
-
-
-def _reset(**changes: object) -> dict[str, object]:
-    """Fields of INVOKE_BROKER_TO_RESET_OFFSET: to the end, whatever it skips."""
-    return {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", **changes}
-
-
-def _copy(**changes: object) -> dict[str, object]:
-    """Fields of CLONE_GROUP_OFFSET."""
-    return {
-        "srcGroup": GROUP,
-        "destGroup": "SameCopy",
-        "topic": TOPIC,
-        "offline": "false",
-        **changes,
-    }
-
-
-def _reply(**changes: object) -> dict[str, object]:
-    """Fields of SEND_REPLY_MESSAGE_V2."""
-    return send_fields(**{"b": REPLY_TOPIC, "i": "MSG_TYPE\x01reply", **changes})
-
+from cometmq.peers.probe import (
+    AWAY,
+    FIRST_ID,
+    GROUP,
+    HEARTBEAT,
+    REGISTERED,
+    REPLY_TOPIC,
+    TOPIC,
+    UNUSED,
+    Probe,
+    batch_body,
+    copy_fields,
+    counted_fields,
+    cpp_heartbeat,
+    end_fields,
+    entries_fields,
+    locks_body,
+    pull_fields,
+    queue_fields,
+    registration_body,
+    reply_fields,
+    reset_fields,
+    send_fields,
+    topic_fields,
+    v1_fields,
+)
 
 SENDS: Final = [
     Probe("send", "broker", 310, send_fields(e=1), b"body"),
-    Probe("send by the old code", "broker", 10, _v1_fields(e=2), b"old"),
+    Probe("send by the old code", "broker", 10, v1_fields(e=2), b"old"),
     Probe(
         "send a batch",
         "broker",
         320,
         send_fields(e=2, m="true", i="WAIT\x01true"),
-        _batch(b"1", b"22"),
+        batch_body(b"1", b"22"),
     ),
     Probe("send delayed", "broker", 310, send_fields(i="DELAY\x012\x02KEYS\x01late"), b"late"),
     Probe("send to a random queue", "broker", 310, send_fields(b="SameRandom", d=1, e=-1), b"r"),
@@ -253,43 +64,47 @@ SENDS: Final = [
     ),
 ]
 PULLS: Final = [
-    Probe("pull", "broker", 11, _pull(), compare_body="records"),
-    Probe("pull what came", "broker", 11, _pull(queueId=2), compare_body="records"),
+    Probe("pull", "broker", 11, pull_fields(), compare_body="records"),
+    Probe("pull what came", "broker", 11, pull_fields(queueId=2), compare_body="records"),
     Probe(
         "pull what is late",
         "broker",
         11,
-        _pull(topic="SCHEDULE_TOPIC_XXXX", queueId=1),
+        pull_fields(topic="SCHEDULE_TOPIC_XXXX", queueId=1),
         compare_body="records",
     ),
-    Probe("pull what is bare", "broker", 11, _pull(topic="SameBare"), compare_body="records"),
+    Probe("pull what is bare", "broker", 11, pull_fields(topic="SameBare"), compare_body="records"),
     Probe(
         "pull without a body",
         "broker",
         11,
-        _pull(topic="SameBare", queueId=1),
+        pull_fields(topic="SameBare", queueId=1),
         compare_body="records",
     ),
-    Probe("pull two", "broker", 11, _pull(maxMsgNums=2), compare_body="records"),
-    Probe("pull a tag", "broker", 11, _pull(subscription="TagZ")),
-    Probe("pull at the end", "broker", 11, _pull(queueId=1, queueOffset=1)),
-    Probe("pull behind the end", "broker", 11, _pull(queueOffset=1000)),
-    Probe("pull an empty queue", "broker", 11, _pull(queueId=3)),
-    Probe("pull an empty queue at 5", "broker", 11, _pull(queueId=3, queueOffset=5)),
-    Probe("pull queue 99", "broker", 11, _pull(queueId=99)),
-    Probe("pull an unknown topic", "broker", 11, _pull(topic="Nothing")),
-    Probe("pull of an unknown group", "broker", 11, _pull(consumerGroup="Unseen", sysFlag=0)),
+    Probe("pull two", "broker", 11, pull_fields(maxMsgNums=2), compare_body="records"),
+    Probe("pull a tag", "broker", 11, pull_fields(subscription="TagZ")),
+    Probe("pull at the end", "broker", 11, pull_fields(queueId=1, queueOffset=1)),
+    Probe("pull behind the end", "broker", 11, pull_fields(queueOffset=1000)),
+    Probe("pull an empty queue", "broker", 11, pull_fields(queueId=3)),
+    Probe("pull an empty queue at 5", "broker", 11, pull_fields(queueId=3, queueOffset=5)),
+    Probe("pull queue 99", "broker", 11, pull_fields(queueId=99)),
+    Probe("pull an unknown topic", "broker", 11, pull_fields(topic="Nothing")),
+    Probe("pull of an unknown group", "broker", 11, pull_fields(consumerGroup="Unseen", sysFlag=0)),
     Probe(
-        "pull as subscribed", "broker", 11, _pull(sysFlag=0, subVersion=100), compare_body="records"
+        "pull as subscribed",
+        "broker",
+        11,
+        pull_fields(sysFlag=0, subVersion=100),
+        compare_body="records",
     ),
-    Probe("pull as subscribed later", "broker", 11, _pull(sysFlag=0, subVersion=101)),
-    Probe("pull with SQL", "broker", 11, _pull(subscription="a > 1", expressionType="SQL92")),
+    Probe("pull as subscribed later", "broker", 11, pull_fields(sysFlag=0, subVersion=101)),
+    Probe("pull with SQL", "broker", 11, pull_fields(subscription="a > 1", expressionType="SQL92")),
 ]
 OFFSETS: Final = [
-    Probe("unknown progress", "broker", 14, _queue(queueId=2)),
-    Probe("unknown progress of a topic", "broker", 14, _queue(topic="Nothing")),
-    Probe("commit progress", "broker", 15, _queue(commitOffset=2)),
-    Probe("progress", "broker", 14, _queue()),
+    Probe("unknown progress", "broker", 14, queue_fields(queueId=2)),
+    Probe("unknown progress of a topic", "broker", 14, queue_fields(topic="Nothing")),
+    Probe("commit progress", "broker", 15, queue_fields(commitOffset=2)),
+    Probe("progress", "broker", 14, queue_fields()),
     Probe("offset by time 0", "broker", 29, {"topic": TOPIC, "queueId": 0, "timestamp": 0}),
     Probe(
         "offset by time after all",
@@ -321,7 +136,7 @@ OFFSETS: Final = [
 ]
 CLIENTS: Final = [
     Probe("heartbeat", "broker", 34, body=json.dumps(HEARTBEAT).encode()),
-    Probe("heartbeat of C++", "broker", 34, body=_cpp_heartbeat()),
+    Probe("heartbeat of C++", "broker", 34, body=cpp_heartbeat()),
     Probe("C++ consumers on line", "broker", 203, {"consumerGroup": "SameCpp"}),
     Probe("members", "broker", 38, {"consumerGroup": GROUP}),
     Probe("members of nobody", "broker", 38, {"consumerGroup": "Nobody"}),
@@ -329,8 +144,8 @@ CLIENTS: Final = [
     Probe("consumers of nobody", "broker", 203, {"consumerGroup": "Nobody"}),
     Probe("producers on line", "broker", 204, {"producerGroup": "SameProducer"}),
     Probe("producers of nobody", "broker", 204, {"producerGroup": "Nobody"}),
-    Probe("lock", "broker", 41, body=_locks()),
-    Probe("unlock", "broker", 42, body=_locks()),
+    Probe("lock", "broker", 41, body=locks_body()),
+    Probe("unlock", "broker", 42, body=locks_body()),
     Probe(
         "check SQL",
         "broker",
@@ -350,10 +165,10 @@ CLIENTS: Final = [
     ),
 ]
 ADMIN: Final = [
-    Probe("create a topic", "broker", 17, _topic("SameAdmin")),
-    Probe("create an illegal topic", "broker", 17, _topic("not legal!")),
-    Probe("create an empty topic", "broker", 17, _topic("")),
-    Probe("create a system topic", "broker", 17, _topic("TBW102")),
+    Probe("create a topic", "broker", 17, topic_fields("SameAdmin")),
+    Probe("create an illegal topic", "broker", 17, topic_fields("not legal!")),
+    Probe("create an empty topic", "broker", 17, topic_fields("")),
+    Probe("create a system topic", "broker", 17, topic_fields("TBW102")),
     Probe("delete an illegal topic", "broker", 215, {"topic": "not legal!"}),
     Probe("delete a system topic", "broker", 215, {"topic": "TBW102"}),
     Probe("delete an unknown topic", "broker", 215, {"topic": "Unknown"}),
@@ -376,30 +191,29 @@ ADMIN: Final = [
         body=b'{"groupName":"SameAdminGroup","retryQueueNums":2,"retryMaxTimes":3,'
         b'"consumeEnable":false,"consumeBroadcastEnable":false}',
     ),
-    Probe("pull of a stopped group", "broker", 11, _pull(consumerGroup="SameAdminGroup")),
+    Probe("pull of a stopped group", "broker", 11, pull_fields(consumerGroup="SameAdminGroup")),
     Probe("all groups with the new one", "broker", 201),
     Probe("delete a group", "broker", 207, {"groupName": "SameAdminGroup"}),
     Probe("delete an unknown group", "broker", 207, {"groupName": "Nobody"}),
     Probe("unknown code", "broker", 9999),
     Probe("unused code", "broker", 13),
 ]
-_FIRST_ID: Final = "7F0000010000000000000000" + "0" * 8
 MOVED: Final = [
     *(
-        Probe(f"commit queue {number}", "broker", 15, _queue(queueId=number, commitOffset=1))
+        Probe(f"commit queue {number}", "broker", 15, queue_fields(queueId=number, commitOffset=1))
         for number in range(4)
     ),
-    Probe("reset to the end", "broker", 222, _reset()),
-    Probe("reset backwards only", "broker", 222, _reset(isForce="false")),
-    Probe("reset to the begin", "broker", 222, _reset(timestamp=0)),
-    Probe("progress after a reset", "broker", 14, _queue()),
-    Probe("reset in nothing", "broker", 222, _reset(topic="Nothing")),
-    Probe("reset of nobody", "broker", 222, _reset(group="Nobody")),
+    Probe("reset to the end", "broker", 222, reset_fields()),
+    Probe("reset backwards only", "broker", 222, reset_fields(isForce="false")),
+    Probe("reset to the begin", "broker", 222, reset_fields(timestamp=0)),
+    Probe("progress after a reset", "broker", 14, queue_fields()),
+    Probe("reset in nothing", "broker", 222, reset_fields(topic="Nothing")),
+    Probe("reset of nobody", "broker", 222, reset_fields(group="Nobody")),
     *(
-        Probe(f"commit queue {n} of who is away", "broker", 15, _queue(**_AWAY, queueId=n))
+        Probe(f"commit queue {n} of who is away", "broker", 15, queue_fields(**AWAY, queueId=n))
         for n in range(4)
     ),
-    Probe("reset of who is away", "broker", 222, _reset(group="SameAway")),
+    Probe("reset of who is away", "broker", 222, reset_fields(group="SameAway")),
     Probe(
         "corrections",
         "broker",
@@ -407,23 +221,26 @@ MOVED: Final = [
         {"filterGroups": "", "compareGroup": "SameAway", "topic": TOPIC},
     ),
     Probe("corrections of nothing", "broker", 308, {"compareGroup": GROUP, "topic": "Nothing"}),
-    Probe("copy", "broker", 314, _copy()),
-    Probe("progress of the copy", "broker", 14, _queue(consumerGroup="SameCopy", queueId=2)),
-    Probe("copy in nothing", "broker", 314, _copy(topic="Nothing")),
-    Probe("copy of nobody", "broker", 314, _copy(srcGroup="Nobody")),
+    Probe("copy", "broker", 314, copy_fields()),
+    Probe("progress of the copy", "broker", 14, queue_fields(consumerGroup="SameCopy", queueId=2)),
+    Probe("copy in nothing", "broker", 314, copy_fields(topic="Nothing")),
+    Probe("copy of nobody", "broker", 314, copy_fields(srcGroup="Nobody")),
     Probe("state of nobody", "broker", 307, {"consumerGroup": GROUP, "clientId": "nobody"}),
     Probe("state in no group", "broker", 307, {"consumerGroup": "Nobody", "clientId": "nobody"}),
     Probe(
         "consume at nobody",
         "broker",
         309,
-        {"consumerGroup": GROUP, "clientId": "nobody", "msgId": _FIRST_ID},
+        {"consumerGroup": GROUP, "clientId": "nobody", "msgId": FIRST_ID},
     ),
-    Probe("reply to nobody", "broker", 325, _reply(i="REPLY_TO_CLIENT\x01nobody"), b"reply"),
-    Probe("reply without requester", "broker", 325, _reply(), b"reply"),
-    Probe("reply to queue 99", "broker", 325, _reply(e=99), b"reply"),
-    Probe("reply to an illegal name", "broker", 325, _reply(b="not legal!"), b"reply"),
-    Probe("replies kept", "broker", 11, _pull(topic=REPLY_TOPIC), compare_body="records"),
+    Probe("reply to nobody", "broker", 325, reply_fields(i="REPLY_TO_CLIENT\x01nobody"), b"reply"),
+    Probe("reply without requester", "broker", 325, reply_fields(), b"reply"),
+    Probe("reply to queue 99", "broker", 325, reply_fields(e=99), b"reply"),
+    Probe("reply to an illegal name", "broker", 325, reply_fields(b="not legal!"), b"reply"),
+    Probe("reply by the old code", "broker", 324, v1_fields(**reply_fields()), b"reply"),
+    Probe("replies kept", "broker", 11, pull_fields(topic=REPLY_TOPIC), compare_body="records"),
+    Probe("leave", "broker", 35, {"clientID": "nobody", "consumerGroup": GROUP}),
+    Probe("end nothing", "broker", 37, end_fields()),
 ]
 STATISTICS: Final = [
     Probe("who consumes", "broker", 300, {"topic": TOPIC}),
@@ -437,35 +254,42 @@ STATISTICS: Final = [
     Probe("progress of all", "broker", 317, {"isOrder": "false"}),
     Probe("progress in ordered topics", "broker", 317, {"isOrder": "true"}),
     Probe(
-        "statistics of a topic", "broker", 315, _counted("TOPIC_PUT_NUMS", TOPIC), b"", 401, "keys"
+        "statistics of a topic",
+        "broker",
+        315,
+        counted_fields("TOPIC_PUT_NUMS", TOPIC),
+        b"",
+        401,
+        "keys",
     ),
     Probe(
         "statistics of the cluster",
         "broker",
         315,
-        _counted("BROKER_PUT_NUMS", "PeersCluster"),
+        counted_fields("BROKER_PUT_NUMS", "PeersCluster"),
         b"",
         401,
         "keys",
     ),
-    Probe("statistics of nobody", "broker", 315, _counted("TOPIC_PUT_NUMS", "Nothing")),
-    Probe("statistics without a group", "broker", 315, _counted("GROUP_GET_NUMS", TOPIC)),
-    Probe("unknown statistics", "broker", 315, _counted("Nothing", TOPIC)),
+    Probe("statistics of nobody", "broker", 315, counted_fields("TOPIC_PUT_NUMS", "Nothing")),
+    Probe("statistics without a group", "broker", 315, counted_fields("GROUP_GET_NUMS", TOPIC)),
+    Probe("unknown statistics", "broker", 315, counted_fields("Nothing", TOPIC)),
     Probe(
         "statistics of the disk",
         "broker",
         315,
-        _counted("GROUP_GET_FROM_DISK_NUMS", f"{TOPIC}@{GROUP}"),
+        counted_fields("GROUP_GET_FROM_DISK_NUMS", f"{TOPIC}@{GROUP}"),
     ),
-    Probe("entries of a queue", "broker", 321, _entries()),
-    Probe("entries for a group", "broker", 321, _entries(consumerGroup=GROUP)),
-    Probe("entries for nobody", "broker", 321, _entries(consumerGroup="Nobody")),
-    Probe("entries behind the end", "broker", 321, _entries(index=1000)),
-    Probe("entries of nothing", "broker", 321, _entries(topic="Nothing")),
+    Probe("entries of a queue", "broker", 321, entries_fields()),
+    Probe("entries for a group", "broker", 321, entries_fields(consumerGroup=GROUP)),
+    Probe("entries for nobody", "broker", 321, entries_fields(consumerGroup="Nobody")),
+    Probe("entries behind the end", "broker", 321, entries_fields(index=1000)),
+    Probe("entries of nothing", "broker", 321, entries_fields(topic="Nothing")),
     Probe("producers", "broker", 328),
     Probe("register a filter server", "broker", 301, {"filterServerAddr": "127.0.0.1:1"}),
     Probe("topic configuration of old", "broker", 22, {"topic": TOPIC}),
     Probe("delete files of old", "broker", 27),
+    *(Probe(f"unused code {code}", "broker", code, {"topic": TOPIC}) for code in UNUSED),
 ]
 NAMESRV: Final = [
     Probe("route", "namesrv", 105, {"topic": TOPIC}),
@@ -488,13 +312,13 @@ NAMESRV: Final = [
     Probe("delete nothing", "namesrv", 102, {"namespace": "S", "key": "k"}),
     Probe("configuration", "namesrv", 319, compare_body="no"),
     Probe("update unknown configuration", "namesrv", 318, body=b"unknownKey=1\n"),
-    Probe("register a broker", "namesrv", 103, {**_REGISTERED, "bodyCrc32": 0}, _registration()),
+    Probe("register a broker", "namesrv", 103, {**REGISTERED, "bodyCrc32": 0}, registration_body()),
     Probe(
         "register with a wrong sum",
         "namesrv",
         103,
-        {**_REGISTERED, "bodyCrc32": 5},
-        _registration(),
+        {**REGISTERED, "bodyCrc32": 5},
+        registration_body(),
     ),
     Probe("route to the registered", "namesrv", 105, {"topic": "SameRegistered"}),
     Probe("cluster of both", "namesrv", 106),
@@ -502,13 +326,13 @@ NAMESRV: Final = [
         "data version of the registered",
         "namesrv",
         322,
-        _REGISTERED,
+        REGISTERED,
         b'{"counter":2,"timestamp":9}',
     ),
     Probe("wipe the registered", "namesrv", 205, {"brokerName": "same-b"}),
     Probe("route without writing", "namesrv", 105, {"topic": "SameRegistered"}),
     Probe("add to the registered", "namesrv", 327, {"brokerName": "same-b"}),
-    Probe("unregister", "namesrv", 104, _REGISTERED),
+    Probe("unregister", "namesrv", 104, REGISTERED),
     Probe("route to the unregistered", "namesrv", 105, {"topic": "SameRegistered"}),
     Probe("wipe an unknown broker", "namesrv", 205, {"brokerName": "none"}),
     Probe("delete an unknown topic", "namesrv", 216, {"topic": "Unknown"}),

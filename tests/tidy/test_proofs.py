@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/compatibility.md says is proved is all that there is, and the tests are there."""
+
+import ast
+import importlib
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cometmq.cli.mqadmin import COMMANDS as OUR_COMMANDS
+from cometmq.remoting.testing.golden import load_exchanges
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPAT = ROOT / "tests" / "compat"
+NOT_IN_494 = {351, 361, 999, 9999}
+"""Captured to see them refused."""
+REFUSED = 3
+ACTORS = {"broker": "broker", "namesrv": "name server", "client": "client"}
+
+
+@pytest.fixture(scope="module")
+def proofs() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        return importlib.import_module("generators.proofs")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.fixture(scope="module")
+def captured() -> dict[int, set[str]]:
+    """Which programs of RocketMQ 4.9.4 served a code, by the exchanges captured from them."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for exchange in load_exchanges(ROOT / "tests" / "golden", "[0-9]*.jsonl"):
+        number = int(exchange.name.partition("-")[0])
+        if number in NOT_IN_494:
+            continue
+        served = found[number]
+        if exchange.oneway or (exchange.response and exchange.response.code != REFUSED):
+            served.add(ACTORS[exchange.receiver])
+    return found
+
+
+def functions(file: str) -> dict[str, str]:
+    """The text of each function of a module, with its decorators."""
+    text = (COMPAT / file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            begin = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            found[node.name] = "\n".join(lines[begin - 1 : node.end_lineno])
+    return found
+
+
+def test_every_code_of_494_is_listed(proofs: ModuleType, captured: dict[int, set[str]]) -> None:
+    assert {int(code) for code in proofs.CODES} == set(captured)
+    assert len(captured) == 96
+
+
+def test_nothing_live_is_missing(proofs: ModuleType, captured: dict[int, set[str]]) -> None:
+    missing = {
+        code: programs - set(proofs.receivers(code))
+        for code, programs in captured.items()
+        if programs - set(proofs.receivers(code))
+    }
+    assert missing == {}
+
+
+def test_every_command_is_listed(proofs: ModuleType) -> None:
+    """What mqadmin itself lists is compared in tests/compat/test_cli_options.py."""
+    listed = set(proofs.PROOFS["commands"])
+    assert len(listed) == 57
+    assert listed <= set(OUR_COMMANDS)
+
+
+@pytest.mark.parametrize("part", ["codes", "commands", "features"])
+def test_tests_that_are_named_exist(proofs: ModuleType, part: str) -> None:
+    missing = []
+    for name, text in proofs.PROOFS[part].items():
+        file, _, function = proofs.test_of(text).partition("::")
+        if not (COMPAT / file).exists() or function not in functions(file):
+            missing.append(f"{name}: {text}")
+    assert missing == []
+
+
+def test_codes_that_are_compared_are_asked(proofs: ModuleType) -> None:
+    unasked = [
+        int(code)
+        for code, text in proofs.CODES.items()
+        if text == proofs.SAME and not proofs.PROBED[code]
+    ]
+    assert unasked == []
+
+
+def test_commands_are_run_by_their_tests(proofs: ModuleType) -> None:
+    """By the test, or by a function of its module that it uses."""
+    unused = []
+    for command, text in proofs.PROOFS["commands"].items():
+        file, _, function = text.partition("::")
+        known = functions(file)
+        helpers = [body for name, body in known.items() if f"{name}(" in known[function]]
+        if not any(f'"{command}"' in body for body in [known[function], *helpers]):
+            unused.append(f"{command}: {text}")
+    assert unused == []
