@@ -118,10 +118,13 @@ def test_a_second_end_changes_nothing(broker: Broker) -> None:
     assert broker.transactions.repeated_count == 2
 
 
-@pytest.mark.parametrize("how", [0, 4, 99])
-def test_what_is_no_end_has_no_effect(broker: Broker, how: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "remark"),
+    [(0, None), (4, "commitOrRollback field wrong"), (99, "commitOrRollback field wrong")],
+)
+def test_what_is_no_end_has_no_effect(broker: Broker, how: int, remark: str | None) -> None:
     half = prepared(broker)
-    assert end(broker, half, how) == Reply()
+    assert end(broker, half, how).remark == remark
     assert records(broker, OP) == []
 
 

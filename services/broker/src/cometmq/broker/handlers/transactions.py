@@ -41,14 +41,18 @@ from cometmq.remoting.commands.transactions import (
     SetTransactionAside,
 )
 from cometmq.remoting.errors import ServerError, SlaveNotAvailable
-from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.remoting.message.flags import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_ROLLBACK,
+)
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
 from cometmq.runtime.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
-_ENDS: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
+_DECISIONS: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 _NOT_HALF: Final = "the record at the commit log offset is no half message"
 _FOLLOWER: Final = "Transactions are ended by the master of the broker group"
 
@@ -56,11 +60,13 @@ _FOLLOWER: Final = "Transactions are ended by the master of the broker group"
 def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     """Commit or roll back a half message.
 
-    Compatibility: a request that does neither has no effect; RocketMQ does not even answer it.
+    Compatibility: one that leaves it open has no effect; RocketMQ does not even answer it.
     """
     header = call.header
+    if header.commit_or_rollback not in _DECISIONS:
+        raise ServerError(remarks.DECISION_WRONG)
     _check_role(broker)
-    if header.commit_or_rollback not in _ENDS:
+    if header.commit_or_rollback == TRANSACTION_NONE:
         return OK
 
     def found(half: MessageRecord | None) -> Reply | None:
