@@ -204,13 +204,26 @@ async def test_what_its_user_can_mend_is_one_line_and_exit_2(tmp_path: Path) -> 
             f"listenPort=0\nbindAddress=127.0.0.1\nstorePathRootDir={tmp_path}/store\n"
         )
         (tmp_path / "bad.conf").write_text("listenPort=many\n")
-        (tmp_path / "acl.conf").write_text("aclEnable=true\n")
+        (tmp_path / "accounts.yml").write_text("accounts: many\n")
+        (tmp_path / "acl.conf").write_text(
+            f"listenPort=0\naclEnable=true\naclFile={tmp_path}/accounts.yml\n"
+            f"storePathRootDir={tmp_path}/guarded\n"
+        )
+        (tmp_path / "tls.conf").write_text(
+            f"listenPort=0\ntls.server.certPath={tmp_path}/no.pem\nstorePathRootDir={tmp_path}/tls\n"
+        )
         answers = {
             name: await asyncio.to_thread(run_broker, tmp_path / f"{name}.conf")
-            for name in ("port", "lock", "bad", "acl")
+            for name in ("port", "lock", "bad", "acl", "tls")
         }
 
-    expected = {"port": port, "lock": "locked", "bad": "listenPort=many", "acl": "aclEnable"}
+    expected = {
+        "port": port,
+        "lock": "locked",
+        "bad": "listenPort=many",
+        "acl": "accounts.yml: accounts is no list of mappings",
+        "tls": "tls.server.certPath",
+    }
     for name, word in expected.items():
         assert answers[name].returncode == 2, answers[name].stderr
         line = answers[name].stderr.splitlines()[-1]
