@@ -297,6 +297,63 @@ def test_filters_go_from_one_maker_to_the_other(
     assert ours["bloomFilterData"]["bitNum"] == 112
 
 
+@pytest.mark.slow
+def test_a_java_store_with_extended_queues_goes_both_ways(
+    tmp_path: Path, java: ClientProgram
+) -> None:
+    """Bit maps beside the queues survive us, and both makers find every message in the store."""
+    conf = {
+        "enablePropertyFilter": True,
+        "enableCalcFilterBitMap": True,
+        "enableConsumeQueueExt": True,
+    }
+    cluster: Cluster = JavaCluster(tmp_path, conf)
+    with cluster:
+        create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=2)
+        asyncio.run(_send(cluster, messages()))
+        _consume(cluster, java, "SqlExtended1", sql="b = 1")
+        path = cluster.store_dir / "config" / "consumerFilter.json"
+        wait_until(lambda: _kept(path, "SqlExtended1") is not None, WAIT_S, "the filter is saved")
+        cluster.stop()
+    folder = cluster.store_dir / "consumequeue_ext"
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert before
+
+    for number, maker in enumerate((CometCluster, JavaCluster), start=2):
+        cluster = maker(tmp_path, conf, layout=cluster.layout)
+        with cluster:
+            _consume(cluster, java, f"SqlExtended{number}", sql="b = 1")
+            tagged = _consume(cluster, java, f"SqlTagged{number}", tags="TagB")
+            assert {event["tag"] for event in tagged} == {"TagB"}
+            cluster.stop()
+        if maker is CometCluster:
+            assert before == {file: file.read_bytes() for file in before}
+            assert _kept(path, "SqlExtended1") is not None
+
+
+def _consume(
+    cluster: Cluster, java: ClientProgram, group: str, **wanted: str
+) -> list[dict[str, Any]]:
+    """What a Java consumer gets, when it has as many messages as there are."""
+    expected = (
+        _expected(wanted["sql"])
+        if "sql" in wanted
+        else {str(one.keys) for one in messages() if one.tag == wanted["tags"]}
+    )
+    printed = java.run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=TOPIC,
+        group=group,
+        count=len(expected),
+        timeout_s=WAIT_S,
+        **wanted,
+    )
+    received = [dict(event) for event in named(printed, "received")]
+    assert {event["key"] for event in received} == expected
+    return received
+
+
 def _kept(path: Path, group: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
