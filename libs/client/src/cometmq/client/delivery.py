@@ -68,15 +68,26 @@ class Delivery:
         self._consumed = consumed
         self._log = log
         # Bounded by the limits of the readers: nothing else puts messages in.
-        self._ready: asyncio.Queue[_Batch] = asyncio.Queue()
+        self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
+        self._background: Background | None = None
+        self._worker_count = 0
         self._calls = Calls()
         self._is_stopping = False
         self._rates = rates
 
     def start(self, background: Background, *, concurrency: int) -> None:
         """Start the tasks that call the listener."""
-        for number in range(concurrency):
-            background.keep(self._work, name=f"deliver-{number}")
+        self._background = background
+        self.resize(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many tasks; those that are too many end behind what waits already."""
+        assert self._background is not None
+        for number in range(self._worker_count, concurrency):
+            self._background.keep(self._work, name=f"deliver-{number}")
+        for _ in range(concurrency, self._worker_count):
+            self._ready.put_nowait(None)
+        self._worker_count = concurrency
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Have messages of one queue consumed, as soon as a task is free.
@@ -108,6 +119,8 @@ class Delivery:
         done_count, all_calls = 0, self._calls
         while True:
             batch = await self._ready.get()
+            if batch is None:
+                return
             if self._is_stopping or batch.process_queue.is_dropped:
                 continue
             queue_calls = batch.process_queue.calls

@@ -13,6 +13,7 @@ from cometmq.client.member import MemberParts
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.pull_group import PullGroup
+from cometmq.client.queue_watch import QueuesChanged
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.state import ClientState
@@ -49,6 +50,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             log=log,
         )
         self._assigned: list[MessageQueue] | None = None
+        self._watched: dict[str, QueuesChanged] = {}
         self._is_committing = True
         self._is_finishing = False
 
@@ -86,6 +88,14 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             wanted = subscription(queue.topic, expression, version_ms=wall_ms())
             self._subscriptions[queue.topic] = wanted
 
+    def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
+        """Call a function with all queues of a topic when they are other ones than before.
+
+        Before the start; for those who `assign` queues, as nobody else tells them.
+        """
+        self._check_unstarted()
+        self._watched[self._namespace.wrap(topic)] = callback
+
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
@@ -100,7 +110,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return instance
 
     def _make_member(self, parts: MemberParts[LitePullOptions]) -> PullGroup:
-        return PullGroup(parts, self._assigned)
+        return PullGroup(parts, self._assigned, self._watched)
 
     async def _stop(self, member: PullGroup) -> None:
         await member.stop(is_committing=self._is_committing)

@@ -110,13 +110,27 @@ class OrderlyDelivery:
         self._is_stopping = False
         self._turns: WeakKeyDictionary[ProcessQueue, _Turn] = WeakKeyDictionary()
         self._one_at_a_time: WeakValueDictionary[MessageQueue, asyncio.Lock] = WeakValueDictionary()
-        self._slots = asyncio.Semaphore(1)
+        self._slots = asyncio.Semaphore(0)
+        self._slot_count = 0
         self._background: Background | None = None
 
     def start(self, background: Background, *, concurrency: int) -> None:
         """Begin to serve so many queues at a time."""
         self._background = background
-        self._slots = asyncio.Semaphore(concurrency)
+        self.resize(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Serve so many queues at a time; slots that are too many go as soon as they are free."""
+        assert self._background is not None
+        change, self._slot_count = concurrency - self._slot_count, concurrency
+        for _ in range(change):
+            self._slots.release()
+        if change < 0:
+            self._background.spawn(self._take_slots(-change), name="fewer-slots")
+
+    async def _take_slots(self, count: int) -> None:
+        for _ in range(count):
+            await self._slots.acquire()
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Have messages consumed after those that came before."""

@@ -8,7 +8,7 @@ Invariants
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cometmq.client.background import Signal
 from cometmq.client.clock import monotonic_ms
@@ -17,6 +17,7 @@ from cometmq.client.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.message import MessageExt
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import PullStyle
+from cometmq.client.queue_watch import QueuesChanged, QueueWatch
 from cometmq.client.readers import Reader
 from cometmq.client.settings import LitePullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -31,10 +32,14 @@ class PullGroup(GroupMember[LitePullOptions]):
     CONSUME_TYPE = CONSUME_ACTIVELY
 
     def __init__(
-        self, parts: MemberParts[LitePullOptions], assigned: Sequence[MessageQueue] | None
+        self,
+        parts: MemberParts[LitePullOptions],
+        assigned: Sequence[MessageQueue] | None,
+        watched: Mapping[str, QueuesChanged],
     ) -> None:
         """Assemble the parts; `assigned` queues are read without asking the group."""
         self._assigned = assigned
+        self._watched = watched
         super().__init__(parts)
         self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._waiting_count = 0
@@ -49,7 +54,11 @@ class PullGroup(GroupMember[LitePullOptions]):
         return () if self._assigned is not None else super().topics
 
     async def start(self) -> None:
-        """Begin to pull."""
+        """Begin to pull, and to watch topics."""
+        if self._watched:
+            watch = QueueWatch(self._instance, self._watched)
+            interval_ms = self._options.queue_check_interval_ms
+            self._background.keep(lambda: watch.run(interval_ms=interval_ms), name="watch-queues")
         if self._assigned is None:
             await self._begin_sharing()
         elif left := await self._take_assigned({queue.topic for queue in self._assigned}):

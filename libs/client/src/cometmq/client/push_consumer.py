@@ -6,15 +6,16 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from cometmq.client.clock import wall_ms
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.member import MemberParts
-from cometmq.client.message import RETRY_PREFIX, check_topic
+from cometmq.client.message import RETRY_PREFIX, MessageExt, check_topic
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.push_group import PushGroup
 from cometmq.client.rebalance import AllocateStrategy
-from cometmq.client.settings import MessageModel, PushOptions
+from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
 from cometmq.client.state import ClientState
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import NO_LOG, Log
@@ -108,15 +109,33 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     def suspend(self) -> None:
         """Pull no more for now; what is pulled already is still consumed."""
-        self._running()
-        assert self._member is not None
-        self._member.suspend(is_suspended=True)
+        self._joined().suspend(is_suspended=True)
 
     def resume(self) -> None:
         """Pull again."""
+        self._joined().suspend(is_suspended=False)
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time (updateCorePoolSize)."""
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidArgument(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}")
+        self._joined().resize(concurrency)
+
+    async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
+        """Have a message come again in the group's retry topic, or buried with level -1.
+
+        Returns whether a broker has it.
+        """
+        return await self._joined().give_back(message, delay_level)
+
+    async def reset_to_timestamp(self, timestamp_ms: int) -> None:
+        """Continue in our queues at what was stored at a moment (resetOffsetByTimeStamp)."""
+        await self._joined().reset_to(timestamp_ms)
+
+    def _joined(self) -> PushGroup:
         self._running()
         assert self._member is not None
-        self._member.suspend(is_suspended=False)
+        return self._member
 
     def stats(self) -> ConsumerStats:
         """Return what was counted."""

@@ -26,7 +26,7 @@ from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.readers import Limits
 from cometmq.client.send_back import SendBack
 from cometmq.client.sender import MessageSender
-from cometmq.client.settings import PushOptions, producer_options
+from cometmq.client.settings import CONCURRENCY_MAX, PushOptions, producer_options
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.log import Log
@@ -49,6 +49,9 @@ class Delivers(Protocol):
 
     def start(self, background: Background, *, concurrency: int) -> None:
         """Begin."""
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time."""
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Have messages of one queue consumed."""
@@ -110,7 +113,7 @@ class PushGroup(GroupMember[PushOptions]):
         self._caller = caller = ListenerCaller(
             listener,
             ConsumeResult.SUCCESS,
-            thread_count=options.concurrency,
+            thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
         )
@@ -128,7 +131,7 @@ class PushGroup(GroupMember[PushOptions]):
         self._caller = caller = ListenerCaller(
             listener,
             OrderlyResult.SUCCESS,
-            thread_count=options.concurrency,
+            thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
         )
@@ -197,6 +200,21 @@ class PushGroup(GroupMember[PushOptions]):
         """Stop pulling for now, or go on."""
         self._is_suspended = is_suspended
         self._readers.wake()
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time."""
+        self._delivery.resize(concurrency)
+
+    async def give_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Have a message come again, as if the listener had failed with it."""
+        return await self._failed.send_back(message, delay_level)
+
+    async def reset_to(self, timestamp_ms: int) -> None:
+        """Continue in all own queues at a moment."""
+        for topic in tuple(self.topics):
+            queues = self._readers.of_topic(topic)
+            offsets = {queue: await self._queue_offsets.at(queue, timestamp_ms) for queue in queues}
+            await self.reset_offsets(topic, offsets)
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages were consumed, and how many failed."""

@@ -18,6 +18,7 @@ DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route serves topics that do not exist yet (AUTO_CREATE_TOPIC_KEY)."""
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+CONCURRENCY_MAX: Final = 1000
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """Where clients put traces unless another topic is chosen."""
@@ -282,7 +283,9 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     concurrency: Annotated[
         int,
         Meta(
-            ge=1, le=1000, description="Calls of the listener at the same time (consumeThreadMax)."
+            ge=1,
+            le=CONCURRENCY_MAX,
+            description="Calls of the listener at the same time (consumeThreadMax).",
         ),
     ] = 20
     batch_count_max: Annotated[
@@ -362,6 +365,10 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
     total_count_max: Annotated[
         int, Meta(ge=1, description="Messages of all queues that are pulled and not yet polled.")
     ] = 10_000
+    queue_check_interval_ms: Annotated[
+        int,
+        Meta(ge=1, description="How often watched topics are looked at (on_queues_changed)."),
+    ] = 30_000
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

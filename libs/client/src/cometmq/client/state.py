@@ -9,6 +9,7 @@ from typing import Self
 
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.instance import ClientInstance
+from cometmq.client.namesrv import parse_addresses
 
 
 class ClientState(StrEnum):
@@ -59,6 +60,18 @@ class Client(ABC):
     def client_id(self) -> str:
         """The name under which brokers know this client."""
         return self._running().client_id
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the client has started and is not closed."""
+        return self.state is ClientState.RUNNING
+
+    def use_namesrv(self, addresses: str) -> None:
+        """Ask these name servers from now on: `host:port;host:port`.
+
+        That goes for all clients that share this one's connections.
+        """
+        self._running().namesrv.replace(parse_addresses(addresses))
 
     @abstractmethod
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:

@@ -102,6 +102,18 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         """Pull again."""
         self._on_loop(self._inner.resume)
 
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time."""
+        self._on_loop(lambda: self._inner.resize(concurrency))
+
+    def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
+        """Have a message come again in the group's retry topic, or buried with level -1."""
+        return self._run(self._inner.send_message_back(message, delay_level))
+
+    def reset_to_timestamp(self, timestamp_ms: int) -> None:
+        """Continue in our queues at what was stored at a moment."""
+        self._run(self._inner.reset_to_timestamp(timestamp_ms))
+
     def stats(self) -> ConsumerStats:
         """Return what was counted."""
         return self._on_loop(self._inner.stats)
@@ -132,6 +144,12 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
     ) -> None:
         """Read exactly these queues; before the start."""
         self._inner.assign(queues, expression)
+
+    def on_queues_changed(
+        self, topic: str, callback: Callable[[str, list[MessageQueue]], None]
+    ) -> None:
+        """Call a function, on another thread, when a topic has other queues than before."""
+        self._inner.on_queues_changed(topic, callback)
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """Return some messages of one queue; an empty list if none come in time."""

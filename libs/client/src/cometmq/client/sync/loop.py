@@ -72,6 +72,15 @@ class SyncClient(Generic[ClientT]):
         """The name under which brokers know this client."""
         return self._inner.client_id
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the client has started and is not closed."""
+        return self._inner.is_running
+
+    def use_namesrv(self, addresses: str) -> None:
+        """Ask these name servers from now on: `host:port;host:port`."""
+        self._on_loop(lambda: self._inner.use_namesrv(addresses))
+
     def start(self) -> None:
         """Start; a client starts once."""
         self._run(self._inner.start())

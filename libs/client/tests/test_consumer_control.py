@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running consumer can be told: more or fewer calls, messages back, other moments."""
+
+import asyncio
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeFrom,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PushOptions,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+
+QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_the_number_of_calls_may_change(cluster: MemoryCluster, orderly: bool) -> None:
+    gate, running, most = asyncio.Event(), 0, 0
+
+    async def listener(_: list[MessageExt]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=1, orderly=orderly, instance_name="a"
+    )
+    consumer = consumer_of(cluster, listener, options)
+    async with consumer:
+        for queue in QUEUES:
+            await send(cluster, *texts(3), queue=queue)
+        await eventually(lambda: running == 1)
+        consumer.resize(3)
+        await eventually(lambda: running == 3)
+        consumer.resize(1)
+        gate.set()
+        await eventually(lambda: consumer.stats().consumed_count == 12)
+        assert most == 3
+        gate.clear()
+        for queue in QUEUES:
+            await send(cluster, *texts(1), queue=queue)
+        most = 0
+        await eventually(lambda: running == 1)
+        gate.set()
+        await eventually(lambda: consumer.stats().consumed_count == 16)
+        assert most == 1
+        with pytest.raises(InvalidArgument, match="not 0"):
+            consumer.resize(0)
+
+
+async def test_a_message_is_given_back_by_hand(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: len(seen.messages) == 1)
+        assert await consumer.send_message_back(seen.messages[0])
+        await eventually(lambda: [m.reconsume_times for m in seen.messages] == [0, 1])
+        assert await consumer.send_message_back(seen.messages[0], -1)
+    assert [message.body for message in cluster.broker.dead] == [b"x"]
+
+
+async def test_a_push_consumer_goes_back_in_time(cluster: MemoryCluster) -> None:
+    seen = Recorder()
+    async with consumer_of(cluster, seen) as consumer:
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(seen.bodies) == 3)
+        await consumer.reset_to_timestamp(0)
+        await eventually(lambda: len(seen.bodies) == 6)
+    assert seen.bodies == [b"0", b"1", b"2"] * 2
+
+
+async def test_who_assigns_queues_learns_of_new_ones(cluster: MemoryCluster) -> None:
+    told: list[tuple[str, int]] = []
+    options = LitePullOptions(queue_check_interval_ms=10)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.assign([QUEUE_0])
+    consumer.on_queues_changed("T", lambda topic, queues: told.append((topic, len(queues))))
+    async with consumer:
+        await eventually(lambda: consumer.queues == [QUEUE_0])
+        assert told == []
+        cluster.create_topic("T", queue_count=6)
+        await eventually(lambda: told == [("T", 6)])
+
+
+async def test_name_servers_may_change(cluster: MemoryCluster) -> None:
+    async with MemoryCluster() as other:
+        other.create_topic("Elsewhere", queue_count=1)
+        consumer = LitePullConsumer("cg", cluster.namesrv)
+        consumer.subscribe("T")
+        assert not consumer.is_running
+        async with consumer:
+            assert consumer.is_running
+            consumer.use_namesrv(other.namesrv)
+            assert len(await consumer.queues_of("Elsewhere")) == 1
+        with pytest.raises(ClientStateError):
+            consumer.use_namesrv(other.namesrv)
