@@ -12,12 +12,15 @@ from typing import Any, Final
 
 import pytest
 
+from cometmq.broker.acl.files import AclFiles
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed, SessionCredentials
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.java import JavaCluster, java_home
 from cometmq.peers.javaclient import VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
+from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
 
 pytestmark = pytest.mark.compat
 
@@ -199,6 +202,7 @@ def test_administrators_change_accounts(
     created = administrator.run("updateAclConfig", *broker, *keys, "-t", "AclNew=PUB")
     assert f"to {guarded.broker_addrs[0]} success" in created.output
     wait_for(guarded, NEW, "AclNew", "SEND_OK")
+    assert set(read_by_us(accounts_file(guarded))) == {"adminKey1", "userKey1", "newKey1"}
     config = administrator.run("getAccessConfigSubCommand", *broker)
     assert {"newKey1", "userKey1", "adminKey1"} <= set(re.findall(r"\w+Key1", config.output))
     version = administrator.run("clusterAclConfigVersion", *broker)
@@ -251,6 +255,26 @@ def test_files_changed_by_hand_are_used_and_broken_ones_are_not(guarded: Cluster
         RELOAD_TIMEOUT_S, "complaint",
     )  # fmt: skip
     assert sent(guarded, HAND, "AclByHand") == "SEND_OK"
+
+
+@pytest.mark.slow
+def test_java_reads_a_file_that_we_wrote(tmp_path: Path) -> None:
+    cluster = with_accounts(JavaCluster, tmp_path)
+    files = AclFiles(accounts_file(cluster), clock_ms=lambda: 1_600_000_000_000, log=NO_LOG)
+    own = AclAccount(
+        "newKey1", secret_key="newSecret1", topic_perms=["AclWritten=PUB"], admin=False
+    )
+    files.put_account(own)
+    files.set_white_addresses(["10.0.0.1-50", "10.0.1.*"], None)
+    with cluster:
+        assert sent(cluster, NEW, "AclWritten") == "SEND_OK"
+        assert denied("topic:AclOther", 605) in sent(cluster, NEW, "AclOther")
+        assert NO_KEY in sent(cluster, None, "AclWritten")
+
+
+def read_by_us(path: Path) -> list[str]:
+    """The accounts that our broker finds in a file."""
+    return list(AclFiles(path, clock_ms=lambda: 0, log=NO_LOG).load().by_key)
 
 
 def test_our_client_is_judged_alike(guarded: Cluster, administrator: MqAdmin) -> None:
