@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/peers/pyproject.toml))
-SOURCES := conftest.py libs services tests bench docs
+SOURCES := conftest.py libs services spark tests bench docs
 
 .PHONY: help
 help: ## Show this list
@@ -75,6 +75,43 @@ bench-micro: setup ## Time the hot modules
 .PHONY: profile
 profile: setup ## Where the time of a send goes
 	$(BIN)/python bench/profile.py $(ARGS)
+
+SPARK_BIN := spark/.venv/bin
+
+spark/.venv/.ready: $(VENV)/.ready spark/requirements.lock spark/pyproject.toml
+	@command -v java >/dev/null || { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless >/dev/null; }
+	@test -x $(SPARK_BIN)/python || $(PYTHON) -m venv spark/.venv
+	@$(BIN)/uv pip sync --quiet --python $(SPARK_BIN)/python --require-hashes spark/requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(SPARK_BIN)/python --no-deps $(MEMBERS:%=-e ./%) -e ./spark
+	@touch $@
+
+.PHONY: spark-setup
+spark-setup: spark/.venv/.ready ## Create the environment of the Spark package
+
+.PHONY: spark-test
+spark-test: spark-setup ## Data source and lag jobs on a local Spark
+	cd spark && .venv/bin/pytest -q -m "not slow"
+
+.PHONY: spark-test-all
+spark-test-all: spark-test ## Spark clusters, killed executors, a Java broker
+	cd spark && .venv/bin/pytest -q -m slow --timeout=1800
+
+.PHONY: spark-types
+spark-types: spark-setup ## Type check of the Spark package, strict
+	cd spark && .venv/bin/mypy
+
+.PHONY: spark-bench
+spark-bench: spark-setup ## Rows a second, and the time of a report
+	$(SPARK_BIN)/python bench/spark/run.py $(ARGS)
+
+.PHONY: lag-demo
+lag-demo: spark-setup ## Six groups in trouble, and the report that says so
+	@$(SPARK_BIN)/python -m cometmq.spark.demo $(ARGS)
+
+.PHONY: spark-lock
+spark-lock: setup ## Resolve the dependencies of the Spark package again
+	cd spark && ../$(BIN)/uv lock --upgrade --quiet
+	cd spark && ../$(BIN)/uv export --quiet --all-groups --no-emit-project --no-emit-local --no-header --format requirements-txt > requirements.lock
 
 .PHONY: fmt
 fmt: setup ## Format and fix

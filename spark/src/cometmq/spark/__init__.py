@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RocketMQ in Spark: a data source, a collector of offsets, lag reports."""

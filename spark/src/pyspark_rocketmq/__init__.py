@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets Spark find the data source `rocketmq` by itself."""
