@@ -12,7 +12,8 @@ from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.offsets import Positions
 from cometmq.client.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.puller import Pulled, PullStatus
-from cometmq.client.readers import Limits, ReadContext, Reader, Readers
+from cometmq.client.reader import Limits, ReadContext, Reader
+from cometmq.client.readers import Readers
 from cometmq.client.subscriptions import subscription
 from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.bodies.queues import MessageQueue

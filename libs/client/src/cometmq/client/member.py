@@ -25,7 +25,8 @@ from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import Puller, PullStyle
 from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.rates import ConsumeRates
-from cometmq.client.readers import Limits, ReadContext, Readers
+from cometmq.client.reader import Limits, ReadContext
+from cometmq.client.readers import Readers
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.running_info import option_properties, stacks, state_properties
 from cometmq.client.settings import ConsumerOptions, MessageModel

@@ -18,7 +18,7 @@ from cometmq.client.message import MessageExt
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import PullStyle
 from cometmq.client.queue_watch import QueuesChanged, QueueWatch
-from cometmq.client.readers import Reader
+from cometmq.client.reader import Reader
 from cometmq.client.settings import LitePullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult

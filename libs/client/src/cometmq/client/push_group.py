@@ -23,7 +23,7 @@ from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.puller import PullStyle
 from cometmq.client.queue_guards import AlwaysOurs, LockGuards
 from cometmq.client.queue_locks import QueueLocks
-from cometmq.client.readers import Limits
+from cometmq.client.reader import Limits
 from cometmq.client.send_back import SendBack
 from cometmq.client.sender import MessageSender
 from cometmq.client.settings import CONCURRENCY_MAX, PushOptions, producer_options
