@@ -36,15 +36,15 @@ def test_an_arrival_wakes_the_pulls_of_its_queue(table: HoldTable) -> None:
 
     table.arrived("T", 0, 6, A)
 
-    assert table.take_ready() == [mine]
-    assert table.take_ready() == []
+    assert table.take_ready(10) == [mine]
+    assert table.take_ready(10) == []
     assert table.count == 2
 
 
 def test_an_older_arrival_wakes_nobody(table: HoldTable) -> None:
     table.hold(pull(5), count_max=10)
     table.arrived("T", 0, 5, A)
-    assert table.take_ready() == []
+    assert table.take_ready(10) == []
 
 
 def test_a_filter_keeps_the_pull_until_its_tag_comes(table: HoldTable) -> None:
@@ -52,9 +52,9 @@ def test_a_filter_keeps_the_pull_until_its_tag_comes(table: HoldTable) -> None:
     table.hold(held, count_max=10)
 
     table.arrived("T", 0, 6, A)
-    assert table.take_ready() == []
+    assert table.take_ready(10) == []
     table.arrived("T", 0, 7, B)
-    assert table.take_ready() == [held]
+    assert table.take_ready(10) == [held]
 
 
 def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable) -> None:
@@ -66,7 +66,7 @@ def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable)
 
     table.sweep(0, lambda _topic, queue_id: 6 + queue_id)
 
-    assert table.take_ready() == [held]
+    assert table.take_ready(10) == [held]
     assert table.count == 1
 
 
@@ -76,11 +76,22 @@ def test_time_wakes(table: HoldTable) -> None:
     table.hold(late, count_max=10)
 
     table.expire(99)
-    assert table.take_ready() == []
+    assert table.take_ready(10) == []
     table.expire(100)
-    assert table.take_ready() == [soon]
+    assert table.take_ready(10) == [soon]
     table.sweep(101, lambda *_: 0)
-    assert table.take_ready() == [late]
+    assert table.take_ready(10) == [late]
+
+
+def test_what_woke_first_is_served_first_and_the_rest_later(table: HoldTable) -> None:
+    pulls = [pull(5) for _ in range(5)]
+    for held in pulls:
+        table.hold(held, count_max=10)
+    table.wake_all()
+
+    assert table.take_ready(2) == pulls[:2]
+    assert table.take_ready(2) == pulls[2:4]
+    assert table.take_ready(2) == pulls[4:]
 
 
 def test_the_table_is_bounded() -> None:
@@ -97,9 +108,15 @@ def test_a_closed_connection_is_forgotten(table: HoldTable) -> None:
     table.hold(pull(5, peer=gone), count_max=10)
     table.hold(kept, count_max=10)
 
+    woken = pull(5, queue_id=1, peer=gone)
+    table.hold(woken, count_max=10)
+    table.arrived("T", 1, 6, A)
+
     table.drop(gone)
+    table.drop(object())
 
     assert table.count == 1
+    assert table.take_ready(10) == [woken]
     table.wake_all()
-    assert table.take_ready() == [kept]
+    assert table.take_ready(10) == [kept]
     assert table.queue_count == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pulls: the checks, statuses and offsets, long polling, cold reads."""
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.arrivals import Arrivals
+from cometmq.broker.handlers.pull import RESUMES_MAX
 from cometmq.broker.producers import Client
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
@@ -239,6 +242,28 @@ def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:
     assert answer is not None
     assert bodies(answer) == [b"a"]
     assert broker.hold.count == 0
+
+
+async def test_a_message_for_many_pulls_answers_some_of_them_in_each_turn(broker: Broker) -> None:
+    flushed: list[int] = []
+    calls = [pull_call(sys_flag=SUBSCRIPTION | SUSPEND) for _ in range(RESUMES_MAX * 2 + 1)]
+
+    def answered() -> int:
+        return sum(last_answer(call) is not None for call in calls)
+
+    broker.driver.after_commit = Arrivals(broker, lambda: flushed.append(answered())).serve
+    for call in calls:
+        assert ask(broker, call) is None
+    flushed.clear()
+
+    store(broker, "A")
+    assert flushed == [0, RESUMES_MAX], "the sender has its answer before all who read"
+    store(broker, "B")
+    assert answered() == RESUMES_MAX * 2
+    await asyncio.sleep(0)
+    assert answered() == len(calls)
+    assert broker.hold.count == 0
+    assert all(len(call.peer.replies) == 1 for call in calls)
 
 
 def test_a_held_pull_with_a_filter_waits_for_its_tag(broker: Broker) -> None:

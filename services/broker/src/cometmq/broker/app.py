@@ -19,8 +19,8 @@ from cometmq.broker.addresses import Ports, choose_ports, host_port
 from cometmq.broker.assembly import Parts, assemble, save_if_dirty
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
+from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.pull import serve_arrivals
 from cometmq.broker.handlers.transactions import recall_ended
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
@@ -189,11 +189,7 @@ class BrokerApp:
         )
         self._server = server
 
-        def after_commit() -> None:
-            serve_arrivals(broker)
-            server.flush()
-
-        broker.driver.after_commit = after_commit
+        broker.driver.after_commit = Arrivals(broker, server.flush).serve
         broker.store.add_arrival_listener(broker.hold.arrived)
         self._stack.push_async_callback(server.close, 0)
         bind = settings.bind_address or "0.0.0.0"  # noqa: S104  # a broker serves the network

@@ -2,8 +2,8 @@
 """Held pulls by queue (pure): long polling without a thread or timer per pull.
 
 A pull that finds nothing stays here until a message arrives that its filter accepts, or its
-time is over. Both put it into `ready`; the driver then runs those again, once, without
-holding them a second time.
+time is over. Both put it into `ready`; those are then run again, some in each turn of the loop,
+once, without holding them a second time.
 
 A filter that must see the records cannot tell by the tag: its pulls go into `unsure`, and who has
 the store looks into the messages and says `release` when one suits.
@@ -12,6 +12,7 @@ Compatibility: an arrival with another tag leaves the pull held, and `sweep` (ev
 it when its queue has grown at all, so that a filtered consumer's offset moves on.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -52,9 +53,10 @@ class HoldTable:
     def __init__(self) -> None:
         """Start empty."""
         self.count = 0
-        self.ready: list[HeldPull] = []
+        self.ready: deque[HeldPull] = deque()
         self.unsure: list[HeldPull] = []
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
+        self._peers: dict[object, set[HeldPull]] = {}
 
     def hold(self, held: HeldPull, *, count_max: int) -> bool:
         """Keep a pull unanswered; False if so many are held already."""
@@ -62,6 +64,7 @@ class HoldTable:
             return False
         header = held.call.header
         self._queues.setdefault((header.topic, header.queue_id), []).append(held)
+        self._peers.setdefault(held.call.peer, set()).add(held)
         self.count += 1
         held.is_held = True
         held.looked_offset = header.queue_offset
@@ -101,8 +104,8 @@ class HoldTable:
 
     def drop(self, peer: object) -> None:
         """Forget the pulls of a closed connection."""
-        for key in list(self._queues):
-            self._remove(key, lambda held: held.call.peer is peer)
+        for held in tuple(self._peers.get(peer, ())):
+            self.release(held)
 
     def wake_all(self) -> None:
         """Wake everything: the broker stops."""
@@ -130,10 +133,10 @@ class HoldTable:
         unsure, self.unsure = self.unsure, []
         return [held for held in unsure if held.is_held]
 
-    def take_ready(self) -> list[HeldPull]:
-        """Return the woken pulls, each once."""
-        ready, self.ready = self.ready, []
-        return ready
+    def take_ready(self, count_max: int) -> list[HeldPull]:
+        """Return so many of the woken pulls at most, each once, those first that woke first."""
+        ready = self.ready
+        return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
     @property
     def queue_count(self) -> int:
@@ -152,12 +155,21 @@ class HoldTable:
             (removed if is_removed(held) else kept).append(held)
         for held in removed:
             held.is_held = False
+            self._forget(held)
         self.count -= len(removed)
         if kept:
             self._queues[key] = kept
         else:
             del self._queues[key]
         return removed
+
+    def _forget(self, held: HeldPull) -> None:
+        """Take a pull out of what is known of its connection."""
+        peer = held.call.peer
+        others = self._peers[peer]
+        others.discard(held)
+        if not others:
+            del self._peers[peer]
 
 
 def _is_stale(max_offset: int, now_ms: int, held: HeldPull) -> bool:

@@ -32,6 +32,8 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
 MASTER_ID: Final = 0
+RESUMES_MAX: Final = 64
+"""Woken pulls that are answered in one turn of the loop: some 5 ms."""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -64,8 +66,8 @@ def resume(broker: Broker, held: HeldPull) -> None:
 
 
 def serve_arrivals(broker: Broker) -> None:
-    """Answer the pulls that were woken, and look what came for those with filters by records."""
-    for held in broker.hold.take_ready():
+    """Answer pulls that were woken, and look what came for those with filters by records."""
+    for held in broker.hold.take_ready(RESUMES_MAX):
         resume(broker, held)
     for held in broker.hold.take_unsure():
         _look(broker, held)

@@ -9,7 +9,7 @@ from typing import Any
 from cometmq.broker.broker import Broker
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.pull import serve_arrivals
+from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.persistence import ConfigSaver
 from cometmq.broker.settings import BrokerSettings
@@ -55,7 +55,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         log=NO_LOG,
     )
 
-    broker.driver.after_commit = lambda: serve_arrivals(broker)
+    broker.driver.after_commit = Arrivals(broker, lambda: None).serve
     store.add_arrival_listener(broker.hold.arrived)
     try:
         yield broker
