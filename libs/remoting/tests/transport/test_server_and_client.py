@@ -21,6 +21,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.transport import ClientSettings, ServerSettings
+from cometmq.remoting.transport.server import ALL_ADDRESSES
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
@@ -272,6 +273,26 @@ async def test_a_port_may_leave_out_codes(start_server: Any, new_client: Any) ->
     with pytest.raises(RequestCodeNotSupported):
         await client.invoke(f"127.0.0.1:{fast_port}", QUERY, HEADER, timeout_ms=3000)
     assert [p for _, p in server.addresses] == [port, fast_port]
+
+
+async def test_without_a_host_a_server_listens_everywhere(
+    start_server: Any, new_client: Any
+) -> None:
+    hosts = ["127.0.0.1", "[::1]"][: len(ALL_ADDRESSES)]
+    peers: list[str] = []
+
+    def answer(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        peers.append(call.peer.address.rpartition(":")[0])
+        return QueryConsumerOffsetReply(offset=1)
+
+    server, port = await start_server({QUERY: answer})
+    everywhere = await server.listen("", 0)
+    client = new_client()
+
+    for host in hosts:
+        await client.invoke(f"{host}:{everywhere}", QUERY, HEADER, timeout_ms=3000)
+    assert peers == hosts
+    assert [p for _, p in server.addresses] == [port, *[everywhere] * len(hosts)]
 
 
 async def test_requests_over_the_bound_are_refused(

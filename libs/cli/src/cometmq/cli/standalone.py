@@ -36,7 +36,7 @@ from cometmq.txnchecker.settings import TxnCheckerSettings
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n
-EVERYWHERE = "0.0.0.0"  # noqa: S104  # only when the user names another host
+EVERYWHERE = ""  # only when the user names another host
 
 app = typer.Typer(add_completion=False)
 

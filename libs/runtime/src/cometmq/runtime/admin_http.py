@@ -7,6 +7,7 @@ many series does not delay messages.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import NamedTuple
@@ -86,9 +87,14 @@ class AdminHttp:
 
     async def start(self, port: int, *, host: str | None = None) -> None:
         """Listen; port 0 takes a free one. Raise OSError when the port is taken."""
-        self._server = await asyncio.start_server(
-            self._serve, host or "0.0.0.0", port, limit=HEAD_BYTES_MAX  # noqa: S104  # pods probe it
-        )  # fmt: skip
+        # Without a host one socket serves both families: pods are probed by either.
+        is_dual = not host and socket.has_dualstack_ipv6()
+        listener = socket.create_server(
+            (host or "", port),
+            family=socket.AF_INET6 if is_dual or ":" in (host or "") else socket.AF_INET,
+            dualstack_ipv6=is_dual,
+        )
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=HEAD_BYTES_MAX)
         self.lag.start(asyncio.get_running_loop())
 
     async def stop(self) -> None:

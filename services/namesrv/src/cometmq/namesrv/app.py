@@ -27,7 +27,6 @@ from cometmq.runtime.worker import Worker
 
 FIRST_SCAN_MS: Final = 5_000
 DRAIN_MS: Final = 3_000
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104  # a name server serves a network
 
 
 class NamesrvApp:
@@ -139,13 +138,13 @@ def server_settings(settings: NamesrvSettings) -> ServerSettings:
 
 
 async def _listen(server: Server[Namesrv], settings: NamesrvSettings) -> None:
-    host = settings.bind_address or ALL_ADDRESSES
+    host = settings.bind_address
     try:
         await server.listen(host, settings.listen_port)
     except OSError as error:
         reason = error.strerror if error.errno is None else os.strerror(error.errno)
         raise SettingsError(
-            f"cannot listen on {host}:{settings.listen_port}: {reason}; "
+            f"cannot listen on {host or '*'}:{settings.listen_port}: {reason}; "
             "stop the other program or choose another listenPort"
         ) from error
 

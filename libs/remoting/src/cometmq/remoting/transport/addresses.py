@@ -28,3 +28,15 @@ def parse_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
         raise SettingsError(f"not an address: {address!r}")
     return host, int(port)
+
+
+def has_ipv6() -> bool:
+    """Return whether this system lets programs listen at IPv6 addresses."""
+    if not socket.has_ipv6:
+        return False
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True

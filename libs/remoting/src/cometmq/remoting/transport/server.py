@@ -3,13 +3,14 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Generic
+from typing import Final, Generic
 
 import msgspec
 
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.addresses import has_ipv6
 from cometmq.remoting.transport.dispatch import (
     After,
     Before,
@@ -26,6 +27,8 @@ from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
 
 PeerHook = Callable[[PeerProtocol], None]
+ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104
+"""Where a server listens that is told no address."""
 
 
 class Server(Generic[ContextT]):
@@ -77,7 +80,10 @@ class Server(Generic[ContextT]):
         return self._hub.peers
 
     async def listen(self, host: str, port: int, *, excluded: Collection[int] = ()) -> int:
-        """Accept connections on a port (0: any); return it. ``excluded`` codes answer 3."""
+        """Accept connections on a port (0: any); return it. ``excluded`` codes answer 3.
+
+        An empty host stands for all addresses, those of IPv6 too where the system has them.
+        """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
         settings = self._settings
         dispatcher = Dispatcher(
@@ -89,17 +95,18 @@ class Server(Generic[ContextT]):
             stats=self._hub.stats,
             log=self._log,
         )
-        listener = await self._hub.loop.create_server(
-            lambda: _ServerPeer(self._hub, dispatcher, settings.connections_max),
-            host,
-            port,
-            backlog=settings.backlog,
-        )
-        self._listeners.append(listener)
+        for address in (host,) if host else ALL_ADDRESSES:
+            listener = await self._hub.loop.create_server(
+                lambda: _ServerPeer(self._hub, dispatcher, settings.connections_max),
+                address,
+                port,
+                backlog=settings.backlog,
+            )
+            self._listeners.append(listener)
+            port = listener.sockets[0].getsockname()[1]
         if self._check_timer is None:
             self._check_timer = self._hub.later(self._check)
-        bound: int = listener.sockets[0].getsockname()[1]
-        return bound
+        return port
 
     def flush(self) -> None:
         """Send all answers given since the last turn of the loop, now."""
