@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What consumers rely on beyond receiving: retries, dead letters, sharing, progress, pulls."""
 
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import contents, create_topic, named, received, sent
+from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.programs import ClientProgram
 
 pytestmark = pytest.mark.compat
 
 COUNT = 40
+LONG_ID_CHARS = 56  # 16 bytes of address, 4 of port, 8 of offset
+IPV6 = {"java.net.preferIPv4Stack": "false", "java.net.preferIPv6Addresses": "true"}
 FIRST_RETRY_S = 10  # delay level 3, the first that a broker chooses
 
 
@@ -155,6 +162,89 @@ def test_two_consumers_share_a_topic(
 
         both = [*first.events("received"), *second.events("received")]
     assert contents(both) == wanted
+
+
+def test_every_broadcasting_consumer_gets_everything(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Two members of one group; each keeps its progress in a file of its own."""
+    options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
+    first, second = (
+        JavaClient(
+            tmp_path / name,
+            properties={
+                "rocketmq.client.name": name,
+                "rocketmq.client.localOffsetStoreDir": str(tmp_path / name / "offsets"),
+            },
+        )
+        for name in ("first", "second")
+    )
+    wanted = _send(java, cluster, topic, key="before")
+    with (
+        first.start("consume", model="BROADCASTING", **options) as one,
+        second.start("consume", model="BROADCASTING", **options) as other,
+    ):
+        assert received(one.finish()) == wanted
+        assert received(other.finish()) == wanted
+
+    later = _send(java, cluster, topic, key="later")
+    for member in (first, second):
+        assert received(member.run("consume", model="BROADCASTING", **options)) == later
+
+
+def test_namespaces_are_apart(
+    cluster: Cluster, java: ClientProgram, topic: str, group: str
+) -> None:
+    """A topic and a group of one name, with and without namespace, know nothing of each other."""
+    namespace = "Compat-Space"
+    create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{namespace}%{topic}")
+    consume = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
+    outside = _send(java, cluster, topic, key="outside")
+    inside = _send(java, cluster, topic, key="inside", namespace=namespace)
+
+    printed = java.run("consume", namespace=namespace, **consume)
+
+    assert received(printed) == inside
+    assert {event["topic"] for event in named(printed, "received")} == {topic}
+    assert received(java.run("consume", **consume)) == outside
+
+
+@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
+def cluster_of_ipv6(
+    request: pytest.FixtureRequest,
+    maker: Callable[[str], type[Cluster]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A broker whose name and address in routes is of IPv6."""
+    options = {"properties": IPV6} if request.param == "java" else {}
+    directory = tmp_path_factory.mktemp(f"ipv6-{request.param}")
+    with maker(request.param)(directory, {"brokerIP1": "::1"}, **options) as cluster:
+        yield cluster
+
+
+def test_java_clients_over_ipv6(cluster_of_ipv6: Cluster, tmp_path: Path) -> None:
+    """Records and message ids with long hosts, looked up by both ids."""
+    java, namesrv = JavaClient(tmp_path, properties=IPV6), ipv6(cluster_of_ipv6.namesrv_addr)
+    create_topic(cluster_of_ipv6.namesrv_addr, cluster_of_ipv6.broker_addrs, "LongHosts")
+    server = {"namesrv": namesrv, "topic": "LongHosts"}
+
+    messages = named(java.run("send", count=COUNT, **server), "sent")
+    consumed = java.run("consume", group="LongHostsGroup", count=COUNT, **server)
+    by_id = java.run("view", ids=",".join(e["offset_msg_id"] for e in messages), **server)
+    with MqAdmin(namesrv, properties=IPV6) as mqadmin:
+        shown = mqadmin.run("queryMsgById", "-i", messages[0]["offset_msg_id"]).output
+
+    assert received(consumed) == sent(messages)
+    assert received(by_id) == sent(messages)
+    assert {len(event["offset_msg_id"]) for event in messages} == {LONG_ID_CHARS}
+    port = cluster_of_ipv6.broker_addrs[0].rpartition(":")[2]
+    assert re.search(r"^Born Host: +\[0:0:0:0:0:0:0:1\]:\d+$", shown, re.MULTILINE)
+    assert re.search(rf"^Store Host: +\[0:0:0:0:0:0:0:1\]:{port}$", shown, re.MULTILINE)
+
+
+def ipv6(address: str) -> str:
+    """The same port of this machine by IPv6."""
+    return f"[::1]:{address.rpartition(':')[2]}"
 
 
 def test_delayed_messages_arrive_later(

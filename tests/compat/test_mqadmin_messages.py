@@ -11,11 +11,13 @@ import pytest
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, create_topic, named, received, sent
 from cometmq.peers.javaclient import MqAdmin
+from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 
 pytestmark = pytest.mark.compat
 
 COUNT = 10
+ROUND_TIMEOUT_S = 90
 TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
 
 
@@ -196,3 +198,19 @@ def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: st
     assert mqadmin.run("queryMsgByKey", "-t", topic, "-k", "hand").rows() == [
         [unique_id, queue, "0"]
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scene")
+def test_monitoring(cluster: Cluster, tmp_path: Path) -> None:
+    """Codes 206, 203, 208 and 307, for each group; the first round begins after 20 s."""
+    log = tmp_path / "logs" / "rocketmqlogs" / "rocketmq_client.log"
+    with MqAdmin(cluster.namesrv_addr, properties={"user.home": str(tmp_path)}) as tool:
+        tool.run("startMonitoring")
+        wait_until(lambda: "endRound" in log.read_text(), ROUND_TIMEOUT_S, "a round")
+
+    assert re.search(
+        rf"reportUndoneMsgs: UndoneMsgs \[consumerGroup={GROUP}, topic={TOPIC}, "
+        r"undoneMsgsTotal=0, undoneMsgsSingleMQ=0, undoneMsgsDelayTimeMills=\d+\]",
+        log.read_text(),
+    )

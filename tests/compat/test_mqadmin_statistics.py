@@ -163,14 +163,18 @@ def test_producers(mqadmin: MqAdmin, scene: Scene) -> None:
     """Code 328: the connected consumer is a producer too, of its inner group."""
     output = mqadmin.run("producer", "-b", scene.broker).output
 
-    (line,) = (line for line in output.splitlines() if "CLIENT_INNER_PRODUCER" in line)
-    shown = re.fullmatch(
-        r"producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@\S+,"
-        r"remoteIP=/127\.0\.0\.1:\d+, language=JAVA, version=401, lastUpdateTimestamp=(\d+)",
-        line,
-    )
-    assert shown is not None, line
-    assert abs(SystemClock().now_ms() - int(shown[1])) < HEARTBEAT_MS
+    lines = [line for line in output.splitlines() if "CLIENT_INNER_PRODUCER" in line]
+    shown = [
+        re.fullmatch(
+            r"producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@\S+,"
+            r"remoteIP=/127\.0\.0\.1:\d+, language=JAVA, version=401, lastUpdateTimestamp=(\d+)",
+            line,
+        )
+        for line in lines
+    ]
+    ages_ms = [abs(SystemClock().now_ms() - int(match[1])) for match in shown if match]
+    assert ages_ms, lines
+    assert max(ages_ms) < HEARTBEAT_MS
 
 
 def test_consume_queue(mqadmin: MqAdmin, scene: Scene) -> None:
