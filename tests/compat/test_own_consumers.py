@@ -26,6 +26,7 @@ from cometmq.client import (
     ScheduledPull,
 )
 from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import create_topic
 from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
@@ -426,3 +427,59 @@ async def test_a_consumer_tells_about_itself(
         )
         assert "CR_SUCCESS" in consumed.output, consumed
         assert [m.offset_message_id for m in seen.messages].count(message_id) == 2
+
+
+# -- when a broker dies -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["comet", "java"])
+def pair(
+    request: pytest.FixtureRequest,
+    maker: Callable[[str], type[Cluster]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """Two masters of one maker, for tests that kill one."""
+    with maker(request.param)(tmp_path_factory.mktemp("pair"), broker_count=2) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
+    """Its queues wait for it; what comes twice is what it had not stored as consumed."""
+    topic = f"{group}Topic"
+    create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
+    first, second = Seen(), Seen()
+    options = {"persist_offset_interval_ms": 200}
+    async with (
+        orderly(pair, group, topic, first, **options) as one,
+        orderly(pair, group, topic, second, **options) as two,
+    ):
+        await until(lambda: len(one.queues) == len(two.queues) == 2, "two queues each")
+        await send_in_order(pair, topic, 200)
+        await until(lambda: count(first.places(), second.places()) >= 200, "the first messages")
+        await asyncio.to_thread(pair.kill_broker, 1)
+        await asyncio.to_thread(pair.start_broker, 1)
+        await until(lambda: len(one.queues) + len(two.queues) == 4, "all queues again")
+        await send_in_order(pair, topic, 200)
+
+        def is_complete() -> bool:
+            together = distinct([first.places(), second.places()])
+            return sum(map(len, together.values())) >= 400
+
+        await until(is_complete, "all messages")
+    assert first.overlaps == second.overlaps == 0
+    for offsets in distinct([first.places(), second.places()]).values():
+        assert sorted(offsets) == list(range(100))
+    for places in (first.places(), second.places()):
+        for offsets in places.values():
+            fresh = list(dict.fromkeys(offsets))
+            assert fresh == sorted(fresh)
+
+
+def distinct(all_places: Sequence[Places]) -> Mapping[tuple[str, int], set[int]]:
+    """Which offsets of each queue came to anybody."""
+    together: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for places in all_places:
+        for queue, offsets in places.items():
+            together[queue].update(offsets)
+    return together
