@@ -192,10 +192,9 @@ class BrokerApp:
         broker.driver.after_commit = Arrivals(broker, server.flush).serve
         broker.store.add_arrival_listener(broker.hold.arrived)
         self._stack.push_async_callback(server.close, 0)
-        bind = settings.bind_address or "0.0.0.0"  # noqa: S104  # a broker serves the network
-        await server.listen(bind, self._ports.main)
+        await server.listen(settings.bind_address, self._ports.main)
         if self._ports.vip:
-            await server.listen(bind, self._ports.vip, excluded=VIP_EXCLUDED)
+            await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
 
     def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
