@@ -67,10 +67,13 @@ class Cluster(ABC):
         broker_conf: Mapping[str, object] | None = None,
         *,
         namesrv_conf: Mapping[str, object] | None = None,
+        transaction_conf: Mapping[str, object] | None = None,
         broker_count: int = 1,
         layout: Layout | None = None,
     ) -> None:
+        """`transaction_conf`: how transactions are checked; without it CometMQ checks none."""
         self.directory = directory
+        self.transaction_conf = transaction_conf
         self.layout = layout or Layout.fresh(directory, broker_count=broker_count)
         self.broker_conf = dict(broker_conf or {})
         self.namesrv_conf = dict(namesrv_conf or {})

@@ -4,15 +4,55 @@
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.cluster import Cluster
+from cometmq.peers.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Cluster, write_properties
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import PeerError
+from cometmq.peers.processes import Child, PeerError
 
 PROGRAM: Final = ROOT / ".venv" / "bin" / "cometmq"
 
 
 class CometCluster(Cluster):
     """CometMQ as an operator starts it by hand: one process per program, properties files."""
+
+    txn_checker: Child | None = None
+
+    @property
+    def txn_checker_dir(self) -> Path:
+        """Where the txn-checker keeps its tables."""
+        return self.directory / "txn-checker"
+
+    def start(self) -> None:
+        """Start the servers, and a txn-checker if transactions are to be checked."""
+        super().start()
+        if self.transaction_conf is not None:
+            self.start_txn_checker()
+
+    def start_txn_checker(self) -> None:
+        """Start the txn-checker and wait until it serves."""
+        conf_path = self.directory / "txn-checker.conf"
+        own = {"storePathRootDir": self.txn_checker_dir, "namesrvAddr": self.namesrv_addr}
+        write_properties(conf_path, {**own, **(self.transaction_conf or {})})
+        self.txn_checker = Child(
+            "txn-checker",
+            [*_program(), "txn-checker", "-c", str(conf_path)],
+            log_path=self.directory / "txn-checker.log",
+        )
+        self.txn_checker.wait_for_log(self._ready_text(), START_TIMEOUT_S)
+
+    def stop_txn_checker(self) -> int:
+        """Stop the txn-checker with SIGTERM; its exit status."""
+        child, self.txn_checker = self.txn_checker, None
+        return child.stop(STOP_TIMEOUT_S) if child else 0
+
+    def kill_txn_checker(self) -> int:
+        """End the txn-checker with SIGKILL; its exit status."""
+        child, self.txn_checker = self.txn_checker, None
+        return child.kill() if child else 0
+
+    def _take_children(self) -> list[Child]:
+        """Forget and return the processes, the txn-checker first."""
+        child, self.txn_checker = self.txn_checker, None
+        return [*([child] if child else []), *super()._take_children()]
 
     def _namesrv_command(self, conf_path: Path) -> list[str]:
         """`cometmq namesrv`."""

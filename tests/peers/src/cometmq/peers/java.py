@@ -25,6 +25,7 @@ class JavaCluster(Cluster):
         broker_conf: Mapping[str, object] | None = None,
         *,
         namesrv_conf: Mapping[str, object] | None = None,
+        transaction_conf: Mapping[str, object] | None = None,
         broker_count: int = 1,
         layout: Layout | None = None,
         heap: str = "512m",
@@ -35,8 +36,9 @@ class JavaCluster(Cluster):
         """`properties` are system properties of both programs."""
         super().__init__(
             directory,
-            broker_conf,
+            {**(broker_conf or {}), **(transaction_conf or {})},
             namesrv_conf=namesrv_conf,
+            transaction_conf=transaction_conf,
             broker_count=broker_count,
             layout=layout,
         )

@@ -57,7 +57,7 @@ class JavaClient(ClientProgram):
     """The official client.
 
     Subcommands: send, consume, lite-pull, pull, sql-pull, view, query, queues, members, request,
-    reply.
+    reply, transact.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ public final class Main {
     public static void main(String[] args) {
         if (args.length == 0) {
             System.err.println(
-                "usage: send|consume|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|mqadmin|acl");
+                "usage: send|consume|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|transact|mqadmin|acl");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
@@ -57,6 +57,8 @@ public final class Main {
                 return new Request(options).ask();
             case "reply":
                 return new Request(options).reply();
+            case "transact":
+                return new Transact(options).run();
             case "acl":
                 return new Acl(options).run();
             case "mqadmin":
