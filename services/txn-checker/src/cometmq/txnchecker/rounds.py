@@ -33,4 +33,5 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
         return Due.ASK if is_rested else Due.WAIT
     own = check.immunity_s
     immunity_ms = settings.transaction_time_out if own == NO_IMMUNITY else own * 1_000
-    return Due.ASK if age_s * 1_000 >= immunity_ms else Due.WAIT
+    least_age_ms = max(0, age_s * 1_000 - 999)  # the table knows seconds only
+    return Due.ASK if least_age_ms >= immunity_ms else Due.WAIT

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.txnchecker.entry import NO_IMMUNITY, Check, Entry, State
+from cometmq.txnchecker.ledger import OpenHalf
+from cometmq.txnchecker.rounds import Due, due
+from cometmq.txnchecker.settings import TxnCheckerSettings
+
+STORED_S = 1_000
+SETTINGS = TxnCheckerSettings(
+    transaction_time_out=2_000,
+    transaction_check_interval=10_000,
+    transaction_check_max=3,
+    file_reserved_time=1,
+)
+
+
+def half(*, asked_s: int = 0, asked: int = 0, immunity_s: int = NO_IMMUNITY) -> OpenHalf:
+    entry = Entry(0, 100, STORED_S, 0, State.PREPARED)
+    return OpenHalf(7, entry, Check(asked_s, asked, immunity_s))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "immunity_s", "expected"),
+    [
+        (2, NO_IMMUNITY, Due.WAIT),  # stored at 1000.999 and now 1002.0 it is not 2 s old
+        (3, NO_IMMUNITY, Due.ASK),
+        (5, 5, Due.WAIT),
+        (6, 5, Due.ASK),
+        (0, 0, Due.ASK),
+    ],
+)
+def test_nobody_is_asked_before_the_immunity_is_over(
+    age_s: int, immunity_s: int, expected: Due
+) -> None:
+    assert due(half(immunity_s=immunity_s), STORED_S + age_s, SETTINGS) is expected
+
+
+def test_questions_have_their_pause_and_their_number() -> None:
+    asked_s = STORED_S + 100
+    for asked, later in ((1, Due.ASK), (2, Due.ASK), (3, Due.SET_ASIDE)):
+        one = half(asked_s=asked_s, asked=asked)
+        assert due(one, asked_s + 9, SETTINGS) is Due.WAIT
+        assert due(one, asked_s + 10, SETTINGS) is later
+
+
+def test_what_is_too_old_is_set_aside_unasked() -> None:
+    assert due(half(), STORED_S + 3_600, SETTINGS) is Due.ASK
+    assert due(half(), STORED_S + 3_601, SETTINGS) is Due.SET_ASIDE
