@@ -43,7 +43,10 @@ def test_a_refused_message_comes_back(
     group: str,
     consumer: str,
 ) -> None:
-    """Once refused, sent back (36), delayed for 10 s, delivered from the retry topic."""
+    """Once refused, sent back (36), delayed for 10 s, delivered from the retry topic.
+
+    The C++ client sends back unseen what it pulled together with a message that is refused.
+    """
     wanted = _send(java, cluster, topic, count=3)
 
     printed = clients[consumer].run(
@@ -58,7 +61,8 @@ def test_a_refused_message_comes_back(
 
     accepted, refused = named(printed, "received"), named(printed, "refused")
     assert received(printed) == wanted
-    assert contents(refused) == wanted
+    assert refused
+    assert contents(refused).items() <= wanted.items()
     assert {event["topic"] for event in accepted} == {topic}
     assert {int(event["reconsume_times"]) for event in accepted} == {1}
 
