@@ -71,7 +71,7 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
     child = start("namesrv", "-c", "namesrv.conf")
     events = {e["event"]: e for e in map(json.loads, child.log().splitlines())}
     assert events["settings.unknown"]["keys"] == ["serverWorkerThreads"]
-    (address,) = events["namesrv.ready"]["addresses"]
+    address = events["namesrv.ready"]["addresses"][0]
     host, port = address.split(":")
     socket.create_connection((host, int(port)), timeout=5).close()
     assert child.stop(STOP_TIMEOUT_S) == 0
@@ -122,7 +122,7 @@ def test_a_store_that_another_process_uses_is_one_line(start, tmp_path):
 
 def test_a_broker_registers_and_leaves_when_it_stops(start, tmp_path):
     namesrv = start("namesrv", "--listen-port", free_port(), name="namesrv")
-    (address,) = json.loads(namesrv.log().splitlines()[0])["addresses"]
+    address = json.loads(namesrv.log().splitlines()[0])["addresses"][0]
     port = address.split(":")[1]
     (tmp_path / "broker.conf").write_text(
         f"brokerName=broker-x\nbrokerIP1=127.0.0.1\nlistenPort={free_broker_port()}\n"
