@@ -23,7 +23,7 @@ from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
-STATISTICS_TIMEOUT_S = 20.0
+STATISTICS_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from cometmq.remoting.log import NO_LOG
 
 pytestmark = pytest.mark.compat
 
-RELOAD_TIMEOUT_S: Final = 30.0
+RELOAD_TIMEOUT_S: Final = 60.0
 ACCOUNTS: Final = """\
 accounts:
 - accessKey: adminKey1

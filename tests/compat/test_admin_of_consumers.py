@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compat
 
 COUNT = 12
 QUEUE_COUNT = 4
-WAIT_S = 40.0
+WAIT_S = 90.0
 QUERY_CONSUMER_OFFSET = 14
 GET_CONSUMER_LIST_BY_GROUP = 38
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
@@ -92,7 +92,7 @@ def online(cluster: Cluster, java: ClientProgram, topic: str, group: str) -> Ite
     messages = named(java.run("send", count=COUNT, **server), "sent")
     consumed = java.run("consume", group=group, count=COUNT, **server)
     assert received(consumed) == sent(messages)
-    with java.start("consume", group=group, count=10_000, timeout_s=100, **server) as consumer:
+    with java.start("consume", group=group, count=10_000, timeout_s=900, **server) as consumer:
         consumer.wait_for("started")
         yield Scene(cluster, topic, group, messages, consumer)
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.compat
 
 GET_KV_CONFIG = 101
 QUERY_NOT_FOUND = 22
-DEADLINE_S = 60
+DEADLINE_S = 90
 
 
 @pytest.fixture(scope="session")

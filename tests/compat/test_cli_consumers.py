@@ -103,7 +103,7 @@ class Scene:
         return ["-i", str(self.one["queue_id"]), "-o", str(self.one["queue_offset"])]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[Scene]:
     """Wait until the member has all queues and has committed what it consumed."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
@@ -443,6 +443,7 @@ def _committed(ours: Ask, group: str, topic: str) -> dict[int, int]:
     return {row["queue"]: row["consumer_offset"] for row in queues if row["topic"] == topic}
 
 
+@pytest.mark.slow
 def test_members_on_line_are_moved(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, ours: Ask, topic: str, group: str
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_broker_lives_with_the_other_makers_name_server(
     assert received(java.run("consume", group="MixedGroup", **server)) == wanted
 
     broker.kill_broker()
-    wait_until(lambda: not registered_brokers(namesrv.namesrv_addr), 30, "broker forgotten")
+    wait_until(lambda: not registered_brokers(namesrv.namesrv_addr), 60, "broker forgotten")
     answer = call(namesrv.namesrv_addr, GET_ROUTE, {"topic": "MixedTopic"})
     assert answer.code == TOPIC_NOT_EXIST
 

@@ -38,7 +38,7 @@ class Scene:
         return ["-i", str(self.one["queue_id"]), "-o", str(self.one["queue_offset"])]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
     """Ten messages, consumed by a group of which one consumer stays on line."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
@@ -46,7 +46,7 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
     messages = named(java.run("send", count=COUNT, key="admin", **server), "sent")
     consumed = java.run("consume", group=GROUP, count=COUNT, **server)
     assert received(consumed) == sent(messages)
-    with java.start("consume", group=GROUP, count=COUNT, **server) as consumer:
+    with java.start("consume", group=GROUP, count=COUNT, timeout_s=900, **server) as consumer:
         consumer.wait_for("started")
         yield Scene(messages)
 

@@ -16,7 +16,7 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 pytestmark = pytest.mark.compat
 
 COUNT = 40
-DEADLINE_S = 60
+DEADLINE_S = 90
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])

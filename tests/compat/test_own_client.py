@@ -26,7 +26,7 @@ from cometmq.peers.programs import ClientProgram
 pytestmark = pytest.mark.compat
 
 COUNT = 40
-DEADLINE_S = 60
+DEADLINE_S = 90
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])

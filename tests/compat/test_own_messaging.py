@@ -31,8 +31,8 @@ from cometmq.remoting.errors import CommandError
 
 pytestmark = pytest.mark.compat
 
-DEADLINE_S = 60
-STATISTICS_TIMEOUT_S = 20.0
+DEADLINE_S = 90
+STATISTICS_TIMEOUT_S = 60.0
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 

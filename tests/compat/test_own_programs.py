@@ -114,9 +114,9 @@ def _standalone(folder: Path) -> Iterator[str]:
     child = Child("standalone", [*command, *ports], log_path=folder.parent / "log")
     address = f"{HOST}:{STANDALONE_NAMESRV}"
     try:
-        child.wait_until(lambda: bool(registered_brokers(address)), 30, "serving")
+        child.wait_until(lambda: bool(registered_brokers(address)), 60, "serving")
         yield address
-        assert child.stop(10) == 0
+        assert child.stop(30) == 0
     finally:
         child.kill()
 

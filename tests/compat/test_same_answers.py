@@ -33,7 +33,7 @@ from cometmq.peers.wire import Answer, Connection
 pytestmark = pytest.mark.compat
 
 MESSAGES = 3
-STATISTICS_TIMEOUT_S = 20.0
+STATISTICS_TIMEOUT_S = 60.0
 TX_TOPIC, PREPARED = "SameTransactions", 4
 # Members whose values differ between two runs of one server.
 VOLATILE = re.compile(

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.compat
 
 TOPIC: Final = "SqlTopic"
 EMPTY_TOPIC: Final = "SqlHeld"
-WAIT_S: Final = 30
+WAIT_S: Final = 60
 VALUES: Final = (
     *("5", "-5", "+5", "abc", "3.14", "true", "TRUE", "false", " 7 ", "2147483648", "1e3"),
     *(

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.compat
 
 COUNT: Final = 20
 PASSWORD: Final = "server-password"
-RELOAD_TIMEOUT_S: Final = 20.0
+RELOAD_TIMEOUT_S: Final = 60.0
 TOPIC: Final = "OwnTlsTopic"
 
 
