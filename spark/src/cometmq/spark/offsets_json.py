@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets of queues as JSON: `{"T":{"broker-a":{"0":23,"1":-1}}}`, in options and checkpoints.
+
+Spark compares the texts of two offsets, so the same offsets always make the same text: keys are
+sorted. The reserved key `$v`, which is no legal topic, will name a version should there be one.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from cometmq.spark.errors import OptionError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+VERSION_KEY: Final = "$v"
+
+_FORM: Final = '{"topic":{"broker":{"queue":offset}}}'
+_ASSIGN_FORM: Final = '{"topic":{"broker":[queue]}}'
+
+
+class Queue(NamedTuple):
+    """One queue of a topic at a broker group."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        """Name it as people do."""
+        return f"{self.topic} {self.broker_name} {self.queue_id}"
+
+
+def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
+    """Return offsets as Spark keeps them in checkpoints."""
+    tree: dict[str, dict[str, dict[str, int]]] = {}
+    # sorted as texts, as any reader of the file would: "10" before "2"
+    for queue in sorted(offsets, key=lambda queue: (queue[0], queue[1], str(queue[2]))):
+        brokers = tree.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    return tree
+
+
+def to_text(offsets: Mapping[Queue, int]) -> str:
+    """Return offsets as text, good for `startingOffsets`."""
+    return json.dumps(to_json(offsets), separators=(",", ":"))
+
+
+def from_json(tree: Any, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
+    """Return the offsets of a tree; OptionError names `source` and the part that is wrong."""
+    offsets: dict[Queue, int] = {}
+    for topic, broker_name, queues in _brokers(tree, source, _FORM):
+        if not isinstance(queues, dict):
+            raise OptionError(f"{source}: `{topic}`.`{broker_name}` is no object: {_FORM}")
+        for text, offset in queues.items():
+            queue = Queue(topic, broker_name, _queue_id(text, source))
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < lowest:
+                raise OptionError(f"{source}: {offset!r} is no offset of {queue}")
+            offsets[queue] = offset
+    return offsets
+
+
+def from_text(text: str, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
+    """Return the offsets of an option's text."""
+    return from_json(_load(text, source, _FORM), source=source, lowest=lowest)
+
+
+def assigned_from_text(text: str, *, source: str) -> list[Queue]:
+    """Return the queues of `{"T":{"broker-a":[0,1]}}`."""
+    found: set[Queue] = set()
+    for topic, broker_name, numbers in _brokers(
+        _load(text, source, _ASSIGN_FORM), source, _ASSIGN_FORM
+    ):
+        if not isinstance(numbers, list):
+            raise OptionError(f"{source}: `{topic}`.`{broker_name}` is no list: {_ASSIGN_FORM}")
+        found.update(Queue(topic, broker_name, _queue_id(number, source)) for number in numbers)
+    if not found:
+        raise OptionError(f"{source}: no queue in it")
+    return sorted(found)
+
+
+def _load(text: str, source: str, form: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{source}: no JSON ({error}); its form is {form}") from None
+
+
+def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
+    if not isinstance(tree, dict):
+        raise OptionError(f"{source}: no object; its form is {form}")
+    if VERSION_KEY in tree:
+        raise OptionError(f"{source}: written by a newer version of this data source")
+    rows = []
+    for topic, brokers in tree.items():
+        if not isinstance(brokers, dict):
+            raise OptionError(f"{source}: `{topic}` is no object; its form is {form}")
+        rows += [(topic, broker_name, rest) for broker_name, rest in brokers.items()]
+    return rows
+
+
+def _queue_id(text: Any, source: str) -> int:
+    number = str(text)
+    if isinstance(text, bool) or not (number.isascii() and number.isdigit()):
+        raise OptionError(f"{source}: {text!r} is no queue id")
+    return int(number)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets as JSON: the same offsets are the same text, and wrong texts are named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.offsets_json import (
+    Queue,
+    assigned_from_text,
+    from_json,
+    from_text,
+    to_json,
+    to_text,
+)
+
+NAMES = st.text("abAB-_%", min_size=1, max_size=4)
+QUEUES = st.builds(Queue, NAMES, NAMES, st.integers(0, 20))
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 2**62)), st.randoms())
+def test_offsets_make_one_text_in_whatever_order_and_come_back(offsets, random) -> None:
+    shuffled = list(offsets.items())
+    random.shuffle(shuffled)
+
+    assert to_text(dict(shuffled)) == to_text(offsets)
+    assert from_text(to_text(offsets), source="x") == offsets
+    assert from_json(to_json(offsets), source="x") == offsets
+
+
+def test_the_form_is_that_of_checkpoints() -> None:
+    offsets = {Queue("T", "b", 2): 5, Queue("T", "b", 10): 6, Queue("A", "b", 0): 7}
+
+    assert to_text(offsets) == '{"A":{"b":{"0":7}},"T":{"b":{"10":6,"2":5}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "no JSON"),
+        ("[]", "no object"),
+        ('{"T":1}', "`T` is no object"),
+        ('{"T":{"b":[0]}}', "`T`.`b` is no object"),
+        ('{"T":{"b":{"x":1}}}', "'x' is no queue id"),
+        ('{"T":{"b":{"0":"1"}}}', "'1' is no offset of T b 0"),
+        ('{"T":{"b":{"0":-3}}}', "-3 is no offset"),
+        ('{"T":{"b":{"0":true}}}', "True is no offset"),
+        ('{"$v":2}', "newer version"),
+    ],
+)
+def test_a_wrong_text_is_named(text: str, reason: str) -> None:
+    with pytest.raises(OptionError, match=r"^option `startingOffsets`: ") as caught:
+        from_text(text, source="option `startingOffsets`")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_assigned_queues() -> None:
+    queues = assigned_from_text('{"T":{"b":[1,0],"a":[2]}}', source="assign")
+
+    assert queues == [Queue("T", "a", 2), Queue("T", "b", 0), Queue("T", "b", 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"T":{"b":[]}}', '{"T":{"b":{"0":1}}}', '{"T":{"b":[-1]}}']
+)
+def test_wrong_assignments_are_named(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^assign: "):
+        assigned_from_text(text, source="assign")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options: what Spark hands over becomes values, or one clear line."""
+
+import pickle
+
+import pytest
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.option_values import duration_ms
+from cometmq.spark.options import FIELDS, Properties, Table, parse
+
+
+def test_options_have_defaults_and_ignore_the_case_of_names() -> None:
+    options = parse({"NAMESERVER": "a:1", "pullbatchsize": " 64 ", "fetchoffset.numretries": "0"})
+
+    assert options.name_server == "a:1"
+    assert options.pull_batch_size == 64
+    assert options.fetch_num_retries == 0
+    assert options.table is Table.MESSAGES
+    assert options.include_properties is Properties.MAP
+    assert options.fail_on_data_loss
+
+
+def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:
+    with pytest.raises(
+        OptionError, match="unknown option `subscribePatern`: did you mean `subscribePattern`"
+    ):
+        parse({"subscribePatern": "a"})
+    with pytest.raises(OptionError, match="unknown option `zzz`: see the list"):
+        parse({"zzz": "a"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pullBatchSize", "many"),
+        ("pullBatchSize", "0"),
+        ("failOnDataLoss", "maybe"),
+        ("table", "queues"),
+        ("startingTimestamp", "-1"),
+        ("maxTriggerDelay", "15"),
+        ("group", ""),
+    ],
+)
+def test_a_wrong_value_names_its_option(name: str, text: str) -> None:
+    with pytest.raises(OptionError, match=f"option `{name}`='{text}': "):
+        parse({name: text})
+
+
+def test_what_spark_says_to_itself_is_ignored() -> None:
+    assert parse({"checkpointLocation": "/x", "queryName": "q"}) == parse({})
+
+
+def test_secrets_are_not_shown_but_travel() -> None:
+    options = parse({"accessKey": "ann", "secretKey": "s3cret", "securityToken": "t0ken"})
+
+    assert "s3cret" not in repr(options)
+    assert "t0ken" not in repr(options)
+    assert "ann" in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000)])
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+def test_every_option_is_described() -> None:
+    for info in FIELDS:
+        meta = info.type.__metadata__[0]
+        assert meta.description, info.name
+        assert meta.extra["applies"], info.name
