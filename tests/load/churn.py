@@ -7,7 +7,6 @@ order. Afterwards the history of all deliveries is judged as a whole.
 
 import asyncio
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,14 +16,13 @@ from random import Random
 from typing import Final
 
 from child import until
-from journal import Delivery, JournalReader
+from journal import Delivery
 from member import ORDERED_TOPIC, PLAIN_TOPIC
+from members import JavaMember, Member, OwnMember
 from reporting import Findings, say
 from verdicts import (
     Cause,
-    End,
     Explainer,
-    Life,
     by_queue,
     judge_keys,
     judge_order,
@@ -33,7 +31,6 @@ from verdicts import (
 
 from cometmq.client import AdminClient, Message, Producer, ProducerOptions
 from cometmq.peers.comet import CometCluster
-from cometmq.peers.processes import Child
 
 MEMBER_COUNT: Final = 6
 ALIVE_MIN: Final = 2
@@ -44,7 +41,6 @@ SENDS_PER_S: Final = 120  # of each topic
 PAUSE_S: Final = (0.5, 3.0)
 DRAIN_S: Final = 150
 """Longer than the life of a dead member's locks, a minute, and the sharing after it."""
-LEAVE_S: Final = 45
 ROUTE_S: Final = 30
 SEND_TIMEOUT_MS: Final = 30_000
 BROKER: Final = {
@@ -53,74 +49,6 @@ BROKER: Final = {
     "maxHashSlotNum": 50_000,
     "maxIndexNum": 200_000,
 }
-
-
-class Member:
-    """One of the six, in all its lives."""
-
-    def __init__(self, number: int, folder: Path, namesrv: str) -> None:
-        """Absent until it joins."""
-        self.name = f"member-{number}"
-        self.is_leaving = False
-        self.readers: list[JournalReader] = []
-        self.lives: list[Life] = []
-        self.problems: list[str] = []
-        self._folder = folder
-        self._namesrv = namesrv
-        self._child: Child | None = None
-        self._begin_ns = 0
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its process runs, and is to go on."""
-        return self._child is not None and not self.is_leaving
-
-    @property
-    def _life(self) -> str:
-        return f"{self.name}.{len(self.readers)}"
-
-    def join(self) -> None:
-        """Start a process."""
-        self._begin_ns = time.monotonic_ns()
-        life = f"{self.name}.{len(self.readers) + 1}"
-        journal = self._folder / f"{life}.journal"
-        self.readers.append(JournalReader(life, journal))
-        script = Path(__file__).with_name("member.py")
-        command = [sys.executable, str(script), self.name, self._namesrv, str(journal)]
-        self._child = Child(life, command, log_path=self._folder / f"{life}.log")
-
-    def kill(self) -> None:
-        """End the process at once."""
-        if self._child is not None:
-            self._child.kill()
-            self._ended(End.KILLED)
-
-    async def leave(self) -> None:
-        """Ask the process to end, and see that it does so in order."""
-        child = self._child
-        assert child is not None
-        self.is_leaving = True
-        status = await asyncio.to_thread(child.stop, LEAVE_S)
-        self.is_leaving = False
-        if status != 0:
-            self.problems.append(f"{self._life} ended with {status}:\n{child.log()[-3000:]}")
-        self._ended(End.LEFT)
-
-    def look(self) -> None:
-        """Notice a process that has ended by itself."""
-        if self.is_alive and self._child is not None and self._child.exit_status is not None:
-            self.problems.append(f"{self._life} died:\n{self._child.log()[-3000:]}")
-            self._ended(End.KILLED)
-
-    def lives_at(self, now_ns: int) -> list[Life]:
-        """Return all lives; one that goes on ends now."""
-        if self._child is None:
-            return self.lives
-        return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
-
-    def _ended(self, end: End) -> None:
-        self.lives.append(Life(self._life, self._begin_ns, time.monotonic_ns(), end))
-        self._child = None
 
 
 class Sent:
@@ -159,9 +87,15 @@ class Sent:
 class Churn:
     """One run."""
 
-    def __init__(self, folder: Path, *, seconds: float, kill_seconds: float, seed: int) -> None:
-        """Let members come and go for so long; kill them only in the first part of it."""
+    def __init__(
+        self, folder: Path, *, seconds: float, kill_seconds: float, java_count: int, seed: int
+    ) -> None:
+        """Let members come and go for so long; kill them only in the first part of it.
+
+        So many of the members are Java clients.
+        """
         self._folder = folder
+        self._java_count = java_count
         self._seconds = seconds
         self._kill_seconds = kill_seconds
         self._random = Random(f"churn:{seed}")
@@ -177,8 +111,10 @@ class Churn:
             await asyncio.to_thread(stack.enter_context, cluster)
             await self._create_topics(cluster)
             namesrv = cluster.namesrv_addr
-            self._members = [Member(n, self._folder, namesrv) for n in range(1, MEMBER_COUNT + 1)]
-            for member in self._members:
+            for number in range(MEMBER_COUNT):
+                kind = JavaMember if number < self._java_count else OwnMember
+                member = kind(number + 1, self._folder, namesrv)
+                self._members.append(member)
                 stack.callback(member.kill)
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._sent.send(namesrv))
@@ -221,9 +157,11 @@ class Churn:
         elif elapsed_s < self._kill_seconds and self._random.random() < 0.5:
             action = "killed"
             member.kill()
-        else:
+        elif member.CAN_LEAVE:
             action = "leaves"
             group.create_task(member.leave())
+        else:
+            return
         self._actions[action] += 1
 
     async def _drain(self) -> None:

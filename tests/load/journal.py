@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What consumers write down about each delivery, and how it is read while they still write.
 
-A line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, written at once, so
-that a kill loses nothing. The clock is that of the machine: lines of all processes compare.
+Ours write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, at once, so
+that a kill loses nothing; Java's print theirs. The clock is that of the machine: lines of all
+processes compare.
 """
 
+import json
 import os
 import time
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -16,12 +20,16 @@ import msgspec
 ASSIGNED: Final = "assigned"
 BEGUN: Final = "begun"
 ENDED: Final = "ended"
+JAVA_EVENT: Final = '{"event":"received"'
+
+Queue = tuple[str, str, int]
+"""Topic, broker, queue id."""
 
 
 class Delivery(msgspec.Struct):
     """One message at one listener."""
 
-    queue: tuple[str, str, int]
+    queue: Queue
     offset: int
     name: str
     """`KEY-NUMBER`: which message it is."""
@@ -46,7 +54,7 @@ class JournalWriter:
         os.write(self._descriptor, f"{text}\n".encode())
 
 
-class JournalReader:
+class LineReader(ABC):
     """Reads the file of one member, as far as it is written."""
 
     def __init__(self, member: str, path: Path) -> None:
@@ -57,8 +65,7 @@ class JournalReader:
         self._member = member
         self._path = path
         self._offset = 0
-        self._periods: dict[tuple[str, str, int], int] = {}
-        self._open: dict[tuple[tuple[str, str, int], int], Delivery] = {}
+        self._periods: dict[Queue, int] = {}
 
     def read(self) -> None:
         """Take what was written since the last time."""
@@ -69,7 +76,26 @@ class JournalReader:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        self.take(whole.decode().splitlines())
+        self.take(whole.decode(errors="replace").splitlines())
+
+    @abstractmethod
+    def take(self, lines: Iterable[str]) -> None:
+        """Take lines."""
+
+    def _begin(self, queue: Queue, offset: int, name: str, moment: int) -> Delivery:
+        period = self._periods.get(queue, 0)
+        delivery = Delivery(queue, offset, name, self._member, period, moment)
+        self.deliveries.append(delivery)
+        return delivery
+
+
+class JournalReader(LineReader):
+    """Reads a journal."""
+
+    def __init__(self, member: str, path: Path) -> None:
+        """Begin at the first line."""
+        super().__init__(member, path)
+        self._open: dict[tuple[Queue, int], deque[Delivery]] = defaultdict(deque)
 
     def take(self, lines: Iterable[str]) -> None:
         """Take lines."""
@@ -78,15 +104,49 @@ class JournalReader:
             queue = (topic, broker, int(queue_id))
             if kind == ASSIGNED:
                 self._periods[queue] = self._periods.get(queue, 0) + 1
-            elif kind == BEGUN:
-                self._begin(queue, int(rest[0]), rest[1], int(moment))
-            else:
-                delivery = self._open.pop((queue, int(rest[0])))
+                continue
+            offset = int(rest[0])
+            if kind == BEGUN:
+                delivery = self._begin(queue, offset, rest[1], int(moment))
+                self._open[queue, offset].append(delivery)
+            else:  # a queue that went and came back may bring what is still in work
+                delivery = self._open[queue, offset].popleft()
                 delivery.end_ns = int(moment)
                 self.done.add((topic, delivery.name))
 
-    def _begin(self, queue: tuple[str, str, int], offset: int, name: str, moment: int) -> None:
-        period = self._periods.get(queue, 0)
-        delivery = Delivery(queue, offset, name, self._member, period, moment)
-        self.deliveries.append(delivery)
-        self._open[queue, offset] = delivery
+
+class JavaReader(LineReader):
+    """Reads what a Java consumer prints: its listener returns at once.
+
+    It does not tell when it gets a queue anew. In order, an offset that is not the next says so,
+    otherwise one that it has had before.
+    """
+
+    def __init__(self, member: str, path: Path, *, is_ordered: bool) -> None:
+        """Begin at the first line."""
+        super().__init__(member, path)
+        self._is_ordered = is_ordered
+        self._last: dict[Queue, int] = {}
+        self._seen: dict[Queue, set[int]] = {}
+
+    def take(self, lines: Iterable[str]) -> None:
+        """Take lines."""
+        for line in lines:
+            if not line.startswith(JAVA_EVENT):
+                continue
+            event = json.loads(line)
+            queue = (event["topic"], event["broker"], event["queue_id"])
+            offset = event["queue_offset"]
+            self._note(queue, offset)
+            delivery = self._begin(queue, offset, event["key"], event["at_ns"])
+            delivery.end_ns = delivery.begin_ns
+            self.done.add((queue[0], delivery.name))
+
+    def _note(self, queue: Queue, offset: int) -> None:
+        seen = self._seen.setdefault(queue, set())
+        is_next = offset == self._last.get(queue, -1) + 1
+        if offset in seen or (self._is_ordered and not is_next):
+            self._periods[queue] = self._periods.get(queue, 0) + 1
+            seen.clear()
+        seen.add(offset)
+        self._last[queue] = offset

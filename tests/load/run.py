@@ -11,9 +11,11 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1] / "crash"))
 
 from churn import Churn
+from crowd import CrowdRun
+from fairness import FairnessRun
 from reporting import Findings
 
-PARTS: Final = ("churn",)
+PARTS: Final = ("churn", "crowd", "fairness")
 
 
 def main() -> int:
@@ -21,6 +23,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--churn-seconds", type=float, default=40, help="members come and go")
+    parser.add_argument("--java", type=int, default=0, help="members that are Java clients")
+    parser.add_argument("--window-seconds", type=float, default=4, help="of a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same moments")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
@@ -34,11 +39,18 @@ def main() -> int:
 
 
 async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
+    if part == "crowd":
+        return await CrowdRun(folder, seconds=arguments.window_seconds).run()
+    if part == "fairness":
+        return await FairnessRun(
+            folder, seconds=arguments.window_seconds, rounds=arguments.rounds
+        ).run()
     seconds = arguments.churn_seconds
     return await Churn(
         folder,
         seconds=seconds,
         kill_seconds=seconds * 0.4 if seconds < 100 else seconds,
+        java_count=arguments.java,
         seed=arguments.seed,
     ).run()
 

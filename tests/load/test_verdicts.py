@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from journal import Delivery, JournalReader
+from journal import Delivery, JavaReader, JournalReader
 from verdicts import (
     COMMIT_NS,
     SECOND_NS,
@@ -126,3 +126,24 @@ def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     reader.read()
     assert reader.done == {("t", "key-1")}
     assert [(d.end_ns, d.period) for d in reader.deliveries] == [(3, 1), (None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("is_ordered", "offsets", "periods"),
+    [(True, [0, 1, 1, 4], [0, 0, 1, 2]), (False, [0, 2, 1, 2, 4], [0, 0, 0, 1, 1])],
+)
+def test_what_java_prints_is_read_too(
+    tmp_path: Path, is_ordered: bool, offsets: list[int], periods: list[int]
+) -> None:
+    lines = [
+        f'{{"event":"received","topic":"t","key":"key-{offset}","broker":"b","queue_id":0,'
+        f'"queue_offset":{offset},"at_ns":5}}'
+        for offset in offsets
+    ]
+    reader = JavaReader("j", tmp_path / "output", is_ordered=is_ordered)
+    reader.take(["a line of its log", *lines])
+    assert [(one.offset, one.period) for one in reader.deliveries] == list(
+        zip(offsets, periods, strict=True)
+    )
+    assert {(one.begin_ns, one.end_ns) for one in reader.deliveries} == {(5, 5)}
+    assert reader.done == {("t", f"key-{offset}") for offset in offsets}

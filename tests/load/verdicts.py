@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-from journal import Delivery
+from journal import Delivery, Queue
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS
@@ -51,9 +51,6 @@ class Repeat(NamedTuple):
 
     before: Delivery
     again: Delivery
-
-
-Queue = tuple[str, str, int]
 
 
 def by_queue(deliveries: Iterable[Delivery]) -> dict[Queue, list[Delivery]]:

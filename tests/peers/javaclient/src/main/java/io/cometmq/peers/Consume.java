@@ -80,7 +80,8 @@ final class Consume {
     private boolean accept(List<MessageExt> messages) {
         boolean accepted = messages.get(0).getReconsumeTimes() >= failFirst;
         for (MessageExt message : messages) {
-            new Event(accepted ? "received" : "refused").with(message).print();
+            new Event(accepted ? "received" : "refused").with(message)
+                .with("at_ns", System.nanoTime()).print();
             if (accepted && seen.add(message.getKeys())) {
                 wanted.countDown();
             }

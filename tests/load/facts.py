@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker's process takes, and what its metrics say."""
+
+import asyncio
+import re
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from child import BrokerChild
+
+from cometmq.peers.ports import HOST
+
+_LINE: Final = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_FIXED: Final = ("cluster", "broker", "server")
+
+
+class Facts:
+    """Looks at one broker."""
+
+    def __init__(self, broker: BrokerChild) -> None:
+        """Look at this one."""
+        self._broker = broker
+
+    def memory_mib(self, field: str = "VmRSS") -> float:
+        """Return the memory of the process; `VmHWM` is the most it ever was."""
+        lines = Path(f"/proc/{self._broker.pid}/status").read_text().splitlines()
+        (value,) = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+        return int(value) / 1024
+
+    async def metrics(self) -> dict[str, float]:
+        """Return all metrics; labels that all have are left out of the names."""
+        url = f"http://{HOST}:{self._broker.http_port}/metrics"
+        return parse_metrics(await asyncio.to_thread(_get, url))
+
+
+class LagWindow:
+    """How late the loop was between two looks at its metric."""
+
+    def __init__(self, before: dict[str, float], after: dict[str, float]) -> None:
+        """Compare."""
+        name = "cometmq_loop_lag_seconds_bucket"
+        self._counts = {
+            float(key.removeprefix(f"{name}:")): count - before.get(key, 0)
+            for key, count in after.items()
+            if key.startswith(name)
+        }
+
+    def quantile_ms(self, share: float) -> float:
+        """Return the bound below which this share of the probes was."""
+        total = max(self._counts.values(), default=0)
+        for bound, count in sorted(self._counts.items()):
+            if count >= total * share:
+                return bound * 1000
+        return float("inf")
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Return each sample under its name, followed by `:VALUE` for each label of its own."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        name, labels, value = match.groups()
+        own = [v for key, v in _LABEL.findall(labels or "") if key not in _FIXED]
+        found[":".join([name, *own])] = float(value)
+    return found
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text

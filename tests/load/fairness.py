@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cap on the requests of one connection and turn is worth to a client beside a flood.
+
+Two brokers, one of them without the cap, take turns under the same flood of many connections.
+"""
+
+import statistics
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from child import BrokerChild
+from client import Client
+from facts import Facts
+from nuisances import FLOOD_TOPIC, disturbing, flood
+from probe import TOPIC, Probe, Times, probing
+from reporting import Findings, say
+
+FLOOD_CONNECTIONS: Final = 32
+RATIO_MIN: Final = 1.5
+"""So much shorter p99 must be with the cap: without it there is nothing to show for it."""
+THROUGHPUT_MIN: Final = 0.7
+"""Of what is stored without the cap, that must be stored with it."""
+
+
+class Contestant:
+    """One of the two brokers."""
+
+    def __init__(self, name: str, folder: Path, script: Path | None) -> None:
+        """Start nothing yet."""
+        folder.mkdir(parents=True)
+        self.name = name
+        self.broker = BrokerChild(folder, script=script, mappedFileSizeCommitLog=str(256 << 20))
+        self.calm: list[Times] = []
+        self.flooded: list[Times] = []
+        self.rates: list[float] = []
+        self._facts = Facts(self.broker)
+
+    async def prepare(self) -> None:
+        """Start, and make the topics."""
+        await self.broker.start()
+        async with Client(self.broker.address) as client:
+            for topic in (FLOOD_TOPIC, TOPIC):
+                await client.create_topic(topic, 1)
+
+    async def measure(self, probe: Probe, seconds: float) -> None:
+        """Measure without a flood, then with one."""
+        self.calm.append(Times.of(await probe.measure(seconds / 2)))
+        before = await self._stored()
+        with disturbing(flood, self.broker.address, FLOOD_CONNECTIONS):
+            begin = time.monotonic()
+            self.flooded.append(Times.of(await probe.measure(seconds)))
+            elapsed_s = time.monotonic() - begin
+        self.rates.append((await self._stored() - before) / elapsed_s)
+
+    @property
+    def p99(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(times.p99 for times in self.flooded)
+
+    @property
+    def rate(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.rates)
+
+    def show(self) -> None:
+        """Print the rounds."""
+        for calm, flooded, rate in zip(self.calm, self.flooded, self.rates, strict=True):
+            say(
+                f"fairness: {self.name}: calm {calm}; flooded {flooded}, {rate:.0f} stored a second"
+            )
+
+    async def _stored(self) -> float:
+        return (await self._facts.metrics())["cometmq_put_messages_total"]
+
+
+class FairnessRun:
+    """One run of several rounds."""
+
+    def __init__(self, folder: Path, *, seconds: float, rounds: int) -> None:
+        """Start nothing yet."""
+        script = Path(__file__).with_name("uncapped_broker.py")
+        self._capped = Contestant("with the cap", folder / "capped", None)
+        self._uncapped = Contestant("without", folder / "uncapped", script)
+        self._seconds = seconds
+        self._rounds = rounds
+
+    async def run(self) -> Findings:
+        """Run and judge."""
+        contestants = (self._capped, self._uncapped)
+        with ExitStack() as stack:
+            probes = []
+            for one in contestants:
+                stack.callback(one.broker.kill)
+                await one.prepare()
+                probes.append(stack.enter_context(probing(one.broker.address)))
+            for _ in range(self._rounds):
+                for one, probe in zip(contestants, probes, strict=True):
+                    await one.measure(probe, self._seconds)
+        for one in contestants:
+            one.show()
+        return self._judge()
+
+    def _judge(self) -> Findings:
+        findings = Findings()
+        ratio = self._uncapped.p99 / self._capped.p99
+        throughput = self._capped.rate / self._uncapped.rate
+        say(
+            f"fairness: without the cap p99 is {ratio:.1f} times as long; "
+            f"with it {throughput:.2f} times as much is stored"
+        )
+        if ratio < RATIO_MIN:
+            findings.add(f"fairness: without the cap p99 is only {ratio:.2f} times as long")
+        if throughput < THROUGHPUT_MIN:
+            findings.add(f"fairness: the cap costs too much: {throughput:.2f} of the rate")
+        return findings

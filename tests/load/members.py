@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members of the groups as processes that can be started, told to leave, and killed."""
+
+import asyncio
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Final
+
+from journal import JavaReader, JournalReader, LineReader
+from member import ORDERED_TOPIC, PLAIN_TOPIC
+from verdicts import End, Life
+
+from cometmq.peers.javaclient import JavaClient
+from cometmq.peers.processes import Child
+
+LEAVE_S: Final = 45
+JAVA_TIMEOUT_S: Final = 3_600
+ENDLESS: Final = 1_000_000_000
+
+
+class Member(ABC):
+    """One member, in all its lives."""
+
+    CAN_LEAVE: bool
+    """Whether it says goodbye when it is told to."""
+
+    def __init__(self, number: int, folder: Path, namesrv: str) -> None:
+        """Absent until it joins."""
+        self.name = f"member-{number}"
+        self.is_leaving = False
+        self.readers: list[LineReader] = []
+        self.lives: list[Life] = []
+        self.problems: list[str] = []
+        self._folder = folder
+        self._namesrv = namesrv
+        self._children: list[Child] = []
+        self._life_count = 0
+        self._begin_ns = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, and is to go on."""
+        return bool(self._children) and not self.is_leaving
+
+    def join(self) -> None:
+        """Start."""
+        self._begin_ns = time.monotonic_ns()
+        self._life_count += 1
+        self._children = self._start(self._life)
+
+    def kill(self) -> None:
+        """End at once."""
+        if self._children:
+            for child in self._children:
+                child.kill()
+            self._ended(End.KILLED)
+
+    async def leave(self) -> None:
+        """Ask it to end, and see that it does so in order."""
+        self.is_leaving = True
+        for child in self._children:
+            status = await asyncio.to_thread(child.stop, LEAVE_S)
+            if status != 0:
+                self.problems.append(f"{self._life} ended with {status}:\n{child.log()[-3000:]}")
+        self.is_leaving = False
+        self._ended(End.LEFT)
+
+    def look(self) -> None:
+        """Notice a process that has ended by itself."""
+        dead = [child for child in self._children if child.exit_status is not None]
+        if dead and not self.is_leaving:
+            self.problems.append(f"{self._life} died:\n{dead[0].log()[-3000:]}")
+            self.kill()
+
+    def lives_at(self, now_ns: int) -> list[Life]:
+        """Return all lives; one that goes on ends now."""
+        if not self._children:
+            return self.lives
+        return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
+
+    @abstractmethod
+    def _start(self, life: str) -> list[Child]:
+        """Start the processes of a life, and have readers for what they write."""
+
+    @property
+    def _life(self) -> str:
+        return f"{self.name}.{self._life_count}"
+
+    def _ended(self, end: End) -> None:
+        self.lives.append(Life(self._life, self._begin_ns, time.monotonic_ns(), end))
+        self._children = []
+
+
+class OwnMember(Member):
+    """Our client: one process for both topics, with the same client id in each life."""
+
+    CAN_LEAVE = True
+
+    def _start(self, life: str) -> list[Child]:
+        journal = self._folder / f"{life}.journal"
+        self.readers.append(JournalReader(life, journal))
+        script = Path(__file__).with_name("member.py")
+        command = [sys.executable, str(script), self.name, self._namesrv, str(journal)]
+        return [Child(life, command, log_path=self._folder / f"{life}.log")]
+
+
+class JavaMember(Member):
+    """The official client: a process for each topic, which knows no goodbye."""
+
+    CAN_LEAVE = False
+
+    def _start(self, life: str) -> list[Child]:
+        children = []
+        for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
+            log = self._folder / f"{life}-{topic}.log"
+            is_ordered = topic == ORDERED_TOPIC
+            self.readers.append(JavaReader(life, log, is_ordered=is_ordered))
+            options = {
+                "namesrv": self._namesrv,
+                "topic": topic,
+                "group": f"{topic}-group",
+                "orderly": str(is_ordered).lower(),
+                "count": str(ENDLESS),
+                "timeout-s": str(JAVA_TIMEOUT_S),
+            }
+            words = [word for name, value in options.items() for word in (f"--{name}", value)]
+            command = [*JavaClient(self._folder).command(), "consume", *words]
+            children.append(Child(life, command, log_path=log))
+        return children

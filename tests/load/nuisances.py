@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that disturb: each kind runs in a process of its own, until that is killed."""
+
+import asyncio
+import ctypes
+import multiprocessing
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from frames import pull_frame, send_frame
+
+FLOOD_TOPIC: Final = "flood"
+BIG_TOPIC: Final = "big"
+QUIET_TOPIC: Final = "quiet"
+FLOOD_FRAMES: Final = 1_024
+FLOOD_BODY: Final = b"f" * 128
+STALLED_PULLS: Final = 2_000
+HOLD_MS: Final = 15_000
+READ_BYTES: Final = 1 << 18
+READY_S: Final = 30.0
+_SO_ATTACH_FILTER: Final = 26
+_DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: return 0 bytes
+
+
+def flood(address: str, connections: int, ready: Any) -> None:
+    """Send without ever waiting for an answer."""
+    asyncio.run(_flood(address, connections, ready))
+
+
+async def _flood(address: str, connections: int, ready: Any) -> None:
+    host, _, port = address.rpartition(":")
+    chunk = b"".join(send_frame(FLOOD_TOPIC, 0, FLOOD_BODY, n) for n in range(FLOOD_FRAMES))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(connections):
+            reader, writer = await asyncio.open_connection(host, int(port), limit=READ_BYTES)
+            group.create_task(_write(writer, chunk))
+            group.create_task(_drop_answers(reader))
+        ready.set()
+
+
+async def _write(writer: asyncio.StreamWriter, chunk: bytes) -> None:
+    while True:
+        writer.write(chunk)
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+async def _drop_answers(reader: asyncio.StreamReader) -> None:
+    while await reader.read(READ_BYTES):
+        pass
+
+
+def stall(address: str, connections: int, ready: Any) -> None:
+    """Ask for far more than a connection may hold, and never read it."""
+    pulls = b"".join(pull_frame(BIG_TOPIC, 0, 0, n) for n in range(STALLED_PULLS))
+    sockets = [_connected(address) for _ in range(connections)]
+    for one in sockets:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        one.setblocking(False)
+        one.send(pulls)  # as many as fit: the broker stops reading soon
+    ready.set()
+    threading.Event().wait()
+
+
+def vanish(address: str, connections: int, ready: Any) -> None:
+    """Have pulls held, then be gone without a word.
+
+    A filter drops whatever the kernel gets for these sockets: nothing is acknowledged, and the
+    other end learns of no reset, as if a cable were cut.
+    """
+    program = ctypes.create_string_buffer(_DROP_ALL)
+    filter_all = struct.pack("HL", 1, ctypes.addressof(program))
+    sockets = [_connected(address) for _ in range(connections)]
+    for number, one in enumerate(sockets):
+        one.sendall(pull_frame(QUIET_TOPIC, 0, 0, number, hold_ms=HOLD_MS))
+        one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_all)
+    ready.set()
+    threading.Event().wait()
+
+
+def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+@contextmanager
+def disturbing(
+    kind: Callable[[str, int, Any], None], address: str, connections: int
+) -> Iterator[None]:
+    """Run one kind meanwhile; it must not give up."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=kind, args=(address, connections, ready), daemon=True)
+    process.start()
+    try:
+        assert ready.wait(READY_S), f"{kind.__name__} did not begin"
+        yield
+        assert process.is_alive(), f"{kind.__name__} has given up"
+    finally:
+        process.kill()
+        process.join()

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`uncapped_broker.py FILE`: the broker as it would be if a connection's requests were all served
+in a row, however many have come."""
+
+import sys
+from typing import Final
+
+import msgspec
+
+from cometmq.broker import app
+from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.main import main
+from cometmq.remoting.transport.settings import ServerSettings
+
+UNCAPPED: Final = 1_000_000
+_server_settings: Final = app.server_settings
+
+
+def uncapped_settings(settings: BrokerSettings) -> ServerSettings:
+    """Return the bounds of the server, but one."""
+    return msgspec.structs.replace(_server_settings(settings), calls_per_turn_max=UNCAPPED)
+
+
+app.server_settings = uncapped_settings
+sys.argv[1:] = ["broker", "-c", sys.argv[1]]
+main()
