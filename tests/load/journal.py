@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What consumers write down about each delivery, and how it is read while they still write.
 
-Ours write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, at once, so
+Ours write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, so
 that a kill loses nothing; Java's print theirs. The clock is that of the machine: lines of all
 processes compare.
 """
