@@ -180,6 +180,7 @@ async def test_a_message_that_failed_often_enough_is_dead(
     assert seen.bodies == [b"0", *[b"1"] * (times + 1), b"2"]
     assert [message.body for message in cluster.broker.dead] == [b"1"]
     assert cluster.broker.dead[0].properties["RETRY_TOPIC"] == "T"
+    assert "DELAY" not in cluster.broker.dead[0].properties
     assert cluster.committed("cg", "T")[QUEUE_0] == 3
 
 

@@ -63,11 +63,12 @@ class SendBack:
         if isinstance(message, UnreadableMessage):
             return await self.send_back(message, DEAD_LETTER_LEVEL)
         # The broker buries what it finds in a retry topic with all its deliveries used up.
-        return await self._is_sent_anew(with_reconsume_times(message, message.reconsume_times - 1))
+        last = with_reconsume_times(message, message.reconsume_times - 1)
+        return await self._is_sent_anew(last, is_delayed=False)
 
-    async def _is_sent_anew(self, message: MessageExt) -> bool:
+    async def _is_sent_anew(self, message: MessageExt, *, is_delayed: bool = True) -> bool:
         try:
-            await self._as_new_message(message)
+            await self._as_new_message(message, is_delayed=is_delayed)
         except CometError as error:
             self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                 "message.stuck",
@@ -95,22 +96,29 @@ class SendBack:
             timeout_ms=SEND_BACK_TIMEOUT_MS,
         )
 
-    async def _as_new_message(self, message: MessageExt) -> None:
+    async def _as_new_message(self, message: MessageExt, *, is_delayed: bool) -> None:
         prepared = retry_message(
             message,
             self._group,
             topic=self._instance.namespace.wrap(message.topic),
             max_reconsume_times=self._max_reconsume_times,
+            is_delayed=is_delayed,
         )
         await self._sender.send(prepared, timeout_ms=SEND_BACK_TIMEOUT_MS)
 
 
 def retry_message(
-    message: MessageExt, group: str, *, topic: str, max_reconsume_times: int
+    message: MessageExt,
+    group: str,
+    *,
+    topic: str,
+    max_reconsume_times: int,
+    is_delayed: bool = True,
 ) -> Prepared:
     """Return the message that a consumer sends itself to the retry topic of its group.
 
-    `group` and `topic`, where the message came from, are full names.
+    `group` and `topic`, where the message came from, are full names. Java delays the last
+    message of all too: brokers then bury it late, and those of 5.0 deliver it again instead.
     """
     properties = dict(message.properties)
     for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):
@@ -119,7 +127,9 @@ def retry_message(
         PropertyKey.ORIGIN_MESSAGE_ID, message.message_id
     )
     properties[PropertyKey.RETRY_TOPIC] = topic
-    properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
+    properties.pop(PropertyKey.DELAY, None)
+    if is_delayed:
+        properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
     properties[PropertyKey.WAIT] = "true"
     return Prepared(
         topic=RETRY_PREFIX + group,
