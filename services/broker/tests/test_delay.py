@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.delay import BATCH_COUNT_MAX, DelayService, delay_file
 from cometmq.broker.messages import delay
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import PropertyKey, render_properties
@@ -298,6 +298,55 @@ def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, p
     step(recovered, store, 10_000)
 
     assert store.delivered == ["a", "another"]
+
+
+def test_a_backlog_is_delivered_in_one_step_and_lost_records_in_it_are_passed(
+    store: FakeStore, path: str
+) -> None:
+    keys = [str(number) for number in range(3 * BATCH_COUNT_MAX + 5)]
+    for key in keys:
+        store.add(key, 0)
+    for lost in (BATCH_COUNT_MAX - 1, BATCH_COUNT_MAX):  # the end of a batch, the next one's start
+        del store.records[list(store.records)[lost]]
+        del keys[lost]
+    delays = service(store, path)
+
+    step(delays, store, 10_000)
+
+    assert store.delivered == keys
+    assert delays.offsets() == {LEVEL: 3 * BATCH_COUNT_MAX + 5}
+
+
+def test_a_refusal_ends_a_backlogs_step(store: FakeStore, path: str) -> None:
+    for number in range(2 * BATCH_COUNT_MAX):
+        store.add(str(number), 0)
+    delays = service(store, path)
+    store.status = PutStatus.SERVICE_NOT_AVAILABLE
+
+    step(delays, store, 10_000)
+    assert store.delivered == []
+    store.status = PutStatus.PUT_OK
+    step(delays, store, 10_100)
+
+    assert store.delivered == [str(number) for number in range(2 * BATCH_COUNT_MAX)]
+
+
+def test_a_backlog_does_not_hold_up_the_end(store: FakeStore, path: str) -> None:
+    for number in range(2 * BATCH_COUNT_MAX):
+        store.add(str(number), 0)
+    delays = service(store, path)
+    put = store.put
+
+    def put_and_stop(message: NewMessage, done: PutDone) -> None:
+        delays.stop()
+        put(message, done)
+
+    store.put = put_and_stop  # type: ignore[method-assign]
+    step(delays, store, 10_000)
+    step(delays, store, 10_100)
+
+    assert len(store.delivered) == BATCH_COUNT_MAX
+    assert delays.offsets() == {LEVEL: BATCH_COUNT_MAX}
 
 
 def test_levels_are_clamped(store: FakeStore, path: str) -> None:

@@ -215,6 +215,7 @@ class BrokerApp:
         Connections close after the sends that wait for the disk have their answers.
         """
         broker.is_stopping = True
+        broker.delay.stop()
         server.stop_reading()
         broker.hold.wake_all()
         broker.driver.after_commit()

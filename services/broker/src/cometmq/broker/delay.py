@@ -34,7 +34,7 @@ from cometmq.store.reads import Lookup, read_entries
 from cometmq.store.results import PutDone, PutResult, QueryResult
 
 STEP_INTERVAL_MS: Final = 100
-BATCH_COUNT_MAX: Final = 128  # of one level in one step: a backlog must not hold up senders
+BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
 QUERY_COUNT_MAX: Final = 32
 
 
@@ -95,6 +95,7 @@ class _Level:
 
     __slots__ = (
         "has_failed",
+        "is_behind",
         "is_reading",
         "is_unreadable",
         "marks",
@@ -111,6 +112,7 @@ class _Level:
         self.pending_count = 0  # puts whose result is not known
         self.has_failed = False
         self.is_reading = False
+        self.is_behind = False  # more may be due than one batch takes
         self.is_unreadable = False
         self.marks: deque[tuple[int, int]] = deque()  # end of copy in the log, offset behind it
 
@@ -145,6 +147,8 @@ class DelayService:
         }
         self._is_dirty = False
         self._copied_until_ms = 0
+        self._now_ms = 0
+        self._is_stopped = False
         self.delivered: Callable[[str, int, int], None] = lambda *_: None
         """Told topic, queue id of the level and size of each delivered message."""
         self.delivered_count = 0
@@ -168,12 +172,17 @@ class DelayService:
 
     def step(self, now_ms: int) -> None:
         """Deliver what is due, and save the positions whose copies are on disk."""
-        for number, level in self._levels.items():
-            if level.pending_count == 0 and not level.is_reading:
-                self._read(number, level, now_ms)
+        self._now_ms = now_ms
+        for level in self._levels.values():
+            if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
+                self._read(level)
         self._mark_flushed()
         if self._is_dirty:
             self.save()
+
+    def stop(self) -> None:
+        """Begin nothing more: the end waits for what was begun, and a backlog may be long."""
+        self._is_stopped = True
 
     def save(self) -> None:
         """Write the file."""
@@ -189,21 +198,22 @@ class DelayService:
         offsets = {number: level.saved_offset for number, level in self._levels.items()}
         return DelayFile({number: offset for number, offset in offsets.items() if offset})
 
-    def _read(self, number: int, level: _Level, now_ms: int) -> None:
+    def _read(self, level: _Level) -> None:
         """Find what is due and deliver it, some turns of the loop later if the disk must help."""
-        queue = self._store.queue(SCHEDULE_TOPIC, number - 1)
+        queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
             return
         level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
         level.is_reading = True
         self._driver.look_up(
-            self._due(queue, number, level.offset, now_ms),
+            self._due(queue, level.number, level.offset, self._now_ms),
             partial(self._deliver, level),
-            partial(self._note_unreadable, number, level),
+            partial(self._note_unreadable, level),
         )
 
     def _deliver(self, level: _Level, due: list[Due]) -> None:
-        level.is_reading = level.is_unreadable = level.has_failed = False
+        level.is_unreadable = level.has_failed = False
+        level.is_behind = len(due) == BATCH_COUNT_MAX
         for entry in due:
             if entry.message is not None:
                 level.pending_count += 1
@@ -215,12 +225,14 @@ class DelayService:
                 )
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
+        level.is_reading = False
+        self._go_on(level)
 
-    def _note_unreadable(self, number: int, level: _Level, error: Exception) -> None:
+    def _note_unreadable(self, level: _Level, error: Exception) -> None:
         """Try again with the next step; the other levels go on."""
         level.is_reading = False
         if not level.is_unreadable:
-            self._log.error("delay.unreadable", level=number, error=describe(error))
+            self._log.error("delay.unreadable", level=level.number, error=describe(error))
         level.is_unreadable = True
 
     def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> Lookup[list[Due]]:
@@ -281,6 +293,13 @@ class DelayService:
         self.delivered_count += 1
         self.delivered(topic, level.number - 1, result.size)
         self._pass(level, result.physical_offset + result.size, next_offset)
+        self._go_on(level)
+
+    def _go_on(self, level: _Level) -> None:
+        """Take a backlog's next batch when the last one is stored; who searches gives turns."""
+        is_busy = self._is_stopped or level.pending_count or level.is_reading
+        if level.is_behind and not is_busy and not level.has_failed:
+            self._read(level)
 
     def _pass(self, level: _Level, copy_end: int, next_offset: int) -> None:
         level.offset = next_offset

@@ -74,9 +74,8 @@ def sample_sources(broker: Broker) -> None:
 
 
 def deliver_delayed(broker: Broker) -> None:
-    """Move messages that are due, unless we stop: the end waits for what was begun."""
-    if not broker.is_stopping:
-        broker.delay.step(broker.clock.now_ms())
+    """Move messages that are due."""
+    broker.delay.step(broker.clock.now_ms())
 
 
 def expire_pulls(broker: Broker) -> None:
