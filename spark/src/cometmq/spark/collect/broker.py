@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions of one round to one broker, in an order that keeps lags true.
+
+Invariant
+    Consumer offsets are read before queue ends: an offset beyond the end cannot come out of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.remoting.errors import ConsumerNotOnline, TopicNotExist
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.tables.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
+
+T = TypeVar("T")
+
+
+async def ask(broker: BrokerAdmin, state: BrokerState, settings: CollectSettings) -> None:
+    """Fill the state of a broker."""
+    round_ = _Round(broker, state, settings)
+    await round_.ask_itself()
+    await round_.ask_offsets()
+    await round_.each(sorted(state.topics), round_.ask_topic)
+    await round_.each(_groups(state), round_.ask_group)
+    await round_.each(behind(state, settings.timestamp_budget), round_.ask_times)
+
+
+class _Round:
+    def __init__(self, broker: BrokerAdmin, state: BrokerState, settings: CollectSettings) -> None:
+        self._broker = broker
+        self._state = state
+        self._pipeline = settings.pipeline
+
+    async def each(self, items: Iterable[T], ask_one: Callable[[T], Awaitable[None]]) -> None:
+        """Ask about each item, some at once; the first failure ends all."""
+        left = iter(items)
+
+        async def work() -> None:
+            for item in left:
+                await ask_one(item)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._pipeline):
+                    tasks.create_task(work())
+        except* Exception as failures:
+            raise failures.exceptions[0] from failures
+
+    async def ask_itself(self) -> None:
+        broker, state = self._broker, self._state
+        state.runtime = await broker.runtime_info()
+        state.asked_ms = wall_ms()
+        state.config = await broker.config()
+        state.topics = await broker.topics()
+        state.groups = await broker.groups()
+
+    async def ask_offsets(self) -> None:
+        state = self._state
+        table = (await self._broker.consumer_offsets()).offset_table
+        state.offsets_ms = wall_ms()
+        state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
+        delays = (await self._broker.delay_offsets()).offset_table
+        if delays:
+            state.offsets[SCHEDULE_TOPIC, SCHEDULE_GROUP] = {
+                level - 1: offset for level, offset in delays.items()
+            }
+
+    async def ask_topic(self, topic: str) -> None:
+        try:
+            stats = await self._broker.topic_stats(topic)
+        except TopicNotExist:
+            return  # deleted since the list was made
+        self._state.stats_ms[topic] = wall_ms()
+        self._state.stats[topic] = {
+            queue.queue_id: found for queue, found in stats.offset_table.items()
+        }
+
+    async def ask_group(self, group: str) -> None:
+        try:
+            self._state.connections[group] = await self._broker.consumer_connections(group)
+        except ConsumerNotOnline:
+            return
+
+    async def ask_times(self, pair: Pair) -> None:
+        try:
+            spans = await self._broker.time_spans(*pair)
+        except TopicNotExist:
+            return
+        asked_ms = wall_ms()
+        self._state.spans[pair] = {
+            span.message_queue.queue_id: TimeSpan(asked_ms, span)
+            for span in spans
+            if span.message_queue is not None
+        }
+
+
+def _pair(name: str) -> Pair:
+    topic, _, group = name.partition("@")
+    return topic, group
+
+
+def _groups(state: BrokerState) -> list[str]:
+    with_offsets = {group for _, group in state.offsets if group != SCHEDULE_GROUP}
+    return sorted(with_offsets | set(state.groups))
+
+
+def behind(state: BrokerState, budget: int) -> list[Pair]:
+    """Return pairs with unread messages, `budget` of them, others in the next round.
+
+    The choice goes round with the number of the snapshot, so that nobody has to remember it.
+    """
+    pairs = sorted(pair for pair in state.offsets if _is_behind(state, pair))
+    if len(pairs) <= budget:
+        return pairs
+    first = state.snapshot_id * budget % len(pairs)
+    return (pairs + pairs)[first : first + budget]
+
+
+def _is_behind(state: BrokerState, pair: Pair) -> bool:
+    topic, group = pair
+    stats = state.stats.get(topic, {})
+    return group != SCHEDULE_GROUP and any(
+        queue in stats and offset < stats[queue].max_offset
+        for queue, offset in state.offsets[pair].items()
+    )

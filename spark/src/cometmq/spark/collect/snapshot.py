@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round at all brokers of a cluster: a snapshot of who is where."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.client.namesrv import Namesrv, find_addresses
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.signature import signing
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.spark.collect.broker import ask
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.tables import rows
+from cometmq.spark.tables.columns import TABLES
+from cometmq.spark.tables.state import BrokerState
+
+MINUTE_MS: Final = 60_000
+
+
+class NothingCollected(CometError):
+    """No broker could be asked."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What all brokers said in one round."""
+
+    snapshot_id: int
+    states: list[BrokerState]
+
+    def table(self, name: str) -> pa.Table:
+        """Return one of the tables offsets, progress, groups, brokers."""
+        return rows.table(name, self.states)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return all four."""
+        return {name: self.table(name) for name in TABLES}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why brokers could not be asked, by their name."""
+        return {it.broker_name: it.error for it in self.states if it.error is not None}
+
+
+def snapshot_id_of(now_ms: int) -> int:
+    """Return the number of the snapshot of a moment: its minute since 1970."""
+    return now_ms // MINUTE_MS
+
+
+async def take(settings: CollectSettings, snapshot_id: int | None = None) -> Snapshot:
+    """Ask every broker once.
+
+    A broker that fails is in the snapshot with the reason and without rows. Raises
+    NothingCollected if all do, and what the name server's failure is.
+    """
+    number = snapshot_id_of(wall_ms()) if snapshot_id is None else snapshot_id
+    async with _connections(settings) as remoting:
+        addresses = await find_addresses(settings.namesrv, settings.namesrv_url)
+        namesrv = Namesrv(addresses, remoting, timeout_ms=settings.timeout_ms)
+        info = await NamesrvAdmin(namesrv).cluster()
+        states = [_state_of(number, data) for data in _chosen(info, settings.cluster)]
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(_asked(remoting, state, settings)) for state in states]
+    snapshot = Snapshot(number, [it.result() for it in asked])
+    if len(snapshot.failures) == len(snapshot.states):
+        reasons = "; ".join(f"{name}: {error}" for name, error in snapshot.failures.items())
+        raise NothingCollected(reasons or "no broker is registered")
+    return snapshot
+
+
+@asynccontextmanager
+async def _connections(settings: CollectSettings) -> AsyncIterator[RemotingClient]:
+    remoting = RemotingClient(
+        ClientSettings(frame_bytes_max=settings.reply_bytes_max, tls=settings.tls),
+        clock_ms=wall_ms,
+        before=() if settings.credentials is None else (signing(settings.credentials),),
+    )
+    try:
+        yield remoting
+    finally:
+        await remoting.close()
+
+
+def _chosen(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
+    if cluster is None:
+        names = set(info.broker_addr_table)
+    elif cluster in info.cluster_addr_table:
+        names = set(info.cluster_addr_table[cluster])
+    else:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        raise NothingCollected(f"there is no cluster {cluster}; known: {known}")
+    found = (info.broker_addr_table[name] for name in sorted(names))
+    return [data for data in found if data.broker_addrs]
+
+
+def _state_of(number: int, data: BrokerData) -> BrokerState:
+    broker_id = min(data.broker_addrs)  # the master; without one a slave, which has copies
+    return BrokerState(
+        snapshot_id=number,
+        cluster=data.cluster,
+        broker_name=data.broker_name,
+        broker_id=broker_id,
+        address=data.broker_addrs[broker_id],
+        asked_ms=wall_ms(),
+    )
+
+
+async def _asked(
+    remoting: RemotingClient, state: BrokerState, settings: CollectSettings
+) -> BrokerState:
+    broker = BrokerAdmin(
+        remoting, state.address, timeout_ms=settings.timeout_ms, name=state.broker_name
+    )
+    try:
+        await ask(broker, state, settings)
+    except CometError as error:
+        return state.emptied(str(error))
+    return state

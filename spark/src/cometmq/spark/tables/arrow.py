@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns as Arrow schemas, and rows as Arrow tables."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cometmq.spark.tables.columns import Columns
+
+_UTC_MICROS: Final = pa.timestamp("us", tz="UTC")
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": _UTC_MICROS,
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def arrow_schema(columns: Columns) -> pa.Schema:
+    """Return the schema as Spark makes it of the columns' DDL in UTC."""
+    return pa.schema([pa.field(c.name, _TYPES[c.type], nullable=not c.required) for c in columns])
+
+
+def table_of(columns: Columns, rows: Iterable[Sequence[Any]]) -> pa.Table:
+    """Return rows as a table; timestamps are microseconds since 1970."""
+    schema = arrow_schema(columns)
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [
+        pa.array(column, type=field.type) for column, field in zip(values, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker's state as rows of the four tables; the same for files and for the data source.
+
+Rows are tuples in the order of `columns.py`; moments become microseconds.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cometmq.client.figures import read_figures
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.bodies.stats import TopicOffset
+from cometmq.spark.tables.arrow import table_of
+from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
+from cometmq.spark.tables.names import topic_kind
+from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
+
+Row = tuple[Any, ...]
+
+AGE_MS_MAX: Final = 20 * 365 * 86_400_000
+"""RocketMQ answers "now + 1 ms" as the age of a message that is deleted already."""
+_RUNTIME: Final = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+
+
+def micros(ms: int | None) -> int | None:
+    """Return a moment in microseconds; None for those that say that there is none."""
+    return None if ms is None or ms <= 0 else ms * 1000
+
+
+# -- offsets ------------------------------------------------------------------------------------
+
+
+def offset_rows(state: BrokerState) -> Iterator[Row]:
+    """Return a row per queue."""
+    min_times = _min_store_times(state)
+    for topic, queues in sorted(state.stats.items()):
+        kind, read = topic_kind(topic), micros(state.stats_ms[topic])
+        perm = state.topics[topic].perm
+        for queue, found in sorted(queues.items()):
+            yield (
+                state.snapshot_id,
+                state.cluster,
+                state.broker_name,
+                topic,
+                queue,
+                *_bounds(found),
+                micros(found.last_update_timestamp),
+                micros(min_times.get((topic, queue))),
+                read,
+                perm,
+                kind,
+            )
+
+
+def _bounds(found: TopicOffset) -> tuple[int, int]:
+    """Return begin and end; a begin beyond the end is left from before files were deleted."""
+    end = max(found.max_offset, 0)
+    return min(max(found.min_offset, 0), end), end
+
+
+def _min_store_times(state: BrokerState) -> dict[tuple[str, int], int]:
+    return {
+        (topic, queue): it.span.min_time_stamp
+        for (topic, _), spans in state.spans.items()
+        for queue, it in spans.items()
+    }
+
+
+# -- progress -----------------------------------------------------------------------------------
+
+
+def progress_rows(state: BrokerState) -> Iterator[Row]:
+    """Return a row per group and queue: of groups with offsets, and of groups with members."""
+    for topic, group in sorted(_pairs(state)):
+        queues = state.stats.get(topic)
+        if not queues:
+            continue  # offsets outlive the topic
+        yield from _progress_of(state, (topic, group), queues)
+
+
+def _pairs(state: BrokerState) -> set[Pair]:
+    subscribed = {
+        (topic, group)
+        for group, members in state.connections.items()
+        for topic in members.subscription_table
+    }
+    return subscribed | set(state.offsets)
+
+
+def _progress_of(state: BrokerState, pair: Pair, queues: dict[int, TopicOffset]) -> Iterator[Row]:
+    topic, group = pair
+    offsets, spans = state.offsets.get(pair, {}), state.spans.get(pair, {})
+    members = state.connections.get(group)
+    model = None if members is None else members.message_model
+    is_filtered = members is not None and is_filter(members, topic)
+    read, max_read = micros(state.offsets_ms), micros(state.stats_ms[topic])
+    for queue, found in sorted(queues.items()):
+        offset = offsets.get(queue)
+        yield (
+            state.snapshot_id,
+            state.cluster,
+            group,
+            state.broker_name,
+            topic,
+            queue,
+            None if offset is None or offset < 0 else offset,
+            None,
+            *_bounds(found),
+            *_times(spans.get(queue), offset),
+            micros(found.last_update_timestamp),
+            read,
+            max_read,
+            members is not None,
+            model,
+            is_filtered,
+            SCHEMA_VERSION,
+        )
+
+
+def is_filter(members: ConsumerConnections, topic: str) -> bool:
+    """Whether a group gets only some messages of a topic."""
+    subscription = members.subscription_table.get(topic)
+    return subscription is not None and subscription.sub_string not in ("*", "")
+
+
+def _times(found: TimeSpan | None, offset: int | None) -> tuple[int | None, int | None, int | None]:
+    """Return when c-1 and c were stored, and the age of c."""
+    if found is None:
+        return None, None, None
+    span = found.span
+    consumed = micros(span.consume_time_stamp) if offset else None
+    age_ms = span.delay_time
+    if age_ms > AGE_MS_MAX:  # deleted: the oldest message is the next
+        age_ms = found.asked_ms - span.min_time_stamp if span.min_time_stamp > 0 else 0
+    if age_ms <= 0:
+        return consumed, None, None
+    return consumed, micros(found.asked_ms - age_ms), age_ms
+
+
+# -- groups and brokers ---------------------------------------------------------------------------
+
+
+def group_rows(state: BrokerState) -> Iterator[Row]:
+    """Return a row per group that is configured, has offsets or has members."""
+    names = {group for _, group in state.offsets} | set(state.connections) | set(state.groups)
+    for group in sorted(names):
+        members, config = state.connections.get(group), state.groups.get(group)
+        yield (
+            state.snapshot_id,
+            state.cluster,
+            group,
+            state.broker_name,
+            0 if members is None else len(members.connection_set),
+            None if members is None else members.message_model,
+            None if members is None else members.consume_type,
+            [] if members is None else _expressions(members),
+            None,
+            None if config is None else config.retry_max_times,
+            None if config is None else config.consume_enable,
+            [] if members is None else sorted({it.language for it in members.connection_set}),
+            micros(state.offsets_ms),
+        )
+
+
+def _expressions(members: ConsumerConnections) -> list[tuple[str, str]]:
+    return sorted((topic, it.sub_string or "") for topic, it in members.subscription_table.items())
+
+
+def broker_rows(state: BrokerState) -> Iterator[Row]:
+    """Return the row of a broker, also of one that does not answer."""
+    figures, config = read_figures(state.runtime), state.config
+    is_known = state.error is None
+    yield (
+        state.snapshot_id,
+        state.cluster,
+        state.broker_name,
+        state.broker_id,
+        state.address,
+        is_known,
+        state.error,
+        figures.version or None,
+        _integer(config.get("fileReservedTime")),
+        config.get("deleteWhen"),
+        _integer(config.get("diskMaxUsedSpaceRatio")),
+        {"true": True, "false": False}.get(config.get("cleanFileForciblyEnable", "")),
+        figures.commit_log_disk_ratio,
+        _integer(state.runtime.get("commitLogMinOffset")),
+        _integer(state.runtime.get("commitLogMaxOffset")),
+        micros(figures.earliest_message_ms),
+        figures.incoming.tps if is_known else None,
+        figures.outgoing.tps if is_known else None,
+        micros(figures.started_ms),
+        _skew_ms(state),
+        micros(state.asked_ms),
+    )
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _skew_ms(state: BrokerState) -> int | None:
+    """Return what the broker's clock said minus ours: it tells when it began and for how long."""
+    boot = _integer(state.runtime.get("bootTimestamp"))
+    found = _RUNTIME.search(state.runtime.get("runtime", ""))
+    if boot is None or found is None:
+        return None
+    days, hours, minutes, seconds = (int(it) for it in found.groups())
+    uptime_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    return boot + uptime_ms - state.asked_ms
+
+
+ROWS: Final[dict[str, Callable[[BrokerState], Iterator[Row]]]] = {
+    "offsets": offset_rows,
+    "progress": progress_rows,
+    "groups": group_rows,
+    "brokers": broker_rows,
+}
+
+
+def table(name: str, states: Iterable[BrokerState]) -> pa.Table:
+    """Return one of the four tables, in the order of its key."""
+    rows = [row for state in states for row in ROWS[name](state)]
+    return table_of(TABLES[name], rows).sort_by(_ORDER[name])
+
+
+_ORDER: Final[dict[str, list[tuple[str, str]]]] = {
+    "offsets": [("topic", "ascending"), ("broker_name", "ascending"), ("queue_id", "ascending")],
+    "progress": [(name, "ascending") for name in ("group", "topic", "broker_name", "queue_id")],
+    "groups": [("group", "ascending"), ("broker_name", "ascending")],
+    "brokers": [("cluster", "ascending"), ("broker_name", "ascending")],
+}

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of a real broker: what was sent and committed is what they say."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from cometmq.client import AdminClient, Message, Producer
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import create_topic
+from cometmq.peers.java import JavaCluster
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import CometError
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.snapshot import NothingCollected, take
+from cometmq.spark.collect.writer import is_taken, snapshot_path, write
+
+QUEUE_COUNT = 4
+SENT_COUNT = 40
+COMMITTED = {0: 10, 1: 3, 2: 0}
+"""By queue; the last has no offset."""
+
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+
+
+@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with MAKERS[request.param](tmp_path_factory.mktemp(request.param)) as running:
+        create_topic(running.namesrv_addr, running.broker_addrs, "Orders", queue_count=QUEUE_COUNT)
+        yield running
+
+
+@pytest.fixture
+async def filled(cluster: Cluster) -> AsyncIterator[Cluster]:
+    async with Producer("Senders", cluster.namesrv_addr) as producer:
+        for number in range(SENT_COUNT):
+            queue = MessageQueue("Orders", cluster.broker_names[0], number % QUEUE_COUNT)
+            await producer.send(Message("Orders", b"x"), queue=queue)
+    async with AdminClient(cluster.namesrv_addr) as admin:
+        for queue_id, offset in COMMITTED.items():
+            queue = MessageQueue("Orders", cluster.broker_names[0], queue_id)
+            await admin.commit_offset("Readers", queue, offset)
+    yield cluster
+
+
+async def test_a_snapshot_tells_offsets_ends_and_ages(filled: Cluster) -> None:
+    snapshot = await take(CollectSettings(namesrv=filled.namesrv_addr))
+
+    rows = {
+        row["queue_id"]: row
+        for row in snapshot.table("progress").to_pylist()
+        if row["group"] == "Readers" and row["topic"] == "Orders"
+    }
+    assert {queue: row["consumer_offset"] for queue, row in rows.items()} == COMMITTED | {3: None}
+    end = rows[0]["max_offset"]
+    assert end >= SENT_COUNT // QUEUE_COUNT
+    assert {row["max_offset"] for row in rows.values()} == {end}
+    assert all(row["read_ts"] <= row["max_read_ts"] for row in rows.values())
+    assert not any(row["online"] for row in rows.values())
+    unread = rows[1]
+    assert unread["consume_ts"] <= unread["next_ts"] <= unread["max_read_ts"]
+    assert unread["delay_ms"] >= 0
+    assert rows[2]["consume_ts"] is None
+    assert rows[2]["next_ts"] is not None
+
+
+async def test_a_snapshot_tells_what_brokers_keep(filled: Cluster) -> None:
+    snapshot = await take(CollectSettings(namesrv=filled.namesrv_addr))
+
+    (broker,) = snapshot.table("brokers").to_pylist()
+    assert broker["reachable"]
+    assert broker["file_reserved_hours"] > 0
+    assert broker["delete_when"] == "04"
+    assert 0 < broker["commitlog_disk_ratio"] < 1
+    assert broker["commitlog_max"] > broker["commitlog_min"]
+    assert abs(broker["clock_skew_ms"]) < 5_000
+    groups = {row["group"] for row in snapshot.table("groups").to_pylist()}
+    assert "Readers" in groups
+    kinds = {row["topic"]: row["topic_kind"] for row in snapshot.table("offsets").to_pylist()}
+    assert kinds["Orders"] == "NORMAL"
+    assert kinds["SCHEDULE_TOPIC_XXXX"] == "SCHEDULE"
+
+
+async def test_files_are_whole_and_belong_to_the_first(filled: Cluster, tmp_path: Path) -> None:
+    first = await take(CollectSettings(namesrv=filled.namesrv_addr), 29_000_000)
+    counts = write(tmp_path, first)
+
+    assert is_taken(tmp_path, first.snapshot_id)
+    for name, count in counts.items():
+        path = snapshot_path(tmp_path, name, first.snapshot_id)
+        assert pq.read_metadata(path).num_rows == count > 0
+        assert [it.name for it in path.parent.iterdir()] == [path.name]
+    before = snapshot_path(tmp_path, "progress", first.snapshot_id).read_bytes()
+    assert (
+        write(tmp_path, await take(CollectSettings(namesrv=filled.namesrv_addr), 29_000_000)) == {}
+    )
+    assert snapshot_path(tmp_path, "progress", first.snapshot_id).read_bytes() == before
+
+
+async def test_an_unknown_cluster_is_named(cluster: Cluster) -> None:
+    with pytest.raises(NothingCollected, match="there is no cluster Elsewhere; known: "):
+        await take(CollectSettings(namesrv=cluster.namesrv_addr, cluster="Elsewhere"))
+
+
+async def test_a_silent_name_server_is_an_error_of_one_line() -> None:
+    with pytest.raises(CometError, match=r"127\.0\.0\.1:1\b") as caught:
+        await take(CollectSettings(namesrv="127.0.0.1:1"))
+    assert "\n" not in str(caught.value)
