@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.peers.cluster import Cluster
+from cometmq.peers.content import Event
 from cometmq.peers.rocketmqtests import start_tests
 
-pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(600)]
+CHECK_INTERVAL_MS = 5000
+CLASSES_TIMEOUT_S = 800
+PACKAGE = "org.apache.rocketmq.test"
+pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(1700)]
 
 CLASSES = {
     "producers": [
@@ -64,6 +68,7 @@ CLASSES = {
         "delay.NormalMsgDelayIT",
     ],
     "SQL": ["client.consumer.filter.SqlFilterIT"],
+    "transactions": ["client.producer.transaction.TransactionalMsgIT"],
     "TLS": ["tls.TLS_IT", "tls.TLS_Mix2_IT", "tls.TLS_Mix_IT"],
 }
 
@@ -76,16 +81,41 @@ def pair(
 ) -> Iterator[Cluster]:
     """Two masters, as the tests demand."""
     directory = tmp_path_factory.mktemp(request.param)
-    with maker(request.param)(directory, {"enablePropertyFilter": True}, broker_count=2) as running:
+    with maker(request.param)(
+        directory,
+        {"enablePropertyFilter": True},
+        transaction_conf={"transactionCheckInterval": CHECK_INTERVAL_MS},
+        broker_count=2,
+    ) as running:
         yield running
 
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out: transactions and two tests that Java itself fails now and then."""
-    with start_tests(pair, CLASSES[topic], tmp_path / "log") as running:
-        events = running.finish(timeout_s=500)
+    """Left out: two classes that Java itself fails every other time.
 
-    assert [event for event in events if event["event"] == "failed"] == []
+    What fails may do so once: several tests send as soon as a consumer has started, which on a
+    busy machine has not looked up yet where its queues end, whoever's broker it is.
+    """
+    events = _run(pair, CLASSES[topic], tmp_path / "first")
+    if failed := _failed(events):
+        assert _failed(_run(pair, sorted(failed), tmp_path / "again")) == {}
+
     # One of them is marked as ignored by its authors.
     assert len(events) >= len(CLASSES[topic])
+
+
+def _run(pair: Cluster, classes: list[str], log: Path) -> list[Event]:
+    """What the tests of these classes came to."""
+    with start_tests(pair, classes, log) as running:
+        return running.finish(timeout_s=CLASSES_TIMEOUT_S)
+
+
+def _failed(events: list[Event]) -> dict[str, str]:
+    """The classes of which a test failed, each with a reason."""
+    found = {}
+    for event in events:
+        if event["event"] == "failed":
+            name = event["test"].rpartition("(")[2].rstrip(")")
+            found[name.removeprefix(f"{PACKAGE}.")] = event["reason"]
+    return found
