@@ -20,6 +20,7 @@ from typing import Final
 
 from macro.native import BenchError
 from macro.process import cpu_split
+from macro.scenarios import prepare, run_once
 from macro.servers import BROKER_CONF, Server
 from macro.workloads import LOADS, Load
 
@@ -28,7 +29,6 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
-BURST: Final = {"connections": 8, "in_flight": 32}
 MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25
@@ -65,15 +65,11 @@ def parse_arguments() -> argparse.Namespace:
 def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: str) -> float:
     """Load the broker, print its rate and processor time; microseconds per message."""
     server = Server("comet", cluster, serialization)
-    if load.preload:
-        server.load("send", topic=load.topic, count=load.preload, queues=4, **BURST)
+    prepare(load, server)
     if cluster.tool == "sample":
         os.kill(server.broker_pid, signal.SIGUSR1)  # from here on it counts
     user_before, system_before = cpu_split(server.broker_pid)
-    report = server.load(
-        load.mode, topic=load.topic, connections=load.connections, in_flight=load.in_flight,
-        queues=4, body_bytes=load.body_bytes, seconds=seconds,
-    )  # fmt: skip
+    report = run_once(load, server, seconds=seconds, warmup=0)
     user, system = cpu_split(server.broker_pid)
     per_message: float = 1e6 / report["messages_in_all"]
     user_us, system_us = (user - user_before) * per_message, (system - system_before) * per_message

@@ -27,6 +27,7 @@ Result: TypeAlias = dict[str, Any]
 # Metric -> (name, unit, divisor) in the table.
 UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
     "messages_per_s": ("messages", "/s", 1),
+    "delivered_per_s": ("delivered", "/s", 1),
     "p50_us": ("p50", "us", 1),
     "p99_us": ("p99", "us", 1),
     "p999_us": ("p99.9", "us", 1),

@@ -18,8 +18,8 @@ from pathlib import Path
 import report
 from macro.native import BenchError
 from macro.process import prefer
-from macro.scenarios import Plan, run_floor, run_loads, run_million, run_start
-from macro.workloads import LOADS, MILLION, START, WORKLOADS
+from macro.scenarios import Plan, run_delay, run_floor, run_loads, run_million, run_start
+from macro.workloads import DELAY, LOADS, MILLION, START, WORKLOADS
 
 from cometmq.peers.processes import PeerError
 
@@ -58,6 +58,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     floor = run_floor(plan)
     steps: list[Callable[[], None]] = [
         lambda: run_loads(plan, [load for load in LOADS if load.name in chosen]),
+        *([lambda: run_delay(plan)] if DELAY.name in chosen else []),
         *([lambda: run_million(plan)] if MILLION.name in chosen else []),
         *([lambda: run_start(plan)] if START.name in chosen else []),
     ]

@@ -71,7 +71,7 @@ static bool wait_for_route(const struct options *options) {
 
 static bool first_send(const struct options *options) {
     const struct send_options send = {options->serialization, options->group, options->topic, 0,
-                                      options->body_bytes, clock_ns(CLOCK_REALTIME)};
+                                      options->body_bytes, clock_ns(CLOCK_REALTIME), ""};
     struct template template = send_template(&send);
     template_patch(&template, OPAQUE_BASE, clock_ns(CLOCK_REALTIME) / 1000000, 0);
     const bool is_accepted = ask_until(options, options->port, template.bytes, template.size);

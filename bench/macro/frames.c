@@ -94,11 +94,24 @@ static size_t offset_of(const uint8_t *bytes, size_t size, const char *mark) {
     return (size_t)(found - bytes);
 }
 
+/* Append properties in the form in which they travel. */
+static void append_properties(char *at, const char *properties) {
+    if (*properties != '\0') {
+        *at++ = '\x02';
+    }
+    for (; *properties != '\0'; properties++) {
+        *at++ = *properties == '=' ? '\x01' : *properties == ',' ? '\x02' : *properties;
+    }
+    *at = '\0';
+}
+
 struct template send_template(const struct send_options *options) {
-    char properties[80];
+    char properties[80 + PROPERTIES_BYTES_MAX];
     char queue_id[12];
-    snprintf(properties, sizeof properties, "UNIQ_KEY\x01%016llX%s\x02WAIT\x01true",
-             (unsigned long long)options->producer, MESSAGE_MARK);
+    const int fixed = snprintf(properties, sizeof properties,
+                               "UNIQ_KEY\x01%016llX%s\x02WAIT\x01true",
+                               (unsigned long long)options->producer, MESSAGE_MARK);
+    append_properties(properties + fixed, options->properties);
     snprintf(queue_id, sizeof queue_id, "%d", options->queue_id);
     const struct field fields[] = {
         {"a", options->group}, {"b", options->topic}, {"c", "TBW102"}, {"d", "4"},
@@ -110,11 +123,14 @@ struct template send_template(const struct send_options *options) {
     const struct request request = {options->serialization, CODE_SEND_V2, OPAQUE_BASE, fields,
                                     sizeof fields / sizeof fields[0], body, options->body_bytes};
     struct template result = {.serialization = options->serialization,
-                              .bytes = malloc(2048 + options->body_bytes)};
+                              .bytes = malloc(4096 + options->body_bytes)};
     result.size = frame_build(&request, result.bytes);
     const size_t head = result.size - options->body_bytes;
     result.born_at = offset_of(result.bytes, head, BORN_MARK);
     result.message_at = offset_of(result.bytes, head, MESSAGE_MARK);
+    if (strchr(options->properties, '#') != NULL) {
+        result.digit_at = offset_of(result.bytes, head, "#");
+    }
     result.opaque_at = options->serialization == SERIALIZATION_JSON
                            ? offset_of(result.bytes, head, "\"opaque\":") + strlen("\"opaque\":")
                            : BINARY_OPAQUE_AT;
@@ -136,6 +152,9 @@ void template_patch(struct template *template, uint32_t opaque, uint64_t born_ms
         put32(template->bytes + template->opaque_at, opaque);
     }
     put_digits(template->bytes + template->born_at, 13, born_ms);
+    if (template->digit_at != 0) { /* changes slowly, so that every queue gets every digit */
+        template->bytes[template->digit_at] = (uint8_t)('0' + message / 16 % 10);
+    }
     uint8_t *at = template->bytes + template->message_at;
     for (size_t i = 16; i-- > 0; message >>= 4) {
         at[i] = (uint8_t) "0123456789ABCDEF"[message & 15];

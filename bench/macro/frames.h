@@ -8,10 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FRAME_BYTES_MAX = 16 * 1024 * 1024, OPAQUE_BASE = 1000000000 };
+enum { FRAME_BYTES_MAX = 16 * 1024 * 1024, OPAQUE_BASE = 1000000000, PROPERTIES_BYTES_MAX = 256 };
 enum serialization { SERIALIZATION_JSON = 0, SERIALIZATION_ROCKETMQ = 1 };
-enum code { CODE_SEND_V2 = 310, CODE_PULL = 11, CODE_ROUTE = 105 };
-enum reply_code { REPLY_SUCCESS = 0, REPLY_PULL_NOT_FOUND = 19, REPLY_PULL_MOVED = 21 };
+enum code { CODE_SEND_V2 = 310, CODE_PULL = 11, CODE_LOCK = 41, CODE_ROUTE = 105 };
+enum reply_code { REPLY_SUCCESS = 0, REPLY_PULL_NOT_FOUND = 19, REPLY_PULL_RETRY = 20,
+                  REPLY_PULL_MOVED = 21 };
 
 struct field {
     const char *key;
@@ -36,6 +37,7 @@ struct template {
     size_t opaque_at;
     size_t born_at;    /* 13 decimal digits: milliseconds */
     size_t message_at; /* 16 hexadecimal digits: the second half of UNIQ_KEY */
+    size_t digit_at;   /* the digit that changes; 0: there is none */
 };
 
 struct reply {
@@ -56,6 +58,7 @@ struct send_options {
     int queue_id;
     size_t body_bytes;
     uint64_t producer; /* the first half of every UNIQ_KEY */
+    const char *properties; /* NAME=VALUE,NAME=VALUE with at most one # */
 };
 
 /* Write a frame into out (room for 1 KiB plus the texts and the body); return its size. */

@@ -9,13 +9,14 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "consumers.h"
 #include "counters.h"
 #include "first.h"
 #include "frames.h"
 #include "options.h"
 #include "sockets.h"
 
-enum { EVENTS = 64, READ_BYTES = 256 * 1024, QUEUES_MAX = 1024 };
+enum { EVENTS = 64, READ_BYTES = 256 * 1024, PLACES_MAX = 1 << 16, TOPIC_BYTES = 128 };
 
 struct slot {
     uint32_t opaque;
@@ -30,8 +31,8 @@ struct buffer {
 
 struct connection {
     int fd;
-    int queue_id; /* pull: its only queue; send: the queue of the next message */
-    int64_t next_offset;
+    int place; /* send: topic and queue of the next message */
+    struct consumer consumer;
     uint32_t generation;
     struct slot *slots;
     struct buffer input;
@@ -41,7 +42,8 @@ struct connection {
 
 struct engine {
     struct options options;
-    struct template templates[QUEUES_MAX];
+    int places; /* send: queues of all topics */
+    struct template *templates; /* one for each place */
     struct connection *connections;
     int epoll;
     uint64_t message; /* number of the next message, for UNIQ_KEY */
@@ -65,28 +67,11 @@ static void buffer_reserve(struct buffer *buffer, size_t room) {
 
 static size_t write_send(struct engine *engine, struct connection *connection, uint32_t opaque,
                          uint8_t *out) {
-    struct template *template = &engine->templates[connection->queue_id];
-    connection->queue_id = (connection->queue_id + 1) % engine->options.queues;
+    struct template *template = &engine->templates[connection->place];
+    connection->place = (connection->place + 1) % engine->places;
     template_patch(template, opaque, engine->born_ms, engine->message++);
     memcpy(out, template->bytes, template->size);
     return template->size;
-}
-
-static size_t write_pull(const struct engine *engine, const struct connection *connection,
-                         uint32_t opaque, uint8_t *out) {
-    char queue_id[12];
-    char offset[24];
-    snprintf(queue_id, sizeof queue_id, "%d", connection->queue_id);
-    snprintf(offset, sizeof offset, "%" PRId64, connection->next_offset);
-    const struct field fields[] = {
-        {"consumerGroup", engine->options.group}, {"topic", engine->options.topic},
-        {"queueId", queue_id}, {"queueOffset", offset}, {"maxMsgNums", "32"}, {"sysFlag", "4"},
-        {"commitOffset", "0"}, {"suspendTimeoutMillis", "20000"}, {"subscription", "*"},
-        {"subVersion", "0"}, {"expressionType", "TAG"},
-    };
-    const struct request request = {engine->options.serialization, CODE_PULL, opaque, fields,
-                                    sizeof fields / sizeof fields[0], NULL, 0};
-    return frame_build(&request, out);
 }
 
 /* Queue the next request of a slot; its time starts now. */
@@ -105,7 +90,7 @@ static void issue(struct engine *engine, struct connection *connection, uint32_t
     uint8_t *out = output->bytes + output->size;
     output->size += engine->options.mode == MODE_SEND
                         ? write_send(engine, connection, opaque, out)
-                        : write_pull(engine, connection, opaque, out);
+                        : consumer_ask(&engine->options, &connection->consumer, opaque, out);
     connection->slots[slot] = (struct slot){opaque, now_ns};
     engine->issued++;
     engine->open++;
@@ -138,22 +123,6 @@ static void flush(const struct engine *engine, struct connection *connection) {
     }
 }
 
-static uint64_t messages_of_pull(struct engine *engine, struct connection *connection,
-                                 const struct reply *reply) {
-    if (reply->code == REPLY_PULL_NOT_FOUND || reply->code == REPLY_PULL_MOVED) {
-        connection->next_offset = 0;
-        return 0;
-    }
-    const int64_t next_offset = reply_number(reply, "nextBeginOffset");
-    const int64_t count = count_records(reply->body, reply->body_bytes);
-    if (reply->code != REPLY_SUCCESS || next_offset < 0 || count <= 0) {
-        engine->counters.errors++;
-        return 0;
-    }
-    connection->next_offset = next_offset;
-    return (uint64_t)count;
-}
-
 static void take_reply(struct engine *engine, struct connection *connection,
                        const struct reply *reply, uint64_t now_ns) {
     if (!reply->is_response) {
@@ -168,12 +137,14 @@ static void take_reply(struct engine *engine, struct connection *connection,
     connection->slots[slot].opaque = 0;
     engine->open--;
     counters_add(counters, reply->code, now_ns - connection->slots[slot].sent_ns);
-    if (engine->options.mode == MODE_PULL) {
-        counters->messages += messages_of_pull(engine, connection, reply);
-    } else if (reply->code == REPLY_SUCCESS) {
-        counters->messages++;
-    } else {
+    int64_t messages = reply->code == REPLY_SUCCESS ? 1 : -1;
+    if (engine->options.mode != MODE_SEND) {
+        messages = consumer_take(&engine->options, &connection->consumer, reply);
+    }
+    if (messages < 0) {
         counters->errors++;
+    } else {
+        counters->messages += (uint64_t)messages;
     }
     issue(engine, connection, slot, now_ns);
 }
@@ -248,7 +219,8 @@ static void open_connection(struct engine *engine, int number) {
         fail("connect");
     }
     fcntl(connection->fd, F_SETFL, O_NONBLOCK);
-    connection->queue_id = number % engine->options.queues;
+    connection->place = number % engine->places;
+    connection->consumer = consumer_make(&engine->options, number);
     connection->slots = calloc((size_t)engine->options.in_flight, sizeof(struct slot));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
     if (epoll_ctl(engine->epoll, EPOLL_CTL_ADD, connection->fd, &event) != 0) {
@@ -256,14 +228,26 @@ static void open_connection(struct engine *engine, int number) {
     }
 }
 
-static void start(struct engine *engine) {
+/* One template for each queue of each topic; neighbouring places differ in their topic. */
+static void make_templates(struct engine *engine) {
     const struct options *options = &engine->options;
     const uint64_t producer = clock_ns(CLOCK_REALTIME) ^ (uint64_t)getpid() << 48;
-    for (int queue_id = 0; queue_id < options->queues; queue_id++) {
-        const struct send_options send = {options->serialization, options->group, options->topic,
-                                          queue_id, options->body_bytes, producer};
-        engine->templates[queue_id] = send_template(&send);
+    char topic[TOPIC_BYTES];
+    engine->places = options->queues * options->topics;
+    engine->templates = calloc((size_t)engine->places, sizeof(struct template));
+    for (int place = 0; place < engine->places; place++) {
+        snprintf(topic, sizeof topic, options->topics == 1 ? "%s" : "%s_%04d", options->topic,
+                 place % options->topics);
+        const struct send_options send = {
+            options->serialization, options->group, topic, place / options->topics,
+            options->body_bytes, producer, options->properties};
+        engine->templates[place] = send_template(&send);
     }
+}
+
+static void start(struct engine *engine) {
+    const struct options *options = &engine->options;
+    make_templates(engine);
     engine->epoll = epoll_create1(EPOLL_CLOEXEC);
     engine->connections = calloc((size_t)options->connections, sizeof(struct connection));
     engine->born_ms = clock_ns(CLOCK_REALTIME) / 1000000;
@@ -281,10 +265,10 @@ static void start(struct engine *engine) {
 static int run_load(const struct options *options) {
     static struct engine engine;
     engine.options = *options;
-    if (options->mode == MODE_PULL) {
+    if (options->mode != MODE_SEND) {
         engine.options.in_flight = 1; /* as a consumer: the answer says where to go on */
     }
-    if (options->queues > QUEUES_MAX) {
+    if ((int64_t)options->queues * options->topics > PLACES_MAX) {
         fputs("loadgen: too many queues\n", stderr);
         return 2;
     }

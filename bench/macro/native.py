@@ -12,7 +12,7 @@ BUILD: Final = SOURCES.parent / "build"
 RUN_TIMEOUT_S: Final = 300.0
 _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
-    "loadgen": ("loadgen.c", "first.c", "frames.c", "options.c", "counters.c"),
+    "loadgen": ("loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c"),
     "floor": ("floor.c", "frames.c"),
 }
 
@@ -39,10 +39,11 @@ def build(name: str) -> Path:
 
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
-    """Command line of the generator; option names with underscores."""
+    """Command line of the generator; option names with underscores, True for flags."""
     command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
     for name, value in options.items():
-        command += ["--" + name.replace("_", "-"), str(value)]
+        word = "--" + name.replace("_", "-")
+        command += [word] if value is True else [word, str(value)]
     return command
 
 

@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const MODES[] = {"send", "pull", "first-send", "first-pull"};
+static const char *const MODES[] = {"send", "pull", "orderly", "first-send", "first-pull"};
 static const char USAGE[] =
-    "usage: loadgen --mode send|pull|first-send|first-pull --port N [--host IPV4]\n"
-    "  [--connections N] [--in-flight N] [--queues N] [--body-bytes N] [--topic T] [--group G]\n"
+    "usage: loadgen --mode send|pull|orderly|first-send|first-pull --port N [--host IPV4]\n"
+    "  [--connections N] [--in-flight N] [--queues N] [--body-bytes N] [--topic T] [--topics N]\n"
+    "  [--group G] [--groups N] [--properties NAME=VALUE,..] [--registered] [--broker-name B]\n"
     "  [--serialization json|rocketmq] [--seconds S] [--warmup S] [--count MESSAGES]\n"
     "  [--timeout S] [--namesrv-port N]\n";
 
@@ -22,7 +23,10 @@ static const struct option LONG[] = {
     {"topic", required_argument, NULL, 't'},       {"group", required_argument, NULL, 'g'},
     {"serialization", required_argument, NULL, 's'}, {"seconds", required_argument, NULL, 'd'},
     {"warmup", required_argument, NULL, 'w'},      {"count", required_argument, NULL, 'k'},
-    {"timeout", required_argument, NULL, 'o'},     {NULL, 0, NULL, 0},
+    {"timeout", required_argument, NULL, 'o'},
+    {"topics", required_argument, NULL, 'T'},      {"groups", required_argument, NULL, 'G'},
+    {"properties", required_argument, NULL, 'P'},  {"registered", no_argument, NULL, 'R'},
+    {"broker-name", required_argument, NULL, 'B'}, {NULL, 0, NULL, 0},
 };
 
 static void refuse(void) {
@@ -58,6 +62,11 @@ static void set_option(struct options *options, int name, const char *value) {
     case 'w': options->warmup = atof(value); break;
     case 'k': options->count = strtoull(value, NULL, 10); break;
     case 'o': options->timeout = atof(value); break;
+    case 'T': options->topics = atoi(value); break;
+    case 'G': options->groups = atoi(value); break;
+    case 'P': options->properties = value; break;
+    case 'R': options->is_registered = true; break;
+    case 'B': options->broker_name = value; break;
     default: refuse();
     }
 }
@@ -66,6 +75,7 @@ struct options options_parse(int argc, char **argv) {
     struct options options = {
         .mode = MODE_SEND, .host = "127.0.0.1", .connections = 1, .in_flight = 1, .queues = 4,
         .body_bytes = 128, .topic = "BENCH", .group = "BENCH_GROUP",
+        .topics = 1, .groups = 1, .properties = "", .broker_name = "broker-a",
         .serialization = SERIALIZATION_ROCKETMQ, .seconds = 5.0, .timeout = 30.0,
     };
     for (int name; (name = getopt_long(argc, argv, "", LONG, NULL)) != -1;) {
@@ -73,7 +83,8 @@ struct options options_parse(int argc, char **argv) {
     }
     options.mode_name = MODES[options.mode];
     if (options.port <= 0 || options.connections <= 0 || options.in_flight <= 0 ||
-        options.queues <= 0 || options.body_bytes > FRAME_BYTES_MAX / 2) {
+        options.queues <= 0 || options.topics <= 0 || options.groups <= 0 ||
+        strlen(options.properties) > PROPERTIES_BYTES_MAX || options.body_bytes > FRAME_BYTES_MAX / 2) {
         refuse();
     }
     return options;

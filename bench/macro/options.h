@@ -5,7 +5,7 @@
 
 #include "frames.h"
 
-enum mode { MODE_SEND, MODE_PULL, MODE_FIRST_SEND, MODE_FIRST_PULL };
+enum mode { MODE_SEND, MODE_PULL, MODE_ORDERLY, MODE_FIRST_SEND, MODE_FIRST_PULL };
 
 struct options {
     enum mode mode;
@@ -18,7 +18,12 @@ struct options {
     int queues;
     size_t body_bytes;
     const char *topic;
+    int topics; /* more than one: send to topic_0000, topic_0001 and so on */
     const char *group;
+    int groups; /* more than one: pull as group_0, group_1 and so on */
+    const char *properties; /* NAME=VALUE,NAME=VALUE; a # becomes a digit that changes */
+    bool is_registered; /* pull by the subscription of the group's heartbeats, as clients do */
+    const char *broker_name; /* orderly: the name in its locks */
     enum serialization serialization;
     double seconds; /* counted time, after the warm-up */
     double warmup;

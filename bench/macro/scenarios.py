@@ -6,8 +6,9 @@ up before it is counted (the Java compiler needs it); the others start fresh pro
 """
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -15,10 +16,15 @@ from typing import Final, TypeAlias
 from macro.native import BenchError, Floor, Report, loadgen
 from macro.process import anonymous_bytes, disk_bytes, prefer
 from macro.servers import Server, running, start_seconds
-from macro.workloads import MESSAGES_MANY, MILLION, START, Load
+from macro.workloads import DELAY, MESSAGES_DELAYED, MESSAGES_MANY, MILLION, START, Load
+
+from cometmq.peers.processes import wait_until
 
 QUEUES: Final = 4
-BURST: Final = {"connections": 8, "in_flight": 32, "queues": QUEUES}
+BURST: Final = {"connections": 8, "in_flight": 32}
+DELAY_LEVEL: Final = 1
+DELAY_S: Final = 1.0
+VISIBLE_TIMEOUT_S: Final = 300.0
 ROUND_WARMUP_S: Final = 1.0
 FLOOR_SECONDS: Final = 1.5
 FLOOR_SHAPES: Final = ((1, 1), (64, 1), (8, 32))
@@ -65,40 +71,64 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
     """Rate workloads on servers that stay up, A B A B."""
     if not loads:
         return
+    with _warm_servers(plan, "loads") as servers:
+        for load in loads:
+            _run_load(plan, load, servers)
+
+
+@contextmanager
+def _warm_servers(plan: Plan, name: str) -> Iterator[list[Server]]:
+    """All contestants, compiled as far as sends go; they end with the context."""
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(running(name, plan.directory / name, plan.serialization))
-            for name in plan.servers
+            stack.enter_context(running(each, plan.directory / name / each, plan.serialization))
+            for each in plan.servers
         ]
         for server in servers:
             if plan.is_preferred:
                 prefer(server.broker_pid)
             plan.say(f"  warming up {server.name} for {plan.warmup_s:.0f} s")
             server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
-        for load in loads:
-            _run_load(plan, load, servers)
+        yield servers
 
 
 def _run_load(plan: Plan, load: Load, servers: Sequence[Server]) -> None:
     """Prepare every server, then alternate them."""
     for server in servers:
-        if load.preload:
-            options = {"topic": load.topic, "body_bytes": load.body_bytes}
-            _checked(server.load("send", count=load.preload, **options, **BURST))
+        prepare(load, server)
         _measure(load, server, seconds=plan.warmup_s / 5)
     for _ in range(plan.rounds):
         for server in servers:
             plan.add(load.name, server.name, _measure(load, server, seconds=plan.seconds))
 
 
+def prepare(load: Load, server: Server) -> None:
+    """Have the workload's topics, and in them the messages that it reads."""
+    for topic in load.topic_names:
+        server.create_topic(topic, queues=load.queues)
+    if not load.preload:
+        return
+    _checked(server.load("send", count=load.preload, **load.places, **BURST))
+    _await_length(server, load.topic, queues=load.queues, count=load.preload)
+
+
 def _measure(load: Load, server: Server, *, seconds: float) -> Sample:
     """One run of the generator as a sample."""
-    report = _checked(
-        server.load(
-            load.mode, topic=load.topic, connections=load.connections, in_flight=load.in_flight,
-            queues=QUEUES, body_bytes=load.body_bytes, seconds=seconds, warmup=ROUND_WARMUP_S,
-        )
-    )  # fmt: skip
+    return _rates(_checked(run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)))
+
+
+def run_once(load: Load, server: Server, *, seconds: float, warmup: float) -> Report:
+    """One run of the generator."""
+    options = {"connections": load.connections, "in_flight": load.in_flight, **load.places}
+    with ExitStack() as stack:
+        if load.expression:
+            stack.enter_context(server.subscribed(load.topic, load.expression))
+            options["registered"] = True
+        return server.load(load.mode, seconds=seconds, warmup=warmup, **options)
+
+
+def _rates(report: Report) -> Sample:
+    """What every run of the generator measures."""
     latency = report["latency_us"]
     return {
         "messages_per_s": report["messages_per_s"],
@@ -117,6 +147,36 @@ def _checked(report: Report) -> Report:
     return report
 
 
+def run_delay(plan: Plan) -> None:
+    """Delayed messages: how fast they are taken, and how fast all are delivered."""
+    with _warm_servers(plan, "delay") as servers:
+        for number in range(plan.rounds + 1):
+            for server in servers:
+                sample = _delay(server, topic=f"BENCH_delay_{number}")
+                if number:  # the first is the warm-up
+                    plan.add(DELAY.name, server.name, sample)
+
+
+def _delay(server: Server, *, topic: str) -> Sample:
+    """One sample, on a topic of its own so that its length tells what was delivered."""
+    started_s = time.monotonic()
+    options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
+    report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
+    sample = _rates(_checked(report))
+    _await_length(server, topic, queues=QUEUES, count=MESSAGES_DELAYED)
+    delivering_s = time.monotonic() - started_s - DELAY_S
+    return {**sample, "delivered_per_s": MESSAGES_DELAYED / delivering_s}
+
+
+def _await_length(server: Server, topic: str, *, queues: int, count: int) -> None:
+    """Wait until consumers can read all of a topic: delayed messages, and queues built late."""
+    wait_until(
+        lambda: server.length(topic, queues=queues) >= count,
+        VISIBLE_TIMEOUT_S,
+        f"{server.name}: {count} messages of {topic} to be read",
+    )
+
+
 def run_million(plan: Plan) -> None:
     """Memory and disk after a million messages, then kill -9 and recovery; fresh each time.
 
@@ -133,7 +193,7 @@ def run_million(plan: Plan) -> None:
 def _million(server: Server) -> Sample:
     """One sample on an empty store."""
     topic = "BENCH_million"
-    _checked(server.load("send", topic=topic, count=MESSAGES_MANY, **BURST))
+    _checked(server.load("send", topic=topic, count=MESSAGES_MANY, queues=QUEUES, **BURST))
     return {
         "anonymous_bytes": anonymous_bytes(server.broker_pid),
         "disk_bytes": disk_bytes(server.cluster.store_dir),

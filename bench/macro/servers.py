@@ -5,6 +5,7 @@ Both run with the defaults of their configuration (asynchronous flush) on loopba
 heap that its own documentation recommends for a small machine.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +19,17 @@ from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import PROGRAM, CometCluster
 from cometmq.peers.java import JavaCluster
-from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.peers.wire import Answer, Connection, call
 
 JAVA_HEAP: Final = "4g"
 STOP_TIMEOUT_S: Final = 20.0
-BROKER_CONF: Final = {"flushDiskType": "ASYNC_FLUSH"}
+BROKER_CONF: Final = {"flushDiskType": "ASYNC_FLUSH", "enablePropertyFilter": True}
+GROUP: Final = "BENCH_GROUP"
+HEART_BEAT: Final = 34
+GET_MAX_OFFSET: Final = 30
+CREATE_TOPIC: Final = 17
 
 
 def comet_cluster(directory: Path) -> Cluster:
@@ -72,6 +78,36 @@ class Server:
         report["cpu_seconds_per_million"] = cpu / max(report["messages_in_all"], 1) * 1e6
         return report
 
+    def create_topic(self, topic: str, *, queues: int) -> None:
+        """Have a topic with so many queues."""
+        fields = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        self._call(CREATE_TOPIC, fields)
+
+    def _call(self, code: int, fields: dict[str, str]) -> Answer:
+        """One request that must succeed."""
+        answer = call(f"{HOST}:{self.port}", code, fields)
+        if answer.code != 0:
+            raise BenchError(f"{self.name}: {code} refused: {answer.remark}")
+        return answer
+
+    @contextmanager
+    def subscribed(self, topic: str, expression: str) -> Iterator[None]:
+        """A consumer of the group with an SQL subscription, as long as the context lasts."""
+        with Connection(f"{HOST}:{self.port}") as connection:
+            answer = connection.call(HEART_BEAT, body=heartbeat(topic, expression))
+            if answer.code != 0:
+                raise BenchError(f"{self.name}: subscription refused: {answer.remark}")
+            yield
+
+    def length(self, topic: str, *, queues: int) -> int:
+        """Messages in all queues of a topic."""
+        fields = ({"topic": topic, "queueId": str(queue_id)} for queue_id in range(queues))
+        return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
+
     def _others_cpu_seconds(self) -> float:
         """Processor time of everything but the broker and the generators that have ended."""
         return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
@@ -85,6 +121,21 @@ class Server:
             started_s = time.monotonic()
             self.cluster.start_broker()
             return first.accepted_s() - started_s
+
+
+def heartbeat(topic: str, expression: str) -> bytes:
+    """The body with which a Java push consumer says what it wants."""
+    subscription = {
+        "classFilterMode": False, "codeSet": [], "expressionType": "SQL92",
+        "subString": expression, "subVersion": 1, "tagsSet": [], "topic": topic,
+    }  # fmt: skip
+    consumer = {
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "consumeType": "CONSUME_PASSIVELY",
+        "groupName": GROUP, "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [subscription], "unitMode": False,
+    }  # fmt: skip
+    body = {"clientID": "bench", "consumerDataSet": [consumer], "producerDataSet": []}
+    return json.dumps(body).encode()
 
 
 @contextmanager

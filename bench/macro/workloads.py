@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 Metric: TypeAlias = Literal[
     "messages_per_s",
+    "delivered_per_s",
     "p50_us",
     "p99_us",
     "p999_us",
@@ -16,9 +17,10 @@ Metric: TypeAlias = Literal[
     "recovery_s",
 ]
 
-MORE_IS_BETTER: Final = frozenset({"messages_per_s"})
+MORE_IS_BETTER: Final = frozenset({"messages_per_s", "delivered_per_s"})
 MEGABYTE: Final = 1_000_000
 MESSAGES_MANY: Final = 1_000_000
+MESSAGES_DELAYED: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -46,22 +48,46 @@ class Load:
 
     name: str
     title: str
-    mode: Literal["send", "pull"]
+    mode: Literal["send", "pull", "orderly"]
     connections: int
     in_flight: int
     body_bytes: int
     aims: tuple[Aim, ...]
     preload: int = 0  # messages to send first, into the same topic
+    queues: int = 4  # of each topic
+    topics: int = 1
+    groups: int = 1
+    properties: str = ""  # of the messages; a # is a digit that changes
+    expression: str = ""  # SQL that the consumers' heartbeat asks for
 
     @property
     def topic(self) -> str:
         """Every workload has a topic of its own."""
         return "BENCH_" + self.name.replace("-", "_")
 
+    @property
+    def topic_names(self) -> list[str]:
+        """Its topics, named as the generator does."""
+        if self.topics == 1:
+            return [self.topic]
+        return [f"{self.topic}_{number:04d}" for number in range(self.topics)]
+
+    @property
+    def places(self) -> dict[str, object]:
+        """Where the generator sends to and pulls from, and what it sends."""
+        return {
+            "topic": self.topic,
+            "topics": self.topics,
+            "queues": self.queues,
+            "groups": self.groups,
+            "body_bytes": self.body_bytes,
+            "properties": self.properties,
+        }
+
 
 @dataclass(frozen=True)
 class Scenario:
-    """A measurement of whole processes instead of a rate; code in `scenarios.py`."""
+    """What takes more than a run of the generator; code in `scenarios.py`."""
 
     name: str
     title: str
@@ -94,8 +120,34 @@ LOADS: Final = (
         connections=1, in_flight=1, body_bytes=128,
         aims=(Aim("p50_us", 1.2),),
     ),
+    Load(
+        "pull-sql", "pull with an SQL filter that half of the messages pass, 4 queues", "pull",
+        connections=4, in_flight=1, body_bytes=128, preload=200_000,
+        properties="region=eu,level=#", expression="region = 'eu' AND level BETWEEN 0 AND 4",
+        aims=(Aim("messages_per_s", 1.0),),
+    ),
+    Load(
+        "orderly", "orderly consumption: 16 consumers, a queue each, lock and pull in turn",
+        "orderly", connections=16, in_flight=1, body_bytes=128, preload=200_000, queues=16,
+        aims=(Aim("messages_per_s", 1.0),),
+    ),
+    Load(
+        "topics-1000", "send 128 B to 1,000 topics x 4 queues, 8 connections x 32 in flight",
+        "send", connections=8, in_flight=32, body_bytes=128, topics=1_000,
+        aims=(Aim("messages_per_s", 1.0),),
+    ),
+    Load(
+        "groups-64", "pull 32 per request, 64 groups on one topic, 4 queues each", "pull",
+        connections=256, in_flight=1, body_bytes=128, preload=200_000, groups=64,
+        aims=(Aim("messages_per_s", 1.0),),
+    ),
 )  # fmt: skip
 
+DELAY: Final = Scenario(
+    "delay",
+    "100,000 messages delayed by 1 s, 8 connections x 32 in flight",
+    aims=(Aim("messages_per_s", 1.0), Aim("delivered_per_s", 1.0)),
+)
 MILLION: Final = Scenario(
     "million",
     "1 M messages of 128 B: memory, disk, recovery after kill -9",
@@ -111,4 +163,4 @@ START: Final = Scenario(
     aims=(Aim("start_s", 0.25), Aim("start_s", 1.0, of_java=False)),
 )
 
-WORKLOADS: Final[tuple[Load | Scenario, ...]] = (*LOADS, MILLION, START)
+WORKLOADS: Final[tuple[Load | Scenario, ...]] = (*LOADS, DELAY, MILLION, START)

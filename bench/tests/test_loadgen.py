@@ -5,7 +5,7 @@ import json
 import socket
 import struct
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from macro.native import BenchError, Floor, loadgen
@@ -86,3 +86,120 @@ def test_an_answer_to_nothing_stops_the_run():
 
     with answering(wrong) as port, pytest.raises(BenchError, match="unknown opaque"):
         loadgen("send", port, count=10, serialization="json")
+
+
+def record(number):
+    """A stored message, of which the generator reads the size only."""
+    return struct.pack(">I", 96) + number.to_bytes(92, "big")
+
+
+@contextmanager
+def broker(answer):
+    """A server of many connections; `answer` gives code, fields and body for header and body."""
+    stop = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.05)
+    threads = []
+
+    def serve(peer):
+        with peer, peer.makefile("rb") as stream:
+            while prefix := stream.read(8):
+                total, word = struct.unpack(">II", prefix)
+                rest = stream.read(total - 4)
+                request = json.loads(rest[: word & 0xFFFFFF])
+                code, fields, body = answer(request, rest[word & 0xFFFFFF :])
+                header = {
+                    "code": code, "flag": 1, "opaque": request["opaque"], "extFields": fields,
+                }  # fmt: skip
+                head = json.dumps(header, separators=(",", ":")).encode()
+                lengths = struct.pack(">II", 4 + len(head) + len(body), len(head))
+                peer.sendall(lengths + head + body)
+
+    def accept():
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                peer, _ = listener.accept()
+                peer.settimeout(10)
+                threads.append(threading.Thread(target=serve, args=(peer,)))
+                threads[-1].start()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        stop.set()
+        for thread in (acceptor, *threads):
+            thread.join(timeout=10)
+        listener.close()
+
+
+def test_messages_go_to_every_queue_of_every_topic_with_the_given_properties():
+    seen = []
+
+    def success(header):
+        seen.append(header["extFields"])
+        return {"code": 0, "flag": 1, "opaque": header["opaque"]}
+
+    with answering(success) as port:
+        options = {"topics": 3, "queues": 2, "properties": "region=eu,level=#"}
+        loadgen("send", port, count=192, topic="T", serialization="json", **options)
+    places = [(fields["b"], fields["e"]) for fields in seen]
+    every = {(f"T_000{topic}", str(queue)) for topic in range(3) for queue in range(2)}
+    assert set(places) == every
+    assert all(places.count(place) == 32 for place in every)
+    tails = [fields["i"].partition("\x02WAIT\x01true\x02")[2] for fields in seen]
+    assert {tail[:-1] for tail in tails} == {"region\x01eu\x02level\x01"}
+    assert {tail[-1] for tail in tails} == set("0123456789")
+
+
+def test_groups_pull_every_queue_each():
+    seen = []
+
+    def messages(header, _):
+        fields = header["extFields"]
+        seen.append((fields["consumerGroup"], fields["queueId"], fields["sysFlag"]))
+        return 0, {"nextBeginOffset": "1"}, record(1)
+
+    with broker(messages) as port:
+        options = {"connections": 6, "queues": 2, "groups": 3, "group": "G", "registered": True}
+        report = loadgen("pull", port, count=60, topic="T", serialization="json", **options)
+    assert report["messages_in_all"] == 60
+    assert set(seen) == {(f"G_{group}", str(queue), "0") for group in range(3) for queue in (0, 1)}
+
+
+def test_a_filter_that_nothing_passed_moves_the_pull_on():
+    offsets = []
+
+    def nothing(header, _):
+        offsets.append(int(header["extFields"]["queueOffset"]))
+        return 20, {"nextBeginOffset": str(offsets[-1] + 32)}, b""
+
+    with broker(nothing) as port:
+        report = loadgen("pull", port, count=4, topic="T", serialization="json")
+    assert offsets == [0, 32, 64, 96]
+    assert (report["errors"], report["messages_in_all"]) == (0, 0)
+
+
+def test_an_orderly_consumer_locks_its_queue_before_each_pull():
+    seen = []
+
+    def locked(header, body):
+        seen.append(header["code"])
+        if header["code"] == 41:
+            asked = json.loads(body)
+            assert asked["mqSet"] == [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}]
+            return 0, {}, json.dumps({"lockOKMQSet": asked["mqSet"]}).encode()
+        assert header["extFields"]["sysFlag"] == "5"  # with its offset to commit
+        return 0, {"nextBeginOffset": "32"}, record(1) + record(2)
+
+    with broker(locked) as port:
+        report = loadgen("orderly", port, count=6, topic="T", serialization="json")
+    assert seen == [41, 11] * 3
+    assert report["messages_in_all"] == 6
+
+
+def test_a_lock_that_is_not_granted_is_an_error():
+    with broker(lambda *_: (0, {}, b'{"lockOKMQSet":[]}')) as port:
+        report = loadgen("orderly", port, count=1, topic="T", serialization="json")
+    assert report["errors"] == 1
