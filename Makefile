@@ -53,6 +53,10 @@ crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 
+.PHONY: load
+load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="churn --churn-seconds 600 --java 2")
+	$(BIN)/python tests/load/run.py $(ARGS)
+
 .PHONY: compat
 compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java broker
 	tests/peers/install

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--churn-seconds", type=float, default=40, help="members come and go")
     parser.add_argument("--java", type=int, default=0, help="members that are Java clients")
     parser.add_argument("--window-seconds", type=float, default=4, help="of a measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="of the comparison")
+    parser.add_argument("--rounds", type=int, default=2, help="of the comparison")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same moments")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
