@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots of a real broker: what was sent and committed is what they say."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -36,7 +36,7 @@ def cluster(
 
 
 @pytest.fixture
-async def filled(cluster: Cluster) -> AsyncIterator[Cluster]:
+async def filled(cluster: Cluster) -> Cluster:
     async with Producer("Senders", cluster.namesrv_addr) as producer:
         for number in range(SENT_COUNT):
             queue = MessageQueue("Orders", cluster.broker_names[0], number % QUEUE_COUNT)
@@ -45,7 +45,7 @@ async def filled(cluster: Cluster) -> AsyncIterator[Cluster]:
         for queue_id, offset in COMMITTED.items():
             queue = MessageQueue("Orders", cluster.broker_names[0], queue_id)
             await admin.commit_offset("Readers", queue, offset)
-    yield cluster
+    return cluster
 
 
 async def test_a_snapshot_tells_offsets_ends_and_ages(filled: Cluster) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cometmq.client.admin_broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.remoting.errors import ConsumerNotOnline, TopicNotExist
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.tables.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
@@ -52,7 +52,10 @@ class _Round:
 
     async def ask_itself(self) -> None:
         broker, state = self._broker, self._state
-        state.runtime = await broker.runtime_info()
+        try:
+            state.runtime = await broker.runtime_info()
+        except ServerError:
+            state.runtime = {}  # RocketMQ has no figures in its first seconds
         state.asked_ms = wall_ms()
         state.config = await broker.config()
         state.topics = await broker.topics()
@@ -88,8 +91,8 @@ class _Round:
     async def ask_times(self, pair: Pair) -> None:
         try:
             spans = await self._broker.time_spans(*pair)
-        except TopicNotExist:
-            return
+        except (TopicNotExist, ServerError):
+            return  # the age stays unknown: RocketMQ stumbles over queues without files
         asked_ms = wall_ms()
         self._state.spans[pair] = {
             span.message_queue.queue_id: TimeSpan(asked_ms, span)
