@@ -7,7 +7,7 @@ and which wait for the disk. What it returns, and how far it looks, are `read_qu
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.types import Buffer
@@ -21,6 +21,7 @@ RecordTest: TypeAlias = Callable[[Buffer], bool]
 
 BLOCK_COUNT_MAX: Final = 8  # records of one read: testing them may take some 20 us
 BLOCK_BYTES_MAX: Final = 64 << 10
+PORTION_BYTES: Final = 64 * ENTRY.size
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 
 
@@ -107,22 +108,39 @@ def read_matching(
     found = _Found(log.end)
     scan_count = max(SCAN_COUNT_MIN, limits.count_max)
     data = yield from read_entries(queue.plan(queue_offset, scan_count))
-    rows: list[QueueRow] = list(ENTRY.iter_unpack(data))
+    for rows in _portions(data):
+        has_room = yield from _search(rows, found, place, test)
+        if not has_room:
+            break
+    return found.result(place)
+
+
+def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
+    """Unpack entries as they are needed: most reads find enough among the first."""
+    view = memoryview(data)
+    for start in range(0, len(view), PORTION_BYTES):
+        yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))
+
+
+def _search(
+    rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
+) -> Lookup[bool]:
+    """Test the records of some entries; False if the answer is full."""
     at = 0
     while at < len(rows):
         if found.is_full(rows[at][1], rows[at][0], place):
-            break
+            return False
         stop = _block(rows, at, place)
         if stop == at:  # the log has it no more
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
             continue
-        block = yield _read(rows, at, stop, log)
+        block = yield _read(rows, at, stop, place.log)
         if not _take(memoryview(block), rows[at:stop], found, place, test):
-            break
+            return False
         at = stop
-    return found.result(place)
+    return True
 
 
 def _take(
