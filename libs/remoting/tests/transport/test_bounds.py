@@ -3,6 +3,7 @@
 
 import asyncio
 import random
+import statistics
 import struct
 from typing import Any
 
@@ -93,6 +94,37 @@ async def test_a_flood_is_served_in_portions(
     await eventually(lambda: sum(map(len, portions)) == len(flood))
     assert [opaque for portion in portions for opaque in portion] == list(range(len(flood)))
     assert max(map(len, portions)) < 20  # the rest of one read and a portion of the next
+
+
+async def test_many_floods_share_what_few_may_have(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    """Who comes with one request waits for a short turn, however many others have a backlog."""
+    loop = asyncio.get_running_loop()
+    turns: list[int] = [0]
+    served: dict[Any, list[int]] = {}
+
+    def next_turn() -> None:
+        turns.append(0)
+
+    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        if not turns[-1]:
+            loop.call_soon(next_turn)
+        turns[-1] += 1
+        served.setdefault(call.peer, []).append(call.opaque)
+        return QueryConsumerOffsetReply(offset=0)
+
+    server, port = await start_server({QUERY: query}, ServerSettings(calls_per_turn_max=64))
+    peers = [await connect_raw(port) for _ in range(32)]
+    await eventually(lambda: server.stats().connections == len(peers))
+    flood = [encode_frame(RawCommand(code=QUERY, ext=EXT, opaque=at)) for at in range(640)]
+    for _, writer in peers:
+        writer.write(b"".join(flood))
+
+    await eventually(lambda: sum(turns) == len(flood) * len(peers))
+    assert all(opaques == list(range(len(flood))) for opaques in served.values())
+    assert max(turns) < 64 * len(peers) // 2
+    assert statistics.median(turns) <= 16 * len(peers)
 
 
 async def test_an_idle_connection_ends_although_its_peer_reads_nothing(

@@ -4,13 +4,16 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
+
+_LONG_TURNS: Final = 4  # connections that may fill their turns at the same time
+_CALLS_MIN: Final = 16  # in a row: fewer cost more than they are worth
 
 
 class Connected(Protocol):
@@ -33,9 +36,11 @@ class Hub(Generic[PeerT]):
     """What the connections of one server or client share."""
 
     __slots__ = (
+        "_behind_count",
         "_dirty",
         "_is_empty",
         "_is_flush_scheduled",
+        "calls_max",
         "clock_ms",
         "codec",
         "log",
@@ -69,10 +74,24 @@ class Hub(Generic[PeerT]):
         self.on_close = on_close
         self.tls = tls
         self.stats = TransportStats()
+        self.calls_max = settings.calls_per_turn_max
+        """Requests of one connection that may be served in a row now."""
+        self._behind_count = 0
         self.peers: set[PeerT] = set()
         self._is_empty = asyncio.Event()
         self._dirty: list[PeerT] = []
         self._is_flush_scheduled = False
+
+    def fell_behind(self, count: int) -> None:
+        """Note one connection more, or less, whose requests wait for the next turn of the loop.
+
+        Few of them may have long turns. Many share what few may have, so that who has no
+        backlog does not wait for all of theirs.
+        """
+        self._behind_count += count
+        most = self.settings.calls_per_turn_max
+        share = most * _LONG_TURNS // max(_LONG_TURNS, self._behind_count)
+        self.calls_max = max(share, min(most, _CALLS_MIN))
 
     def mark_dirty(self, peer: PeerT) -> None:
         """Have the peer's output sent at the end of this turn of the loop."""

@@ -45,7 +45,6 @@ class PeerProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
         self._flush_bytes = hub.settings.write_high_water_bytes
-        self._calls_max = hub.settings.calls_per_turn_max
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
@@ -298,7 +297,8 @@ class PeerProtocol(asyncio.Protocol):
             self.flush()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
-        chunk = calls if len(calls) <= self._calls_max else calls[: self._calls_max]
+        calls_max = self._hub.calls_max
+        chunk = calls if len(calls) <= calls_max else calls[:calls_max]
         served = self._dispatcher.serve(self, chunk)
         if served < len(calls):
             self._backlog = calls[served:]
@@ -315,12 +315,14 @@ class PeerProtocol(asyncio.Protocol):
     def _fall_behind(self) -> None:
         """Let other connections have their turn before the rest of this one's requests."""
         self._is_behind = True
+        self._hub.fell_behind(1)
         if not self._transport.is_closing():
             self._transport.pause_reading()
         self._hub.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         self._is_behind = False
+        self._hub.fell_behind(-1)
         if not self._is_paused:
             self._serve_backlog()
         self._read_on()

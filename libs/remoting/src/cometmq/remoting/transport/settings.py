@@ -60,7 +60,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Read on while output above high water waits. Clients do: were both ends to wait until
     the other reads, neither would."""
     calls_per_turn_max: int = 128
-    """Requests of one connection served in a row; more wait until others had their turn."""
+    """Requests of one connection served in a row; more wait until others had their turn. Fewer
+    when many connections have more: see ``Hub.fell_behind``."""
     idle_timeout_ms: int = 120_000
     """How long a connection may carry nothing at all; RocketMQ's value."""
     check_interval_ms: int = 1_000
