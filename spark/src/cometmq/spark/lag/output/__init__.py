@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of a report: pages for people, JSON for programs, metrics for Prometheus."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.output import prometheus
+from cometmq.spark.lag.output.files import write_whole
+from cometmq.spark.lag.output.html import html_report
+from cometmq.spark.lag.output.json_form import json_report
+from cometmq.spark.lag.output.markdown import markdown_report
+from cometmq.spark.lag.output.prometheus import PushFailed, push
+
+__all__ = ["FORMS", "PushFailed", "push", "write_report", "write_textfile"]
+
+FORMS: Final[Mapping[str, tuple[str, Callable[[Report], bytes]]]] = {
+    "html": ("report.html", html_report),
+    "markdown": ("report.md", markdown_report),
+    "json": ("report.json", json_report),
+}
+"""File name and writer by form."""
+
+
+def write_report(
+    report: Report, directory: Path, forms: Collection[str] = tuple(FORMS)
+) -> list[Path]:
+    """Write the report in these forms; return the files."""
+    paths = []
+    for form in forms:
+        name, render = FORMS[form]
+        path = directory / name
+        write_whole(path, render(report))
+        paths.append(path)
+    return paths
+
+
+def write_textfile(report: Report, directory: Path) -> Path:
+    """Write the metrics where the node exporter's textfile collector reads them."""
+    path = directory / prometheus.FILE_NAME
+    write_whole(path, prometheus.metrics_text(report).encode())
+    return path

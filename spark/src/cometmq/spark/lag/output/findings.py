@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a group, in words: the sentence an operator reads first.
+
+Every form of the report that people read says the same: the words are made here, once.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.output.text import count, duration, moment, plural, rate
+
+Row = Mapping[str, Any]
+"""One row of a report's table."""
+
+BAD: Final = ("critical", "error", "warn")
+_TTL_CAUSES: Final = {
+    "time": "they get older than the broker keeps them",
+    "disk": "the broker's disk is filling",
+    "lost": "deletion has reached them already",
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One group of the report, explained."""
+
+    row: Row
+    why: str
+    """What is wrong, with the figures that show it."""
+    advice: str
+    """What to look at first; empty if there is nothing to do."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.row["severity"] in BAD
+
+    @property
+    def worst_queue(self) -> str:
+        """Return topic, broker and queue that are worst off."""
+        return f"{self.row['worst_topic']} · {self.row['worst_broker_name']} · queue " + str(
+            self.row["worst_queue_id"]
+        )
+
+
+def findings(report: Report) -> list[Finding]:
+    """Return all groups, worst first, as the report has them."""
+    return [_finding(row) for row in report.table("group").to_pylist()]
+
+
+def verdict(report: Report) -> str:
+    """Return the report in one sentence."""
+    header = report.header
+    total = sum(header.status_counts.values())
+    if total == 0:
+        return "No consumer group was seen."
+    bad = [found for found in findings(report) if found.is_bad]
+    if not bad:
+        return f"{_all(total)} well."
+    losing = sum(found.row["severity"] == "critical" for found in bad)
+    if not losing:
+        return f"{len(bad)} of {plural(total, 'group')} need a look; no unread data is in danger."
+    verb = "loses" if losing == 1 else "lose"
+    return f"{plural(losing, 'group')} of {total} {verb} unread data or will soon" + (
+        f"; {len(bad) - losing} more need a look." if len(bad) > losing else "."
+    )
+
+
+def _all(total: int) -> str:
+    return "The only group is" if total == 1 else f"All {total} groups are"
+
+
+def _finding(row: Row) -> Finding:
+    why, advice = _WORDS[row["status"]]
+    return Finding(row, why(row), advice)
+
+
+def behind(row: Row) -> str:
+    """Return how far the group is behind: 12 unread, the oldest for 3 min."""
+    text = f"{count(row['lag_sum'])} unread"
+    if row["lag_time_s"]:
+        text += f", the oldest for {duration(row['lag_time_s'])}"
+    return text
+
+
+def _speed(row: Row) -> str:
+    return f"it reads {rate(row['rate_out'])} while {rate(row['rate_in'])} arrive"
+
+
+def _since(row: Row) -> str:
+    return f" Behind since {moment(row['since_ts'])} UTC." if row["since_ts"] else ""
+
+
+def _growth(row: Row) -> str:
+    return f", and {rate(row['rate_in'])} more arrive" if row["rate_in"] else ""
+
+
+def _lost(row: Row) -> str:
+    where = f"{row['worst_topic']}, {row['worst_broker_name']}, queue {row['worst_queue_id']}"
+    return f"{count(row['lost_sum'])} messages were deleted before they were read ({where})."
+
+
+def _at_risk(row: Row) -> str:
+    cause = _TTL_CAUSES.get(row["ttl_model"], "the broker deletes old files")
+    state = _speed(row) if row["online"] else "nobody is connected to read them"
+    return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}, {state}."
+
+
+def _rewind(row: Row) -> str:
+    return "Its position jumped back: messages that were read already are read again."
+
+
+def _stalled(row: Row) -> str:
+    return f"Members are connected, but nothing is consumed{_growth(row)}.{_since(row)}"
+
+
+def _stopped(row: Row) -> str:
+    return f"Nobody is connected{_growth(row)}.{_since(row)}"
+
+
+def _slow(row: Row) -> str:
+    return f"Does not gain on its producers: {_speed(row)}."
+
+
+def _catching_up(row: Row) -> str:
+    return f"Catches up in {duration(row['eta_catchup_s'])}: {_speed(row)}."
+
+
+def _never_committed(row: Row) -> str:
+    return "Members are connected, but the group has never stored a position."
+
+
+def _unknown(row: Row) -> str:
+    return "Too few snapshots of the last minutes to judge."
+
+
+def _broadcast(row: Row) -> str:
+    return "Broadcasting: each member keeps its own position, brokers know none."
+
+
+def _ok(row: Row) -> str:
+    return "Keeps up."
+
+
+_WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
+    "LOST": (
+        _lost,
+        "Add consumers or raise fileReservedTime now; what is deleted cannot be read again.",
+    ),
+    "AT_RISK": (
+        _at_risk,
+        "Start or add consumers; to gain time, raise fileReservedTime or give the disk space.",
+    ),
+    "REWIND": (
+        _rewind,
+        "Ask who reset the offset; if nobody did, look for members with an old offset file.",
+    ),
+    "STALLED": (
+        _stalled,
+        "Look at the members' threads: a listener hangs, or one message fails for ever.",
+    ),
+    "STOPPED": (_stopped, "Start its consumers, or delete the group if it has retired."),
+    "NEVER_COMMITTED": (
+        _never_committed,
+        "See whether its listener ever returns, and whether it may write offsets.",
+    ),
+    "SLOW": (_slow, "Add consumers or threads, up to one consumer for each queue."),
+    "CATCHING_UP": (_catching_up, ""),
+    "UNKNOWN": (_unknown, ""),
+    "BROADCAST": (_broadcast, ""),
+    "OK": (_ok, ""),
+}

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.html: one file without scripts or anything from elsewhere; worst first.
+
+The order is what an operator asks: how bad is it, which groups and why, how long until data is
+lost, then everything else.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from cometmq.spark.lag.columns import STATUSES, Report
+from cometmq.spark.lag.output import plots, sections
+from cometmq.spark.lag.output.findings import Finding, findings, verdict
+from cometmq.spark.lag.output.sections import Section
+from cometmq.spark.lag.output.text import (
+    NOTHING,
+    change,
+    count,
+    duration,
+    moment,
+    percent,
+    plural,
+    rate,
+    short_count,
+)
+
+GROUPS_MAX: Final = 500
+WORST: Final = 3
+BARS_MAX: Final = 12
+_NUMBERS: Final = {
+    "unread", "oldest", "in", "out", "ETA", "queue", "messages", "change", "its rate", "mean",
+    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week",
+}  # fmt: skip
+MEANINGS: Final[Mapping[str, str]] = {
+    "LOST": "Messages were deleted before the group read them.",
+    "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",
+    "REWIND": "The position went back and has not been regained.",
+    "STALLED": "Members are connected, the position stands still, messages wait.",
+    "STOPPED": "Nobody is connected, the position stands still, messages wait.",
+    "NEVER_COMMITTED": "Members are connected, but the group never stored a position.",
+    "SLOW": "The group reads, but does not gain on what arrives.",
+    "CATCHING_UP": "Behind, and gaining.",
+    "UNKNOWN": "Too few snapshots to judge.",
+    "BROADCAST": "Every member reads everything and keeps its own position.",
+    "OK": "At the end of its queues, now or at some point of the window.",
+}
+Curves = Mapping[tuple[str, str], plots.Points]
+
+
+def html_report(report: Report) -> bytes:
+    """Return the report as one page."""
+    found = findings(report)
+    curves = _curves(report)
+    css = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Lag report {moment(report.header.snapshot_ts)} UTC</title>",
+        f"<style>\n{css}</style>\n</head>\n<body>",
+        *_head(report),
+        *_worst(found, curves),
+        *_loss(found),
+        *_groups(found, curves),
+    ]
+    for section in sections.all_sections(report):
+        parts += _section(section)
+    parts += _legend(report)
+    parts.append("</body>\n</html>\n")
+    return "\n".join(parts).encode()
+
+
+def _curves(report: Report) -> Curves:
+    curves = defaultdict(list)
+    for row in report.table("history").to_pylist():
+        curves[row["cluster"], row["group"]].append((row["ts"], row["lag"]))
+    in_order = {key: sorted(points) for key, points in curves.items()}
+    return {key: points for key, points in in_order.items() if points[0][0] < points[-1][0]}
+
+
+def _head(report: Report) -> Iterator[str]:
+    header = report.header
+    clusters = sorted({row["cluster"] for row in report.table("broker").to_pylist()})
+    yield f"<h1>Lag report · {escape(', '.join(clusters) or 'no broker')}</h1>"
+    yield f'<p class="verdict">{escape(verdict(report))}</p>'
+    yield (
+        f'<p class="facts">{moment(header.snapshot_ts)} UTC · '
+        f"{plural(header.snapshot_count, 'snapshot')} · status over the last "
+        f"{duration(header.window_s)} · {percent(header.coverage)} of the queues seen</p>"
+    )
+    if header.unreachable:
+        names = escape(", ".join(header.unreachable))
+        yield f'<p class="alarm">Not reached: {names}. Their groups may be worse than shown.</p>'
+    counts = [(status, header.status_counts.get(status, 0)) for status in STATUSES]
+    badges = " ".join(_badge(status, f"{number} {status}") for status, number in counts if number)
+    yield f'<p class="counts">{badges}</p>'
+
+
+def _badge(status: str, text: str) -> str:
+    return f'<span class="badge {STATUSES[status]}">{escape(text.replace("_", " "))}</span>'
+
+
+def _worst(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
+    bad = [one for one in found if one.is_bad][:WORST]
+    if not bad:
+        return
+    yield '<h2>Look at these first</h2>\n<div class="cards">'
+    for one in bad:
+        yield from _card(one, curves)
+    yield "</div>"
+
+
+def _card(one: Finding, curves: Curves) -> Iterator[str]:
+    row = one.row
+    name = escape(row["group"])
+    yield f'<article class="card {row["severity"]}">'
+    yield f"<h3>{name} {_badge(row['status'], row['status'])}</h3>"
+    yield f'<p class="why">{escape(one.why)}</p>'
+    yield f'<p class="advice">{escape(one.advice)}</p>'
+    yield "<dl>"
+    for label, value in (
+        ("unread", short_count(row["lag_sum"])),
+        ("oldest", duration(row["lag_time_s"])),
+        ("arrive", rate(row["rate_in"])),
+        ("consumed", rate(row["rate_out"])),
+    ):
+        yield f"<dt>{label}</dt><dd>{value}</dd>"
+    yield "</dl>"
+    points = curves.get((row["cluster"], row["group"]))
+    if points:
+        yield '<p class="axis">unread messages</p>'
+        yield plots.lag_curve(points, row["severity"], f"Unread messages of {row['group']}")
+    yield f'<p class="where">Worst queue: {escape(one.worst_queue)}</p>'
+    yield "</article>"
+
+
+def _loss(found: Sequence[Finding]) -> Iterator[str]:
+    rows = sorted(
+        (
+            (one.row["group"], one.row["time_to_loss_s"], one.row["severity"])
+            for one in found
+            if one.row["time_to_loss_s"] is not None
+        ),
+        key=lambda row: (row[1], row[0]),
+    )
+    if not rows:
+        return
+    yield "<h2>When unread data is deleted</h2>"
+    yield "<p>If nothing changes: the time left until a group loses its first message.</p>"
+    yield plots.loss_bars(rows[:BARS_MAX], "Time until unread data is deleted, by group")
+
+
+def _groups(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
+    head = ("group", "status", "unread", "", "oldest", "deleted in", "last report", "week", "why")
+    yield "<h2>All groups</h2>\n<p>Worst first. Changes are those of the unread messages.</p>"
+    yield from _table(head, (_group_cells(one, curves) for one in found[:GROUPS_MAX]))
+    if len(found) > GROUPS_MAX:
+        yield f"<p>{len(found) - GROUPS_MAX:,} more groups are in report.json.</p>"
+
+
+def _group_cells(one: Finding, curves: Curves) -> Sequence[str]:
+    row = one.row
+    points = curves.get((row["cluster"], row["group"]))
+    line = plots.spark_line(points, row["severity"], "its course") if points else ""
+    return (
+        f"<strong>{escape(row['group'])}</strong>",
+        _badge(row["status"], row["status"]),
+        ("≤ " if row["filtered"] else "") + count(row["lag_sum"]),
+        line,
+        duration(row["lag_time_s"]),
+        duration(row["time_to_loss_s"]),
+        change(row["lag_change_last"]),
+        change(row["lag_change_week"]),
+        escape(one.why),
+    )
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"<h2>{escape(section.title)}</h2>\n<p>{escape(section.meaning)}</p>"
+    yield from _table(section.head, (_cells(section.head, row) for row in section.rows))
+    if section.left_out:
+        yield f"<p>{section.left_out:,} more are in report.json.</p>"
+
+
+def _cells(head: Sequence[str], row: Sequence[str]) -> Iterator[str]:
+    for title, text in zip(head, row, strict=True):
+        if title == "status":
+            yield _badge(text, text)
+        elif title == "command":
+            yield f"<code>{escape(text)}</code>"
+        else:
+            yield escape(text)
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    marks = [' class="number"' if title in _NUMBERS else "" for title in head]
+    titles = "".join(f"<th{mark}>{title}</th>" for title, mark in zip(head, marks, strict=True))
+    yield f'<div class="scroll"><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>'
+    for row in rows:
+        cells = (f"<td{mark}>{cell}</td>" for cell, mark in zip(row, marks, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _legend(report: Report) -> Iterator[str]:
+    header = report.header
+    yield "<details><summary>What the words mean</summary>"
+    yield from _table(
+        ("status", "meaning"),
+        ((_badge(status, status), escape(MEANINGS[status])) for status in STATUSES),
+    )
+    yield "</details>"
+    zone = header.timezone
+    yield (
+        f"<footer>A group may be {count(header.allowed_lag)} messages or "
+        f"{duration(header.allowed_age_s)} behind and is OK; it is at risk "
+        f"{duration(3600 * header.risk_hours)} before it loses data. Times are UTC; brokers "
+        f"delete by the clock of {escape(zone)}. {NOTHING}: not known or not the case. "
+        f"Report {escape(header.run_id)}, form {header.schema_version}.</footer>"
+    )

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as metrics: a file for the node exporter, or a push to a gateway.
+
+A series for each group; queues have series of their own only while their group is not well,
+because ten thousand groups with eight queues would be too many for any Prometheus.
+"""
+
+import base64
+import http.client
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from cometmq.spark.lag.columns import STATUSES, Report
+from cometmq.spark.lag.output.findings import BAD, Row
+
+FILE_NAME: Final = "cometmq_lag.prom"
+PUSH_TIMEOUT_S: Final = 10.0
+
+
+class PushFailed(Exception):
+    """The gateway did not take the metrics."""
+
+
+class Family(NamedTuple):
+    """One metric of groups or queues."""
+
+    name: str
+    kind: str
+    meaning: str
+    value: Callable[[Row], float | None]
+
+
+GROUP_FAMILIES: Final = (
+    Family("cometmq_lag_messages", "gauge", "Unread messages.", lambda r: r["lag_sum"]),
+    Family(
+        "cometmq_lag_age_seconds",
+        "gauge",
+        "Age of the oldest unread message.",
+        lambda r: r["lag_time_s"],
+    ),
+    Family(
+        "cometmq_time_to_loss_seconds",
+        "gauge",
+        "Until unread messages are deleted; absent: not in sight.",
+        lambda r: r["time_to_loss_s"],
+    ),
+    Family(
+        "cometmq_lost_messages_total",
+        "counter",
+        "Messages deleted unread.",
+        lambda r: r["lost_sum"],
+    ),
+)
+QUEUE_FAMILIES: Final = (
+    Family(
+        "cometmq_lag_queue_messages",
+        "gauge",
+        "Unread messages of a queue, of groups that are not well.",
+        lambda r: r["lag"],
+    ),
+    Family(
+        "cometmq_lag_queue_age_seconds",
+        "gauge",
+        "Age of the oldest unread message of a queue, of groups that are not well.",
+        lambda r: r["lag_time_s"],
+    ),
+)
+
+
+def metrics_text(report: Report, *, cluster: str | None = None) -> str:
+    """Return the report in Prometheus' text form, of all clusters or of one."""
+    groups = _of(report, "group", cluster)
+    bad = {(row["cluster"], row["group"]) for row in groups if row["severity"] in BAD}
+    queues = [row for row in _of(report, "queue", cluster) if (row["cluster"], row["group"]) in bad]
+    lines: list[str] = []
+    for family in GROUP_FAMILIES:
+        lines += _family(family, groups, _group_labels)
+    for family in QUEUE_FAMILIES:
+        lines += _family(family, queues, _queue_labels)
+    lines += _status(groups)
+    lines += _about(report)
+    return "\n".join(lines) + "\n"
+
+
+def push(report: Report, url: str, *, job: str = "cometmq_lag") -> None:
+    """Replace what the gateway has of each cluster, so that groups that are gone vanish."""
+    for cluster in sorted({row["cluster"] for row in report.table("group").to_pylist()}):
+        address = f"{url.rstrip('/')}/metrics{_path('job', job)}{_path('cluster', cluster)}"
+        _request("DELETE", address, None)
+        _request("PUT", address, metrics_text(report, cluster=cluster).encode())
+
+
+def _of(report: Report, table: str, cluster: str | None) -> list[Row]:
+    rows = report.table(table).to_pylist()
+    return [row for row in rows if cluster is None or row["cluster"] == cluster]
+
+
+def _path(key: str, value: str) -> str:
+    # An empty value, or one with a slash, has no place in a path: the gateway takes base64 then.
+    quoted = urllib.parse.quote(value, safe="")
+    if value and "/" not in value:
+        return f"/{key}/{quoted}"
+    encoded = base64.urlsafe_b64encode(value.encode()).decode() or "="
+    return f"/{key}@base64/{encoded}"
+
+
+def _request(method: str, address: str, data: bytes | None) -> None:
+    if not address.startswith(("http://", "https://")):
+        raise PushFailed(f"the gateway's address {address!r} has no http:// or https://")
+    request = urllib.request.Request(address, data=data, method=method)  # noqa: S310  # as above
+    request.add_header("Content-Type", "text/plain; version=0.0.4")
+    try:
+        with urllib.request.urlopen(request, timeout=PUSH_TIMEOUT_S):  # noqa: S310  # as above
+            pass
+    except urllib.error.HTTPError as refusal:
+        detail = refusal.read(200).decode(errors="replace").strip()
+        raise PushFailed(f"{method} {address}: {refusal.code} {detail}") from refusal
+    except (OSError, http.client.HTTPException) as error:
+        raise PushFailed(f"{method} {address}: {error}") from error
+
+
+def _family(
+    family: Family, rows: Iterable[Row], labels: Callable[[Row], dict[str, object]]
+) -> Iterator[str]:
+    yield from _head(family.name, family.kind, family.meaning)
+    for row in rows:
+        value = family.value(row)
+        if value is not None:
+            yield f"{family.name}{_labels(labels(row))} {_number(value)}"
+
+
+def _status(groups: Iterable[Row]) -> Iterator[str]:
+    name = "cometmq_group_status"
+    yield from _head(name, "gauge", "1 for the status that a group has, 0 for the others.")
+    for row in groups:
+        for status in STATUSES:
+            labels = _labels({**_group_labels(row), "status": status})
+            yield f"{name}{labels} {int(row['status'] == status)}"
+
+
+def _about(report: Report) -> Iterator[str]:
+    header = report.header
+    name = "cometmq_lag_report_coverage_ratio"
+    yield from _head(name, "gauge", "Queues with data / queues expected.")
+    yield f"{name} {_number(header.coverage)}"
+    name = "cometmq_lag_report_timestamp_seconds"
+    yield from _head(name, "gauge", "When the newest snapshot of the report was taken.")
+    yield f"{name} {_number(header.snapshot_ts.timestamp())}"
+
+
+def _head(name: str, kind: str, meaning: str) -> Iterator[str]:
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _group_labels(row: Row) -> dict[str, object]:
+    return {"cluster": row["cluster"], "group": row["group"]}
+
+
+def _queue_labels(row: Row) -> dict[str, object]:
+    return {
+        **_group_labels(row),
+        "broker": row["broker_name"],
+        "topic": row["topic"],
+        "queue": row["queue_id"],
+    }
+
+
+def _labels(labels: dict[str, object]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return repr(round(value, 6))

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables below the groups: queues, brokers, backlogs, skew, the silent.
+
+A section is text already, so that the page and the Markdown have the same columns.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.output.findings import BAD, Row
+from cometmq.spark.lag.output.text import (
+    NOTHING,
+    count,
+    duration,
+    moment,
+    percent,
+    rate,
+    short_count,
+)
+
+ROWS_MAX: Final = 100
+_METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One table with its title."""
+
+    title: str
+    meaning: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left_out: int = 0
+    """Rows that only report.json has."""
+
+
+def all_sections(report: Report) -> Iterator[Section]:
+    """Return those sections that have something to say."""
+    for section in (
+        _queues(report),
+        _brokers(report),
+        _backlogs(report),
+        _skew(report),
+        _silent(report),
+    ):
+        if section.rows:
+            yield section
+
+
+def _section(
+    title: str, meaning: str, head: Sequence[str], rows: Iterable[Sequence[str]]
+) -> Section:
+    whole = list(rows)
+    return Section(title, meaning, head, whole[:ROWS_MAX], max(0, len(whole) - ROWS_MAX))
+
+
+def _queues(report: Report) -> Section:
+    rows = [row for row in report.table("queue").to_pylist() if row["severity"] in BAD]
+    return _section(
+        "Queues in trouble",
+        "One queue may be stuck while its group looks busy. "
+        "Rates are messages a second over the window.",
+        ("group", "topic", "broker", "queue", "status", "unread", "oldest", "in", "out", "ETA"),
+        (_queue_cells(row) for row in rows),
+    )
+
+
+def _queue_cells(row: Row) -> Sequence[str]:
+    at_most = "≤ " if row["filtered"] else ""
+    return (
+        row["group"],
+        row["topic"],
+        row["broker_name"],
+        str(row["queue_id"]),
+        row["status"],
+        at_most + count(row["lag"]),
+        _age(row),
+        rate(row["rate_in"]),
+        rate(row["rate_out"]),
+        "never" if row["lag"] and row["eta_catchup_s"] is None else duration(row["eta_catchup_s"]),
+    )
+
+
+def _age(row: Row) -> str:
+    if row["lag_time_s"] is None:
+        return NOTHING
+    return _METHODS.get(row["lag_time_method"], "") + duration(row["lag_time_s"])
+
+
+def _brokers(report: Report) -> Section:
+    return _section(
+        "Brokers",
+        "Messages are deleted by age, at the hours named, or when the disk is full.",
+        ("broker", "address", "keeps", "deletes at", "disk", "full in", "oldest message", "unread"),
+        (_broker_cells(row) for row in report.table("broker").to_pylist()),
+    )
+
+
+def _broker_cells(row: Row) -> Sequence[str]:
+    if not row["reachable"]:
+        place = f"{row['addr']}, not reached: {row['error']}"
+        return (row["broker_name"], place, *[NOTHING] * 6)
+    kept = row["file_reserved_hours"]
+    hours = (row["delete_when"] or NOTHING).replace(";", ", ")
+    return (
+        row["broker_name"],
+        row["addr"],
+        NOTHING if kept is None else duration(3600 * kept),
+        hours,
+        percent(row["disk_ratio"]),
+        duration(row["disk_full_s"]),
+        moment(row["earliest_ts"]),
+        short_count(row["lag_sum"]),
+    )
+
+
+def _backlogs(report: Report) -> Section:
+    return _section(
+        "Retries, dead letters, delayed and half messages",
+        "Dead letters stay until somebody reads them; what counts is whether new ones arrive.",
+        ("kind", "of", "messages", "change", ""),
+        (
+            (
+                row["kind"],
+                row["name"],
+                count(row["backlog"]),
+                rate(row["rate"]),
+                "grows" if row["flagged"] else "",
+            )
+            for row in report.table("backlog").to_pylist()
+            if row["backlog"] or row["flagged"]
+        ),
+    )
+
+
+def _skew(report: Report) -> Section:
+    return _section(
+        "Hot queues",
+        "One queue gets more than three times the mean: more consumers do not help there.",
+        ("topic", "hottest queue", "its rate", "mean", "Gini"),
+        (
+            (
+                row["topic"],
+                f"{row['hot_broker_name']} · {row['hot_queue_id']}",
+                rate(row["rate_in_max"]),
+                rate(row["rate_in_mean"]),
+                NOTHING if row["rate_in_gini"] is None else f"{row['rate_in_gini']:.2f}",
+            )
+            for row in report.table("skew").to_pylist()
+            if row["hot"]
+        ),
+    )
+
+
+def _silent(report: Report) -> Section:
+    return _section(
+        "Silent groups and topics",
+        "Nothing has moved for days. If they have retired, these commands delete them.",
+        ("kind", "name", "since", "unread", "command"),
+        (
+            (
+                row["kind"].lower(),
+                row["name"],
+                moment(row["since_ts"]),
+                count(row["lag_sum"]),
+                row["command"],
+            )
+            for row in report.table("silent").to_pylist()
+        ),
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and durations as people read them."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_MAGNITUDES: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
+NOTHING: Final = "\N{EN DASH}"
+
+
+def count(value: int | None) -> str:
+    """Return a count with separators: 12,345."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def short_count(value: float | None) -> str:
+    """Return a count of at most about four digits: 12.3 k, 4.1 M."""
+    if value is None:
+        return NOTHING
+    for size, mark in _MAGNITUDES:
+        if abs(value) >= size:
+            return f"{value / (1_000 if mark == 'k' else size):.3g} {mark}"
+    return f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """Return messages a second: 0.25/s, 140/s."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}/s" if abs(value) >= 10 else f"{value:.2g}/s"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units: 2 h 10 min."""
+    if seconds is None:
+        return NOTHING
+    whole = round(seconds)
+    if whole <= 0:
+        return "0 s"
+    for index, (unit, size) in enumerate(_UNITS):
+        if whole >= size:
+            first, rest = divmod(whole, size)
+            if index + 1 == len(_UNITS) or first >= 10:
+                return f"{first} {unit}"
+            next_unit, next_size = _UNITS[index + 1]
+            second = rest // next_size
+            return f"{first} {unit} {second} {next_unit}" if second else f"{first} {unit}"
+    raise AssertionError(seconds)
+
+
+def percent(ratio: float | None) -> str:
+    """Return a ratio as percent: 99.2 %."""
+    return NOTHING if ratio is None else f"{100 * ratio:.3g} %"
+
+
+def moment(when: datetime | None) -> str:
+    """Return a moment in UTC, to the minute."""
+    return NOTHING if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def change(value: int | None) -> str:
+    """Return a difference with its sign."""
+    return NOTHING if value is None else f"{value:+,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 group, 2 groups."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

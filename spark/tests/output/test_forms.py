@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of a report: what they say, and that they say it the same way every time."""
+
+import json
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.spark.lag.columns import REPORT_TABLES, STATUSES, Report
+from cometmq.spark.lag.output import FORMS, write_report, write_textfile
+from cometmq.spark.lag.output.findings import findings, verdict
+from cometmq.spark.lag.output.html import MEANINGS, html_report
+from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_report, json_schema
+from cometmq.spark.lag.output.markdown import markdown_report
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_report_gives_the_same_bytes(form: str, report: Report) -> None:
+    _, render = FORMS[form]
+    assert render(report) == render(report)
+
+
+def test_every_status_has_its_words_and_its_meaning(report: Report) -> None:
+    assert MEANINGS.keys() == STATUSES.keys()
+    by_status = {found.row["status"]: found for found in findings(report)}
+    assert by_status.keys() == STATUSES.keys()
+    assert all(found.why.endswith(".") for found in by_status.values())
+    assert {status for status, found in by_status.items() if not found.advice} == {
+        "CATCHING_UP", "UNKNOWN", "BROADCAST", "OK",
+    }  # fmt: skip
+
+
+def test_the_reason_has_the_figures_that_show_it(report: Report) -> None:
+    why = {found.row["status"]: found.why for found in findings(report)}
+    assert why["LOST"].startswith("12,400 messages were deleted before they were read")
+    assert "in 2 h 10 min" in why["AT_RISK"]
+    assert "it reads 80/s while 120/s arrive" in why["AT_RISK"]
+    assert "9.5/s more arrive" in why["STOPPED"]
+    assert "Behind since 2026-03-01 03:00 UTC" in why["STOPPED"]
+    assert "1 min 2 s" in why["CATCHING_UP"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ([], "No consumer group was seen."),
+        (["OK"], "The only group is well."),
+        (["OK", "BROADCAST"], "All 2 groups are well."),
+        (["SLOW", "OK"], "1 of 2 groups need a look; no unread data is in danger."),
+        (["LOST", "OK"], "1 group of 2 loses unread data or will soon."),
+        (
+            ["LOST", "AT_RISK", "SLOW"],
+            "2 groups of 3 lose unread data or will soon; 1 more need a look.",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(
+    statuses: list[str], words: str, a_report: Any, a_group: Any
+) -> None:
+    groups = [a_group(f"g{index}", status) for index, status in enumerate(statuses)]
+    assert verdict(a_report(groups)) == words
+
+
+class Page(HTMLParser):
+    """Collects what a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_one_whole_file_without_scripts(report: Report) -> None:
+    text = html_report(report).decode()
+    page = Page(text)
+    assert not page.open
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    targets = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
+    assert all(target and target.startswith("#") for target in targets)
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert page.tags.count("svg") == 3 + 1 + 4  # the worst, the loss, four curves in the table
+
+
+def test_ids_on_the_page_mean_one_thing(report: Report) -> None:
+    text = html_report(report).decode()
+    drawn: dict[str, str] = {}
+    for match in re.finditer(r'<(\w+) id="([^"]+)"(.*?)(?:/>|</\1>)', text, flags=re.DOTALL):
+        assert drawn.setdefault(match[2], match[3]) == match[3]
+    for used in re.findall(r'(?:url\(#|href="#)([^")]+)', text):
+        assert used in drawn
+
+
+def test_the_worst_come_first(report: Report) -> None:
+    text = html_report(report).decode()
+    cards = re.findall(r'<article class="card (\w+)">\s*<h3>([\w-]+)', text)
+    assert cards == [("critical", "g-lost"), ("critical", "g-at_risk"), ("error", "g-rewind")]
+    lines = markdown_report(report).decode().splitlines()
+    first = lines.index("## Look at these first")
+    assert lines[first + 2].startswith("1. **g-lost** (LOST): 12,400 messages")
+
+
+def test_names_cannot_break_out_of_their_place(report: Report, a_report: Any, a_group: Any) -> None:
+    nasty = "%RETRY%a|b_<script>alert(1)</script>&\"'"
+    groups = [a_group(nasty, "STALLED", worst_topic=nasty)]
+    strange = Report(report.header, report.tables | a_report(groups).tables)
+    page = html_report(strange).decode()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    for line in markdown_report(strange).decode().splitlines():
+        if "STALLED" in line and line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 7
+
+
+def test_a_report_without_groups_is_a_page_too(a_report: Any) -> None:
+    empty = a_report([])
+    assert "No consumer group was seen" in html_report(empty).decode()
+    assert "No consumer group was seen" in markdown_report(empty).decode()
+    assert json.loads(json_report(empty))["group"] == []
+
+
+@pytest.mark.parametrize(("minutes", "drawings"), [([0, 10], 2), ([0, 0], 0), ([0], 0)])
+def test_a_curve_needs_two_moments_but_no_lag(
+    minutes: list[int], drawings: int, a_report: Any, a_group: Any
+) -> None:
+    when = a_report([]).header.snapshot_ts
+    rows = [
+        {"cluster": "DefaultCluster", "group": "g", "ts": when + timedelta(minutes=minute)}
+        | {"lag": 0, "max_offset": 0, "consumer_offset": 0}
+        for minute in minutes
+    ]
+    page = html_report(a_report([a_group("g", "STALLED")], history=rows)).decode()
+    assert page.count("<svg") == drawings
+
+
+def test_long_lists_are_cut_and_say_so(a_report: Any, a_group: Any) -> None:
+    report = a_report([a_group(f"g{index:04}", "STALLED") for index in range(600)])
+    assert "100 more groups are in report.json" in html_report(report).decode()
+    assert "400 more groups are in report.json" in markdown_report(report).decode()
+    assert len(json.loads(json_report(report))["group"]) == 600
+
+
+def conforms(value: Any, schema: dict[str, Any], place: str = "report") -> None:
+    """Assert what the schema says, for the words that our schema uses."""
+    kinds: dict[str, Any] = {
+        "object": dict, "array": list, "string": str, "integer": int,
+        "number": (int, float), "boolean": bool, "null": type(None),
+    }  # fmt: skip
+    types = schema.get("type", [])
+    for_one = [types] if isinstance(types, str) else types
+    if for_one:
+        fits = [kind for kind in for_one if isinstance(value, kinds[kind])]
+        assert fits, f"{place}: {value!r} is no {for_one}"
+        assert not isinstance(value, bool) or "boolean" in for_one, place
+    if value is None:
+        return
+    assert value in schema.get("enum", [value]), place
+    assert value == schema.get("const", value), place
+    if isinstance(value, dict):
+        assert not set(schema.get("required", ())) - value.keys(), place
+        for name, part in schema.get("properties", {}).items():
+            conforms(value[name], part, f"{place}.{name}")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            conforms(item, schema.get("items", {}), f"{place}[{index}]")
+
+
+def test_the_json_conforms_to_its_schema(report: Report) -> None:
+    document = json.loads(json_report(report))
+    conforms(document, json.loads(json_schema()))
+    assert document.keys() == {"schema_version", "header", *REPORT_TABLES}
+    assert document["header"]["snapshot_ts"] == "2026-03-01T12:00:00.000Z"
+    assert document["queue"][0]["lag_time_s"] == 4000.25
+
+
+def test_the_schema_refuses_what_is_wrong(report: Report) -> None:
+    document = json.loads(json_report(report))
+    document["group"][0]["status"] = "FINE"
+    with pytest.raises(AssertionError, match="status"):
+        conforms(document, json.loads(json_schema()))
+
+
+def test_the_schema_file_is_current() -> None:
+    assert SCHEMA_PATH.read_bytes() == json_schema(), "run make spark-docs"
+
+
+def test_json_knows_neither_nan_nor_infinity(a_report: Any, a_group: Any) -> None:
+    report = a_report([a_group("g", "SLOW", rate_in=float("nan"), rate_out=float("inf"))])
+    group = json.loads(json_report(report))["group"][0]
+    assert group["rate_in"] is None
+    assert group["rate_out"] is None
+
+
+def test_files_are_replaced_whole(tmp_path: Path, report: Report) -> None:
+    (tmp_path / "report.md").write_text("what was there")
+    paths = [*write_report(report, tmp_path), write_textfile(report, tmp_path)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
+    assert (tmp_path / "report.md").read_bytes() == markdown_report(report)

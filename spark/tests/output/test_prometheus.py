@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: what a scraper reads, and what a gateway is asked to do."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cometmq.spark.lag.columns import STATUSES, Report
+from cometmq.spark.lag.output.prometheus import PushFailed, metrics_text, push
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return values by metric and by the values of its labels."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_groups_have_the_promised_metrics(report: Report) -> None:
+    found = samples(metrics_text(report))
+    at_risk = ("DefaultCluster", "g-at_risk")
+    assert found["cometmq_lag_messages"][at_risk] == 1_234_567
+    assert found["cometmq_lag_age_seconds"][at_risk] == 4000
+    assert found["cometmq_time_to_loss_seconds"][at_risk] == 7800
+    assert found["cometmq_lost_messages_total"]["DefaultCluster", "g-lost"] == 12_400
+    assert found["cometmq_lag_report_coverage_ratio"] == {(): 0.9958}
+    assert found["cometmq_lag_report_timestamp_seconds"] == {(): 1_772_366_400}
+
+
+def test_a_group_has_exactly_one_status(report: Report) -> None:
+    status = samples(metrics_text(report))["cometmq_group_status"]
+    assert len(status) == len(STATUSES) ** 2
+    ones = {labels[1:] for labels, value in status.items() if value == 1}
+    assert ones == {(f"g-{name.lower()}", name) for name in STATUSES}
+
+
+def test_what_is_not_known_has_no_sample(report: Report) -> None:
+    found = samples(metrics_text(report))
+    assert ("DefaultCluster", "g-never_committed") not in found["cometmq_lag_messages"]
+    assert ("DefaultCluster", "g-ok") not in found["cometmq_time_to_loss_seconds"]
+
+
+def test_only_groups_in_trouble_have_series_by_queue(
+    report: Report, a_report: Any, a_group: Any
+) -> None:
+    queues = samples(metrics_text(report))["cometmq_lag_queue_messages"]
+    assert queues[("DefaultCluster", "g-stalled", "broker-a", "orders", "3")] == 51_000
+    rows = report.table("queue").to_pylist()
+    healthy = a_report([a_group("g-stalled", "OK")], queue=rows)
+    assert "cometmq_lag_queue_messages" not in samples(metrics_text(healthy))
+
+
+def test_strange_names_are_escaped(a_report: Any, a_group: Any) -> None:
+    name = 'a"b\\c\nd'
+    found = samples(metrics_text(a_report([a_group(name, "SLOW")])))
+    assert found["cometmq_lag_messages"]["DefaultCluster", name] == 20_000
+
+
+class Gateway(ThreadingHTTPServer):
+    """Notes what it is asked, and refuses if told so."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), GatewayHandler)
+        self.requests: list[tuple[str, str, str]] = []
+        self.answer = 202
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class GatewayHandler(BaseHTTPRequestHandler):
+    """The two methods that the push uses."""
+
+    server: Gateway
+
+    def _take(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size).decode()
+        self.server.requests.append((self.command, self.path, body))
+        self.send_response(self.server.answer)
+        self.end_headers()
+        if self.server.answer >= 400:
+            self.wfile.write(b"pushed metrics are invalid")
+
+    do_PUT = do_DELETE = _take  # noqa: N815  # the names that http.server looks for
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with Gateway() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_push_replaces_what_the_gateway_has_of_each_cluster(
+    gateway: Gateway, a_report: Any, a_group: Any
+) -> None:
+    groups = [a_group("a", "SLOW"), a_group("b", "OK", cluster="east/1")]
+    push(a_report(groups), gateway.url)
+    asked = [(method, path) for method, path, _ in gateway.requests]
+    first = "/metrics/job/cometmq_lag/cluster/DefaultCluster"
+    second = "/metrics/job/cometmq_lag/cluster@base64/ZWFzdC8x"
+    assert asked == [("DELETE", first), ("PUT", first), ("DELETE", second), ("PUT", second)]
+    assert 'group="a"' in gateway.requests[1][2]
+    assert 'group="b"' not in gateway.requests[1][2]
+
+
+def test_a_refusal_names_the_address_and_the_reason(
+    gateway: Gateway, a_report: Any, a_group: Any
+) -> None:
+    gateway.answer = 400
+    with pytest.raises(PushFailed, match=r"DELETE http://127.0.0.1.*: 400 pushed metrics are inv"):
+        push(a_report([a_group("a", "OK")]), gateway.url)
+
+
+def test_an_address_without_scheme_is_refused(a_report: Any, a_group: Any) -> None:
+    with pytest.raises(PushFailed, match="has no http"):
+        push(a_report([a_group("a", "OK")]), "file:///etc/passwd")
+
+
+def test_an_unreachable_gateway_is_a_clear_failure(a_report: Any, a_group: Any) -> None:
+    with Gateway() as server:
+        url = server.url
+    with pytest.raises(PushFailed, match="refused"):
+        push(a_report([a_group("a", "OK")]), url)
