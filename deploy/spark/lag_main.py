@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq-lag` as a file: what spark-submit and the Spark operator start in the driver's pod."""
+
+from cometmq.spark.lag.cli import main
+
+if __name__ == "__main__":
+    main()
