@@ -157,8 +157,14 @@ class Follower:
             ]
             missing = pulled.next_offset - ledger.half_next - len(halves)
             ledger.add_halves([*halves, *(NO_HALF for _ in range(max(0, missing)))])
-            self.stats.half_behind = max(0, pulled.max_offset - ledger.half_next)
+            behind = self.stats.half_behind = max(0, pulled.max_offset - ledger.half_next)
             self._halves_moved.set()
+            await self._rest(behind)
+
+    async def _rest(self, behind: int) -> None:
+        """Let messages gather: reading each alone would cost the broker more than storing it."""
+        if not behind:
+            await asyncio.sleep(self._settings.pull_pause / 1_000)
 
     async def _start_over(self, ledger: Ledger, end: int) -> None:
         """Read everything again: the broker has lost messages that we have seen."""
@@ -182,7 +188,8 @@ class Follower:
             ops = [[] if record is None else ended_by(record) for record in records]
             missing = pulled.next_offset - ledger.op_next - len(ops)
             await self._take_ops(ledger, [*ops, *([] for _ in range(max(0, missing)))])
-            self.stats.op_behind = max(0, pulled.max_offset - ledger.op_next)
+            behind = self.stats.op_behind = max(0, pulled.max_offset - ledger.op_next)
+            await self._rest(behind)
 
     async def _take_ops(self, ledger: Ledger, ops: list[list[int]]) -> None:
         """Take op messages; those of half messages that are not read yet wait for them."""

@@ -63,6 +63,10 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     pull_batch_size: Annotated[
         int, Meta(ge=1, le=4096, description="Messages wanted with one read.")
     ] = 256
+    pull_pause: Annotated[
+        int,
+        Meta(ge=0, description="Pause after a read that left nothing behind, in ms: more at once."),
+    ] = 100
     access_key: Annotated[
         str, Meta(description="Account for brokers with access control; it must be an admin's.")
     ] = ""
