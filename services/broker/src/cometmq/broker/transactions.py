@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from cometmq.broker.messages import without_delay
 from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.remoting.message.flags import TRANSACTION_MASK, SysFlag, tag_code
+from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.properties import (
     PropertyKey,
     append_property,
@@ -75,7 +75,7 @@ def committed(half: MessageRecord, place: tuple[str, int], *, host: bytes) -> Ne
     """
     message = half.to_new_message()
     message.topic, message.queue_id = place
-    message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | SysFlag.COMMIT
+    message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
     message.prepared_offset = half.physical_offset
     message.store_host = host
     message.wait = True
