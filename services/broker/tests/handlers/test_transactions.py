@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_ended
 from cometmq.broker.producers import Client
 from cometmq.broker.testing.peers import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
@@ -116,6 +117,43 @@ def test_a_second_end_changes_nothing(broker: Broker) -> None:
     assert len(records(broker, "T", 1)) == 1
     assert len(records(broker, OP)) == 1
     assert broker.transactions.repeated_count == 2
+
+
+def test_ends_of_one_turn_store_once_and_have_the_same_answer(broker: Broker) -> None:
+    """A producer's own end and its answer to a question may come together."""
+    half = prepared(broker)
+    calls = [
+        call_with(Code.END_TRANSACTION, EndTransaction("P", 0, half.physical_offset, how, "U"))
+        for how in (COMMIT, COMMIT, ROLLBACK)
+    ]
+    aside = SetTransactionAside(half.physical_offset, half.queue_offset)
+    calls.append(call_with(Code.SET_TRANSACTION_ASIDE, aside))
+    for call in calls:
+        assert HANDLERS[call.code](broker, call) is None
+    assert [last_answer(call) for call in calls] == [None] * 4
+
+    broker.driver.commit()
+
+    assert [last_answer(call) for call in calls] == [Reply()] * 4
+    assert len(records(broker, "T", 1)) == 1
+    assert len(records(broker, OP)) == 1
+    assert records(broker, ASIDE) == []
+    counts = broker.transactions
+    assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
+    assert not counts.ending
+
+
+def test_what_is_refused_is_refused_to_all_who_ended_it(broker: Broker) -> None:
+    half = prepared(broker)
+    broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
+    header = EndTransaction("P", 0, half.physical_offset, COMMIT, "U")
+    calls = [call_with(Code.END_TRANSACTION, header) for _ in range(2)]
+    for call in calls:
+        HANDLERS[call.code](broker, call)
+    broker.driver.commit()
+    answers = [last_answer(call) for call in calls]
+    assert [answer and answer.code for answer in answers] == [14, 14]
+    assert not broker.transactions.ending
 
 
 @pytest.mark.parametrize(

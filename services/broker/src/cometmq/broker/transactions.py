@@ -10,10 +10,11 @@ queue offset of one half message. RocketMQ 5 joins several by commas: both are r
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
 from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.properties import (
     PropertyKey,
@@ -181,6 +182,8 @@ class Transactions:
     def __init__(self) -> None:
         """Start with nothing ended."""
         self.ended = EndedHalves()
+        self.ending: dict[int, list[Call[Any]]] = {}
+        """Half messages whose ends are on their way to the disk, and who waits for that."""
         self.prepared_count = 0
         self.committed_count = 0
         self.rolled_back_count = 0

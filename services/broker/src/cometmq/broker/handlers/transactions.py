@@ -10,7 +10,7 @@ anybody may make up offsets.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -98,41 +98,65 @@ def _end(broker: Broker, call: Call[EndTransaction], half: MessageRecord) -> Rep
     place = real_place(half)
     if half.topic != HALF_TOPIC or place is None:
         raise ServerError(_NOT_HALF)
-    counts = broker.transactions
-    if half.queue_offset in counts.ended:
-        counts.repeated_count += 1
-        return OK
-    host = broker.store_host
-    broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    host, counts = broker.store_host, broker.transactions
     messages = [op(half, host=host, now_ms=broker.clock.now_ms())]
     is_commit = call.header.commit_or_rollback == TRANSACTION_COMMIT
     if is_commit:
         messages.insert(0, committed(half, place, host=host))
 
-    def ended() -> None:
+    def stored() -> None:
         if is_commit:
             counts.committed_count += 1
             broker.stats.count_put(place[0], 1, half.size)
         else:
             counts.rolled_back_count += 1
-        counts.ended.add(half.queue_offset)
 
-    broker.driver.put_batch(messages, partial(_answer, broker, call, ended))
+    return _store_end(broker, call, half.queue_offset, messages, stored)
+
+
+def _store_end(
+    broker: Broker,
+    call: Call[Any],
+    half_offset: int,
+    messages: Sequence[NewMessage],
+    stored: Callable[[], None],
+) -> Reply | None:
+    """Store what ends a half message, once: who ends it meanwhile gets the same answer."""
+    counts = broker.transactions
+    ending = counts.ending.get(half_offset)
+    if ending is None and half_offset not in counts.ended:
+        counts.ending[half_offset] = [call]
+        broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
+        broker.driver.put_batch(messages, partial(_ended, broker, half_offset, stored))
+        return None
+    counts.repeated_count += 1
+    if ending is None:
+        return OK
+    if not call.is_oneway:
+        ending.append(call)
     return None
 
 
-def _answer(broker: Broker, call: Call[Any], stored: Callable[[], None], result: PutResult) -> None:
-    """Answer when what ends a half message is stored, or is not."""
+def _ended(broker: Broker, half_offset: int, stored: Callable[[], None], result: PutResult) -> None:
+    counts = broker.transactions
+    calls = counts.ending.pop(half_offset)
+    if result.status.is_stored:
+        counts.ended.add(half_offset)
+        stored()
+    for call in calls:
+        _answer(broker, call, result)
+
+
+def _answer(broker: Broker, call: Call[Any], result: PutResult) -> None:
+    """Answer when messages are stored, or are not."""
     status = result.status
-    if not status.is_stored:
-        code, remark = refusal(broker, status)
-        call.answer(Reply(code=code, remark=remark))
-        return
-    stored()
     if status is PutStatus.PUT_OK:
         call.answer(OK)
-    else:
+    elif status.is_stored:
         call.answer(Reply(code=STORED_CODES[status]))
+    else:
+        code, remark = refusal(broker, status)
+        call.answer(Reply(code=code, remark=remark))
 
 
 def ask_transaction_state(broker: Broker, call: Call[AskTransactionState]) -> None:
@@ -201,20 +225,14 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
 def _set_aside(
     broker: Broker, call: Call[SetTransactionAside], half: MessageRecord
 ) -> Reply | None:
-    counts = broker.transactions
-    if half.queue_offset in counts.ended:
-        return OK
-    for topic in (CHECK_MAX_TIME_TOPIC, OP_HALF_TOPIC):
-        broker.topics.create(topic, queue_nums=QUEUE_COUNT)
-    host = broker.store_host
+    host, counts = broker.store_host, broker.transactions
+    broker.topics.create(CHECK_MAX_TIME_TOPIC, queue_nums=QUEUE_COUNT)
 
-    def ended() -> None:
+    def stored() -> None:
         counts.aside_count += 1
-        counts.ended.add(half.queue_offset)
 
     messages = [set_aside(half, host=host), op(half, host=host, now_ms=broker.clock.now_ms())]
-    broker.driver.put_batch(messages, partial(_answer, broker, call, ended))
-    return None
+    return _store_end(broker, call, half.queue_offset, messages, stored)
 
 
 def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:
@@ -239,10 +257,11 @@ def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]
 def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
     broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
 
-    def prepared() -> None:
-        broker.transactions.prepared_count += 1
+    def stored(result: PutResult) -> None:
+        broker.transactions.prepared_count += result.status.is_stored
+        _answer(broker, call, result)
 
-    broker.driver.put(message, partial(_answer, broker, call, prepared))
+    broker.driver.put(message, stored)
 
 
 def recall_ended(broker: Broker) -> None:
