@@ -26,7 +26,7 @@ from cometmq.remoting.commands.transactions import (
     ResumeCheckHalfMessage,
     SetTransactionAside,
 )
-from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record, encode_record
 from cometmq.store.reads import finish
 from cometmq.store.write_state import Refusal
 
@@ -193,6 +193,32 @@ def test_only_half_messages_can_be_ended(broker: Broker) -> None:
     assert reply.remark is not None
     assert "no half message" in reply.remark
     assert records(broker, "T", 0) == []
+
+
+def test_the_body_of_a_message_is_no_half_message(broker: Broker) -> None:
+    """Whoever guesses where a body comes to lie may write a whole record into it."""
+    genuine = prepared(broker)
+    plain = "TAGS\x01A"
+    send(broker, plain, sys_flag=0)
+    (first,) = records(broker, "T", 1)
+    forged = genuine.to_new_message()
+    forged.properties = forged.properties.replace("REAL_TOPIC\x01T", "REAL_TOPIC\x01Secret")
+    head = first.size - len(first.body) - len(first.topic) - 3 - len(first.properties_text)
+    forged_at = first.physical_offset + first.size + head
+    body = encode_record(forged, genuine.queue_offset, forged_at, 1)
+    header = msgspec.structs.replace(SEND, properties=plain, sys_flag=0)
+    ask(broker, call_with(Code.SEND_MESSAGE_V2, header, body))
+    found = finish(broker.store.read_record(forged_at))
+    assert found is not None
+    assert found.properties["REAL_TOPIC"] == "Secret"
+
+    for reply in (end(broker, found), put_aside(broker, found), ask_state(broker, found)):
+        assert reply.remark == "Find prepared transaction message failed"
+    header = ResumeCheckHalfMessage(found.offset_message_id)
+    again = ask(broker, call_with(Code.RESUME_CHECK_HALF_MESSAGE, header))
+    assert again is not None
+    assert again.code == ResponseCode.SYSTEM_ERROR
+    assert records(broker, "Secret", 1) == []
 
 
 def test_a_slave_ends_nothing(broker: Broker) -> None:

@@ -198,17 +198,32 @@ class Transactions:
             self.ended.add(offset)
 
 
-class OpStore(Protocol):
-    """What looking for op messages needs of the store."""
+class Stored(Protocol):
+    """What looking for half and op messages needs of the store."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a consume queue."""
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find a stored message."""
+        """Find what looks like a stored message."""
+
+    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find where in the log a message of a queue is."""
 
 
-def ended_since(store: OpStore, op_offset: int) -> Lookup[list[int]]:
+def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
+    """Find a half message, or what else is at an offset that anybody may have made up.
+
+    It has to be in its queue: a body may hold what looks like a half message.
+    """
+    record = yield from store.read_record(physical_offset)
+    if record is None or real_place(record) is None:
+        return record
+    place = yield from store.place(record.topic, record.queue_id, record.queue_offset)
+    return record if place == physical_offset else None
+
+
+def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
     """Find the half messages that op messages from a queue offset on end, of the newest ones."""
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:

@@ -5,8 +5,8 @@ The txn-checker decides when a producer is asked (ASK_TRANSACTION_STATE) and whe
 is given up (SET_TRANSACTION_ASIDE); the broker knows the messages and the connections.
 
 Invariants: a committed message and the op message that ends its half message are in the log side
-by side, written by one append. What a request says of a half message is compared with the record:
-anybody may make up offsets.
+by side, written by one append. What a request says of a half message is compared with the record,
+and the record's place with its queue: anybody may make up offsets.
 """
 
 import random
@@ -28,6 +28,7 @@ from cometmq.broker.transactions import (
     real_place,
     resumed,
     set_aside,
+    stored_half,
 )
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode
@@ -72,7 +73,7 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     def found(half: MessageRecord | None) -> Reply | None:
         return _end(broker, call, _check_end(header, half))
 
-    look_up(broker, call, broker.store.read_record(header.commit_log_offset), found)
+    look_up(broker, call, stored_half(broker.store, header.commit_log_offset), found)
     return None
 
 
@@ -166,7 +167,7 @@ def ask_transaction_state(broker: Broker, call: Call[AskTransactionState]) -> No
     def found(half: MessageRecord | None) -> AskTransactionStateReply:
         return _ask(broker, *_check_half(call.header, half))
 
-    look_up(broker, call, broker.store.read_record(call.header.commit_log_offset), found)
+    look_up(broker, call, stored_half(broker.store, call.header.commit_log_offset), found)
 
 
 def _check_half(
@@ -219,7 +220,7 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
     def found(half: MessageRecord | None) -> Reply | None:
         return _set_aside(broker, call, _check_half(call.header, half)[0])
 
-    look_up(broker, call, broker.store.read_record(call.header.commit_log_offset), found)
+    look_up(broker, call, stored_half(broker.store, call.header.commit_log_offset), found)
 
 
 def _set_aside(
@@ -251,7 +252,7 @@ def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]
         _store_again(broker, call, resumed(record, host=broker.store_host))
         return None
 
-    look_up(broker, call, broker.store.read_record(offset), found)
+    look_up(broker, call, stored_half(broker.store, offset), found)
 
 
 def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
