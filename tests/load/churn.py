@@ -39,6 +39,9 @@ QUEUES_PER_BROKER: Final = 4
 KEY_COUNT: Final = 40
 SENDS_PER_S: Final = 120  # of each topic
 PAUSE_S: Final = (0.5, 3.0)
+FREEZE_SHARE: Final = 0.3
+FREEZE_S_MAX: Final = 8.0
+"""Short of what makes brokers or others think that a member is gone: nothing may come of it."""
 DRAIN_S: Final = 150
 """Longer than the life of a dead member's locks, a minute, and the sharing after it."""
 ROUTE_S: Final = 30
@@ -157,6 +160,11 @@ class Churn:
         elif elapsed_s < self._kill_seconds and self._random.random() < 0.5:
             action = "killed"
             member.kill()
+        elif member.is_frozen:
+            return
+        elif self._random.random() < FREEZE_SHARE:
+            action = "freezes"
+            group.create_task(member.freeze(self._random.uniform(0, FREEZE_S_MAX)))
         elif member.CAN_LEAVE:
             action = "leaves"
             group.create_task(member.leave())

@@ -2,6 +2,8 @@
 """Members of the groups as processes that can be started, told to leave, and killed."""
 
 import asyncio
+import os
+import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -30,6 +32,7 @@ class Member(ABC):
         """Absent until it joins."""
         self.name = f"member-{number}"
         self.is_leaving = False
+        self.is_frozen = False
         self.readers: list[LineReader] = []
         self.lives: list[Life] = []
         self.problems: list[str] = []
@@ -56,6 +59,18 @@ class Member(ABC):
             for child in self._children:
                 child.kill()
             self._ended(End.KILLED)
+
+    async def freeze(self, seconds: float) -> None:
+        """Do nothing for a while, as on a machine that swaps; meanwhile it may be killed."""
+        children = self._children
+        self.is_frozen = True
+        for child in children:
+            os.killpg(child.pid, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        self.is_frozen = False
+        if self._children is children:
+            for child in children:
+                os.killpg(child.pid, signal.SIGCONT)
 
     async def leave(self) -> None:
         """Ask it to end, and see that it does so in order."""

@@ -102,8 +102,9 @@ def test_a_repeat_without_a_move_has_no_cause() -> None:
 def test_what_was_committed_long_ago_must_not_come_again() -> None:
     repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 30))
     later = delivered(9, "a", 1 + COMMIT_NS / SECOND_NS + 1)
+    after = delivered(99, "a", 31)
     found = lives(a=(20, End.KILLED), b=(90, End.AT_WORK))
-    assert Explainer(repeat, found).cause(repeat) is Cause.KILL
+    assert Explainer([*repeat, after], found).cause(repeat) is Cause.KILL
     assert Explainer([*repeat, later], found).cause(repeat) is None
 
 

@@ -46,6 +46,10 @@ class Cause(StrEnum):
     MOVE = "move"
 
 
+Tenure = tuple[Queue, str, int]
+"""A time that one member had one queue."""
+
+
 class Repeat(NamedTuple):
     """A message that came again."""
 
@@ -116,28 +120,30 @@ class Explainer:
         self._changes = sorted(
             moment for life in lives.values() for moment in (life.begin_ns, life.end_ns)
         )
-        self._last_ns: dict[tuple[Queue, str, int], int] = {}
-        self._first_ns: dict[tuple[Queue, str, int], int] = {}
-        for one in deliveries:
-            tenure = (one.queue, one.member, one.period)
-            self._last_ns[tenure] = max(self._last_ns.get(tenure, 0), one.begin_ns)
-            self._first_ns[tenure] = min(self._first_ns.get(tenure, one.begin_ns), one.begin_ns)
+        self._begins: dict[Tenure, list[int]] = defaultdict(list)
+        for one in sorted(deliveries, key=lambda one: one.begin_ns):
+            self._begins[_tenure(one)].append(one.begin_ns)
 
     def cause(self, repeat: Repeat) -> Cause | None:
         """Return why a message came again; None if it should not have."""
         before, again = repeat
-        tenure = (before.queue, before.member, before.period)
-        if tenure == (again.queue, again.member, again.period):
+        if _tenure(before) == _tenure(again):
             return None
-        if self._last_ns[tenure] - before.begin_ns > COMMIT_NS:
+        begins = self._begins[_tenure(before)]
+        last_ns = begins[bisect_right(begins, again.begin_ns) - 1]
+        if last_ns - before.begin_ns > COMMIT_NS:
             return None  # it was committed long ago
         life = self._lives[before.member]
         if life.end_ns <= again.begin_ns:
             return Cause.KILL if life.end is End.KILLED else Cause.LEAVE
-        taken_ns = self._first_ns[again.queue, again.member, again.period]
+        taken_ns = self._begins[_tenure(again)][0]
         latest = bisect_right(self._changes, taken_ns) - 1
         is_near = latest >= 0 and taken_ns - self._changes[latest] <= SETTLE_NS
         return Cause.MOVE if is_near else None
+
+
+def _tenure(delivery: Delivery) -> Tenure:
+    return delivery.queue, delivery.member, delivery.period
 
 
 def _end(delivery: Delivery, lives: Mapping[str, Life]) -> float:
