@@ -25,6 +25,7 @@ from cometmq.spark.lag.output.text import (
     plural,
     rate,
     short_count,
+    time_left,
 )
 
 GROUPS_MAX: Final = 500
@@ -141,7 +142,7 @@ def _loss(found: Sequence[Finding]) -> Iterator[str]:
         (
             (one.row["group"], one.row["time_to_loss_s"], one.row["severity"])
             for one in found
-            if one.row["time_to_loss_s"] is not None
+            if one.is_bad and one.row["time_to_loss_s"] is not None
         ),
         key=lambda row: (row[1], row[0]),
     )
@@ -170,7 +171,7 @@ def _group_cells(one: Finding, curves: Curves) -> Sequence[str]:
         ("≤ " if row["filtered"] else "") + count(row["lag_sum"]),
         line,
         duration(row["lag_time_s"]),
-        duration(row["time_to_loss_s"]),
+        time_left(row["time_to_loss_s"]),
         change(row["lag_change_last"]),
         change(row["lag_change_week"]),
         escape(one.why),

@@ -8,7 +8,7 @@ from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.output import sections
 from cometmq.spark.lag.output.findings import Finding, behind, findings, verdict
 from cometmq.spark.lag.output.sections import Section
-from cometmq.spark.lag.output.text import count, duration, moment, percent
+from cometmq.spark.lag.output.text import count, duration, moment, percent, time_left
 
 GROUPS_MAX: Final = 200
 WORST: Final = 3
@@ -63,7 +63,7 @@ def _group_cells(one: Finding) -> Sequence[str]:
         str(row["status"]),
         count(row["lag_sum"]),
         duration(row["lag_time_s"]),
-        duration(row["time_to_loss_s"]),
+        time_left(row["time_to_loss_s"]),
         one.why,
     )
 

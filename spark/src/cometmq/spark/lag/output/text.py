@@ -6,6 +6,7 @@ from typing import Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _MAGNITUDES: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
+_YEAR_S: Final = 365 * 86_400
 NOTHING: Final = "\N{EN DASH}"
 
 
@@ -47,6 +48,11 @@ def duration(seconds: float | None) -> str:
             second = rest // next_size
             return f"{first} {unit} {second} {next_unit}" if second else f"{first} {unit}"
     raise AssertionError(seconds)
+
+
+def time_left(seconds: float | None) -> str:
+    """Return a time to come; nobody plans for what is more than a year away."""
+    return NOTHING if seconds is None or seconds > _YEAR_S else duration(seconds)
 
 
 def percent(ratio: float | None) -> str:
