@@ -46,6 +46,7 @@ STALLED_MIB_MAX: Final = 8.0
 """What a peer that does not read may cost: 4 MiB of answers, and what a turn adds to them."""
 REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
+DEPARTURE_LAG_MS_MAX: Final = 1_000.0
 GOOD_RATIO_MAX: Final = 5.0
 FLOOD_RATIO_MAX: Final = 10.0
 GOOD_P99_MS_MIN: Final = 20.0
@@ -70,25 +71,29 @@ class CrowdRun:
             await self._broker.start()
             await self._prepare()
             empty_mib = self._facts.memory_mib()
-            listening = audience.listening(
-                self._broker.address, group_count=GROUP_COUNT, process_count=PROCESS_COUNT
-            )
-            crowd = stack.enter_context(listening)
             probe = stack.enter_context(probing(self._broker.address))
-            await until(self._everybody_is_there, SETTLE_S)
-            crowd_mib = self._facts.memory_mib()
-            self._judge_memory("the crowd", crowd_mib - empty_mib, self._crowd_mib_max())
-            async with asyncio.TaskGroup() as group:
-                feeding = group.create_task(self._feed())
-                await self._windows(probe)
-                feeding.cancel()
-            self._judge_memory(
-                "everything, at most",
-                self._facts.memory_mib("VmHWM") - empty_mib,
-                self._crowd_mib_max() + STALLED_COUNT * STALLED_MIB_MAX + REST_MIB_MAX,
-            )
-            await self._judge_crowd(crowd)
+            with audience.listening(
+                self._broker.address, group_count=GROUP_COUNT, process_count=PROCESS_COUNT
+            ) as crowd:
+                await self._with_crowd(crowd, probe, empty_mib)
+                before = await self._facts.metrics()
+            await self._judge_departure(before)
         return self._findings
+
+    async def _with_crowd(self, crowd: Crowd, probe: Probe, empty_mib: float) -> None:
+        await until(self._everybody_is_there, SETTLE_S)
+        crowd_mib = self._facts.memory_mib()
+        self._judge_memory("the crowd", crowd_mib - empty_mib, self._crowd_mib_max())
+        async with asyncio.TaskGroup() as group:
+            feeding = group.create_task(self._feed())
+            await self._windows(probe)
+            feeding.cancel()
+        self._judge_memory(
+            "everything, at most",
+            self._facts.memory_mib("VmHWM") - empty_mib,
+            self._crowd_mib_max() + STALLED_COUNT * STALLED_MIB_MAX + REST_MIB_MAX,
+        )
+        await self._judge_crowd(crowd)
 
     async def _prepare(self) -> None:
         async with Client(self._broker.address) as client:
@@ -204,6 +209,23 @@ class CrowdRun:
                 a != b for a, b in zip(now.positions, self._fed * GROUP_COUNT, strict=True)
             )
             self._findings.add(f"crowd: {behind} of {CONNECTION_COUNT} have not got everything")
+
+    async def _judge_departure(self, before: dict[str, float]) -> None:
+        """A thousand connections that end at once leave nothing behind, and hold nobody up."""
+        begin = time.monotonic()
+
+        async def is_forgotten() -> bool:
+            now = await self._facts.metrics()
+            return not (now["cometmq_consumer_clients"] or now["cometmq_held_pulls"])
+
+        is_done = await _within(is_forgotten, SETTLE_S)
+        lag_ms = LagWindow(before, await self._facts.metrics()).quantile_ms(1)
+        say(
+            f"crowd: forgotten {time.monotonic() - begin:.1f} s after its end, "
+            f"loop lag at most {lag_ms:.0f} ms"
+        )
+        if not is_done or lag_ms > DEPARTURE_LAG_MS_MAX:
+            self._findings.add(f"crowd: its end: forgotten {is_done}, loop lag {lag_ms:.0f} ms")
 
 
 async def _within(holds: Callable[[], Awaitable[bool]], limit_s: float) -> bool:

@@ -29,10 +29,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="same seed, same moments")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.parts) - set(PARTS)):
+        parser.error(f"there is no part {unknown[0]!r}")
     with tempfile.TemporaryDirectory(prefix="cometmq-load-") as temporary:
         folder = arguments.keep or Path(temporary)
-        parts = arguments.parts or PARTS
-        findings = [asyncio.run(_run(part, folder / part, arguments)) for part in parts]
+        findings = []
+        for part in arguments.parts or PARTS:
+            place = folder / part
+            place.mkdir(parents=True)
+            findings.append(asyncio.run(_run(part, place, arguments)))
     for one in findings:
         one.show()
     return int(any(one.count for one in findings))
