@@ -99,6 +99,13 @@ def test_a_typed_request_comes_back(header: SendMessageV2, serialization: int) -
     assert call.language.name == "PYTHON"
 
 
+@given(SENDS)
+def test_a_requests_template_gives_what_the_plain_way_gives(header: SendMessageV2) -> None:
+    with_more = Request(RequestCode.SEND_MESSAGE_V2, header, ext={})  # no template fits these
+    by_template = Request(RequestCode.SEND_MESSAGE_V2, header)
+    assert encode_request(JSON, by_template) == encode_request(JSON, with_more)
+
+
 @given(
     SEND_REPLIES | PULL_REPLIES,
     st.sampled_from(Serialization),

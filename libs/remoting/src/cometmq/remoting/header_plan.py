@@ -2,8 +2,9 @@
 """How typed headers become ext fields: plainly, or by a template made once per type.
 
 Hot path
-    ``json_reply`` and ``binary_reply`` run once per answer; budget 0.35 us and 0.5 us for the
-    answer of a send: bench/micro/bench_header.py. A template is filled in one step. Headers
+    ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request of
+    a client; budget 0.35 us and 0.5 us for the answer of a send, 2 us for a send itself:
+    bench/micro/bench_header.py. A template is filled in one step. Headers
     with an unusual set of empty fields take the plain way over a dictionary.
 """
 
@@ -56,6 +57,7 @@ class HeaderPlan:
         "_kept_texts",
         "_names",
         "_nullable_count",
+        "_request_template",
     )
 
     def __init__(self, header_type: type[msgspec.Struct]) -> None:
@@ -75,6 +77,9 @@ class HeaderPlan:
             _binary_text(name).decode("latin-1").replace("%", "%%") + "\0\0\0%c%s"
             for name in self._kept_names
         )
+        self._request_template = (
+            f'{{"code":%s,"extFields":{self._json_ext(_NO_EXT)},"flag":%s{MIDDLE}%s{TAIL}'
+        )
 
     def ext(self, header: msgspec.Struct) -> dict[str, str]:
         """Return the ext fields of a header; empty ones are left out."""
@@ -85,19 +90,34 @@ class HeaderPlan:
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
         """Return the whole JSON header of a reply by template, None if it does not fit."""
-        values = _astuple(header)
-        if values.count(None) != self._nullable_count:
+        texts = self._json_texts(header)
+        if texts is None:
             return None
         template = (constant or _NO_EXT).encoded.get(self)
         if template is None:
             template = self._json_template(constant or _NO_EXT)
-        # One call escapes and prints all values; a text with a comma goes the plain way.
-        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
-        if len(texts) != self._kept_count:
-            return None
         remark = "" if reply.remark is None else f',"remark":{quote(reply.remark)}'
         text: str = template % (reply.code, *texts, opaque, remark)
         return text.encode("utf-8", "replace")
+
+    def json_request(
+        self, header: msgspec.Struct, code: int, flag: int, opaque: int
+    ) -> bytes | None:
+        """Return the whole JSON header of a request by template, None if it does not fit."""
+        texts = self._json_texts(header)
+        if texts is None:
+            return None
+        text = self._request_template % (code, *texts, flag, opaque)
+        return text.encode("utf-8", "replace")
+
+    def _json_texts(self, header: msgspec.Struct) -> list[str] | None:
+        """Return the values as a template takes them, None if they do not fit one."""
+        values = _astuple(header)
+        if values.count(None) != self._nullable_count:
+            return None
+        # One call escapes and prints all values; a text with a comma goes the plain way.
+        texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
+        return texts if len(texts) == self._kept_count else None
 
     def binary_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
@@ -118,16 +138,20 @@ class HeaderPlan:
         return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
 
     def _json_template(self, constant: ConstantExt) -> str:
-        """Return the JSON header with a place for each value; a text brings its quotes."""
+        """Return the JSON header of replies with a place for each value."""
+        ext = self._json_ext(constant)
+        template = f'{{"code":%s,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s%s{TAIL}'
+        constant.encoded[self] = template
+        return template
+
+    def _json_ext(self, constant: ConstantExt) -> str:
+        """Return the ext fields with a place for each value; a text brings its quotes."""
         fields = [
             _percent(quote(name)) + (":%s" if is_text else ':"%s"')
             for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
         ]
         fields += [_percent(f"{quote(k)}:{quote(v)}") for k, v in constant.items()]
-        ext = "{" + ",".join(fields) + "}"
-        template = f'{{"code":%s,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s%s{TAIL}'
-        constant.encoded[self] = template
-        return template
+        return "{" + ",".join(fields) + "}"
 
     def binary(self, header: msgspec.Struct) -> bytes:
         """Return the ext fields as binary entries."""

@@ -79,7 +79,12 @@ class FrameEncoder:
         if not fits_binary(request.code):
             serialization = _JSON
         flag = FLAG_ONEWAY if request.is_oneway else 0
-        head = self._head(serialization, request.code, flag, opaque, request)
+        header, head = request.header, None
+        if header is not None and request.ext is None and serialization == _JSON:
+            plan = self._plans.get(type(header)) or self._plan(type(header))
+            head = plan.json_request(header, int(request.code), flag, opaque)
+        if head is None:
+            head = self._head(serialization, request.code, flag, opaque, request)
         return append_frame(out, serialization, head, request.body)
 
     def _head(
