@@ -67,6 +67,11 @@ bench: setup ## Side by side with Apache RocketMQ 4.9.4: a table of ratios
 	tests/peers/install servers
 	$(BIN)/python bench/run.py $(ARGS)
 
+.PHONY: bench-clients
+bench-clients: setup ## Python clients beside each other: rates and processor time
+	tests/peers/install cpp grpc proxy
+	$(BIN)/python bench/clients/compare.py $(ARGS)
+
 .PHONY: bench-test
 bench-test: setup ## Does the benchmark itself measure what it says?
 	tests/peers/install servers
@@ -116,6 +121,11 @@ lag-demo: spark-setup ## Six groups in trouble, and the report that says so
 spark-lock: setup ## Resolve the dependencies of the Spark package again
 	cd spark && ../$(BIN)/uv lock --upgrade --quiet
 	cd spark && ../$(BIN)/uv export --quiet --all-groups --no-emit-project --no-emit-local --no-header --format requirements-txt > requirements.lock
+	cd spark && ../$(BIN)/uv export --quiet --frozen --no-dev --no-emit-project --no-emit-local --no-header --format requirements-txt > requirements-runtime.lock
+
+.PHONY: spark-docs
+spark-docs: spark-setup ## Generate the reference pages of the Spark package
+	$(SPARK_BIN)/python docs/spark.py
 
 .PHONY: fmt
 fmt: setup ## Format and fix

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.peers.cppclient import client_python
+from cometmq.peers.environments import grpc_client_python
 from cometmq.peers.javaclient import VERSIONS, client_class_path
 from cometmq.peers.maven import server_class_path
 from cometmq.peers.nodeclient import installed_client
 from cometmq.peers.processes import PeerError
+from cometmq.peers.proxy import proxy_class_path
 from cometmq.peers.rocketmqtests import tests_class_path
 
 
@@ -25,6 +27,8 @@ FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
     "node": installed_client,
     "tests": tests_class_path,
     "cpp": client_python,
+    "grpc": grpc_client_python,
+    "proxy": proxy_class_path,
 }
 
 

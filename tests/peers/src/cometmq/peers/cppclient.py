@@ -1,30 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ client under the PyPI package `rocketmq`, whose wheel carries `librocketmq.so`."""
 
-import sys
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.maven import cache_entry
+from cometmq.peers.environments import environment
 from cometmq.peers.paths import ROOT
-from cometmq.peers.processes import run_to_end
 from cometmq.peers.programs import ClientProgram
 
 REQUIREMENT: Final = "rocketmq==0.4.4"
 PROGRAM: Final = ROOT / "tests" / "peers" / "cppclient" / "client.py"
-_INSTALL_TIMEOUT_S: Final = 300
 
 
 def client_python() -> Path:
     """Interpreter of an environment that has only this package; made on first use."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    with cache_entry(f"cppclient-{version}") as (folder, complete):
-        if not complete:
-            run_to_end([sys.executable, "-m", "venv", str(folder)], timeout_s=_INSTALL_TIMEOUT_S)
-            pip = [str(folder / "bin" / "python"), "-m", "pip"]
-            install = [*pip, "install", "--quiet", "--no-deps", REQUIREMENT]
-            run_to_end(install, timeout_s=_INSTALL_TIMEOUT_S)
-    return folder / "bin" / "python"
+    return environment("cppclient", "--no-deps", REQUIREMENT)
 
 
 class CppClient(ClientProgram):

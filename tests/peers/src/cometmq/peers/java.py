@@ -19,6 +19,8 @@ _LOGBACK_FILES: Final = ("logback_namesrv.xml", "logback_broker.xml", "logback_t
 class JavaCluster(Cluster):
     """RocketMQ 4.9.4 from Maven Central, with the flags that JDK 17 needs."""
 
+    programs = "servers"
+
     def __init__(
         self,
         directory: Path,
@@ -45,7 +47,7 @@ class JavaCluster(Cluster):
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
         self._properties = dict(properties or {})
-        self._class_path = server_class_path(version)
+        self._class_path = server_class_path(version, self.programs)
         self._home = java_home(directory)
 
     def mqadmin(

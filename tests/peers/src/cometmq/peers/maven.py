@@ -58,13 +58,13 @@ def run_maven(*arguments: str) -> None:
     run_to_end([program("mvn"), "-q", "-B", *arguments], timeout_s=_TIMEOUT_S)
 
 
-def server_class_path(version: str = ROCKETMQ_VERSION) -> str:
-    """Class path of RocketMQ's servers and tools, fetched on first use."""
-    with cache_entry(f"servers-{version}") as (folder, complete):
+def server_class_path(version: str = ROCKETMQ_VERSION, programs: str = "servers") -> str:
+    """Class path of RocketMQ's servers and tools, or of its proxy; fetched on first use."""
+    with cache_entry(f"{programs}-{version}") as (folder, complete):
         if not complete:
             run_maven(
                 "-f",
-                str(DATA / "servers-pom.xml"),
+                str(DATA / f"{programs}-pom.xml"),
                 f"-Drocketmq.version={version}",
                 COPY_GOAL,
                 f"-DoutputDirectory={folder}",

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python clients beside each other: CometMQ's, the C++-based one, the official one for 5.x.
+
+    make bench-clients ARGS="--count 20000 --rounds 3"
+
+All of them use the same server: a RocketMQ 5.3.3 broker with its proxy, in one process. The first
+two speak remoting with the broker, the third speaks gRPC with the proxy, as it must. Each program
+runs alone, in turn with the others; it prints its rate and its own processor time.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from macro.native import loadgen
+
+from cometmq.peers.cppclient import client_python
+from cometmq.peers.environments import grpc_client_python
+from cometmq.peers.processes import wait_until
+from cometmq.peers.proxy import ProxyCluster
+from cometmq.peers.wire import call
+
+HERE: Final = Path(__file__).resolve().parent
+RUN_TIMEOUT_S: Final = 180.0
+READY_TIMEOUT_S: Final = 60.0
+GET_MAX_OFFSET: Final = 30
+CREATE_TOPIC: Final = 17
+QUEUES: Final = 4
+FILL_ATTEMPTS: Final = 20
+WINDOWS: Final = (1, 64)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One way to use one client."""
+
+    title: str
+    python: Path
+    program: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One run: messages per second, and processor time of the client."""
+
+    rate: float
+    cpu_us: float
+
+
+def clients() -> list[Client]:
+    """All of them; fetched on first use."""
+    here = Path(sys.executable)
+    return [
+        Client("CometMQ, uvloop", here, "comet_program.py", "uvloop"),
+        Client("CometMQ, asyncio", here, "comet_program.py", "asyncio"),
+        Client("CometMQ, without an event loop", here, "comet_program.py", "sync"),
+        Client("rocketmq 0.4.4 (C++)", client_python(), "cpp_program.py"),
+        Client("rocketmq-python-client 5.1.2 (gRPC)", grpc_client_python(), "grpc_program.py"),
+    ]
+
+
+class Bench:
+    """A running server and what is done with it."""
+
+    def __init__(self, cluster: ProxyCluster, home: Path) -> None:
+        """Use a started server; clients write their logs below `home`."""
+        self._cluster = cluster
+        self._home = home
+        self._numbers = iter(range(1_000_000))
+
+    def prepare(self, topic: str, count: int) -> None:
+        """Have a topic with so many messages to consume."""
+        address = self._cluster.layout.brokers[0].address
+        fields = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        call(address, CREATE_TOPIC, fields)
+        if count:
+            self._fill(topic, count)
+            wait_until(lambda: self._length(topic) >= count, READY_TIMEOUT_S, f"{topic} readable")
+
+    def _fill(self, topic: str, count: int) -> None:
+        """Store so many messages; what the broker is too busy for is sent again."""
+        port = self._cluster.layout.brokers[0].port
+        for _ in range(FILL_ATTEMPTS):
+            report = loadgen(
+                "send", port, count=count, topic=topic, queues=QUEUES, connections=4,
+                in_flight=32, serialization="json",
+            )  # fmt: skip
+            count = report["errors"]
+            if not count:
+                return
+        raise SystemExit(f"the broker refuses messages: codes {report['codes']}")
+
+    def _length(self, topic: str) -> int:
+        address = self._cluster.layout.brokers[0].address
+        answers = (
+            call(address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+            for queue_id in range(QUEUES)
+        )
+        return sum(int(answer.fields["offset"]) for answer in answers)
+
+    def run(self, client: Client, command: str, topic: str, count: int, window: int = 1) -> Figure:
+        """Run one program to its end."""
+        options = {
+            "--namesrv": self._cluster.namesrv_addr,
+            "--endpoint": self._cluster.endpoint,
+            "--topic": topic,
+            "--group": f"CLIENTS_{next(self._numbers)}",
+            "--count": str(count),
+            "--in-flight": str(window),
+            **({"--form": client.form} if client.form else {}),
+        }
+        words = [
+            "env",
+            f"HOME={self._home}",
+            str(client.python),
+            str(HERE / client.program),
+            command,
+        ]
+        for name, value in options.items():
+            words += [name, value]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        lines = [line for line in done.stdout.splitlines() if line.startswith('{"messages"')]
+        if done.returncode or not lines:
+            raise SystemExit(f"{client.title}: {command} failed: {done.stderr[-2000:]}")
+        facts = json.loads(lines[-1])
+        return Figure(count / facts["seconds"], facts["cpu_seconds"] / count * 1e6)
+
+
+def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
+    """Yield the rows of the table, as Markdown."""
+    everyone = clients()
+    figures: dict[tuple[str, str], list[Figure]] = {}
+    for number in range(rounds):
+        for client in everyone:
+            for window in WINDOWS:
+                topic = f"CLIENTS_SEND_{number}"
+                bench.prepare(topic, 0)
+                part = count if window > 1 else count // 5
+                figure = bench.run(client, "send", topic, part, window)
+                figures.setdefault((client.title, f"send {window}"), []).append(figure)
+            topic = f"CLIENTS_{number}_{everyone.index(client)}"
+            bench.prepare(topic, count)
+            figure = bench.run(client, "consume", topic, count)
+            figures.setdefault((client.title, "consume"), []).append(figure)
+    steps = [*(f"send {window}" for window in WINDOWS), "consume"]
+    for client in everyone:
+        cells = [cell(figures[client.title, step]) for step in steps]
+        yield f"| {client.title} | {' | '.join(cells)} |"
+
+
+def cell(rounds: list[Figure]) -> str:
+    """Medians of the rounds."""
+    rate = statistics.median(figure.rate for figure in rounds)
+    cpu_us = statistics.median(figure.cpu_us for figure in rounds)
+    return f"{rate:,.0f} | {cpu_us:,.0f}"
+
+
+def main() -> None:
+    """Start the server, measure, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000, help="messages of one run")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    heads = [f"send, {window} in flight [/s] | CPU [us]" for window in WINDOWS]
+    with tempfile.TemporaryDirectory(prefix="cometmq-clients-") as name:
+        home = Path(name) / "home"
+        home.mkdir()
+        with ProxyCluster(Path(name), heap="2g") as cluster:
+            print(f"| client | {' | '.join(heads)} | consume [/s] | CPU [us] |")
+            print("|---" * (2 * len(WINDOWS) + 3) + "|")
+            for row in measure(Bench(cluster, home), options.count, options.rounds):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

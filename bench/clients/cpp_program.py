@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C++ client (PyPI `rocketmq`): sends and consumes as fast as it can, prints one JSON line.
+
+Runs in an environment of its own. Its calls wait without the interpreter's lock, so threads are
+its way to have several sends under way.
+"""
+
+import os
+import sys
+import threading
+from argparse import Namespace
+
+from measure import Meter, parse
+from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
+
+
+def send(options: Namespace) -> None:
+    """Send from as many threads as messages are to be in flight."""
+    producer = Producer("CLIENTS", timeout=10_000)
+    producer.set_namesrv_addr(options.namesrv)
+    producer.start()
+    meter = Meter(options.count)
+
+    def work() -> None:
+        while meter.claim():
+            message = Message(options.topic)
+            message.set_body(b"x" * options.body_bytes)
+            producer.send_sync(message)
+
+    threads = [threading.Thread(target=work) for _ in range(options.in_flight)]
+    producer.send_sync(first_message(options))  # route and connection are not what is measured
+    meter.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    meter.show()
+
+
+def first_message(options: Namespace) -> Message:
+    """A message that is not counted."""
+    message = Message(options.topic)
+    message.set_body(b"first")
+    return message
+
+
+def consume(options: Namespace) -> None:
+    """Count what a listener gets."""
+    meter = Meter(options.count)
+
+    def listener(_: RecvMessage) -> None:
+        meter.seen()
+
+    consumer = PushConsumer(options.group)
+    consumer.set_namesrv_addr(options.namesrv)
+    consumer.subscribe(options.topic, listener)
+    consumer.start()
+    meter.wait_and_show()
+
+
+options = parse()
+{"send": send, "consume": consume}[options.command](options)
+sys.stdout.flush()
+os._exit(0)  # the library's threads may crash while the interpreter goes away

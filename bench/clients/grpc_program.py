@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The official 5.x client (PyPI `rocketmq-python-client`): as fast as it can, one JSON line.
+
+Runs in an environment of its own, against the proxy of a 5.x server.
+"""
+
+import os
+import sys
+import threading
+from argparse import Namespace
+from concurrent.futures import Future
+
+from measure import Meter, parse
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SendReceipt,
+)
+
+
+def configuration(options: Namespace) -> ClientConfiguration:
+    """Where the proxy is."""
+    return ClientConfiguration(options.endpoint, Credentials(), request_timeout=10)
+
+
+def make_message(options: Namespace) -> Message:
+    """A message of the asked size."""
+    message = Message()
+    message.topic = options.topic
+    message.body = b"x" * options.body_bytes
+    return message
+
+
+def send(options: Namespace) -> None:
+    """Send one by one with `send`, or so many at a time with `send_async`."""
+    producer = Producer(configuration(options), (options.topic,))
+    producer.startup()
+    producer.send(make_message(options))  # route and connection are not what is measured
+    meter = Meter(options.count)
+    meter.start()
+    if options.in_flight == 1:
+        while meter.claim():
+            producer.send(make_message(options))
+    else:
+        send_window(options, producer, meter)
+    meter.show()
+
+
+def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
+    """Keep so many sends under way."""
+    room = threading.Semaphore(options.in_flight)
+    failures: list[BaseException] = []
+
+    def answered(future: Future[SendReceipt]) -> None:
+        error = future.exception()
+        if error is not None:
+            failures.append(error)
+        room.release()
+
+    while meter.claim():
+        room.acquire()
+        producer.send_async(make_message(options)).add_done_callback(answered)
+    for _ in range(options.in_flight):
+        room.acquire()
+    if failures:
+        sys.exit(f"{len(failures)} sends failed, the first with {failures[0]!r}")
+
+
+class Counter(MessageListener):
+    """Counts what it gets."""
+
+    def __init__(self, meter: Meter) -> None:
+        """Count for a meter."""
+        self._meter = meter
+
+    def consume(self, _: Message) -> ConsumeResult:
+        """Count one."""
+        self._meter.seen()
+        return ConsumeResult.SUCCESS
+
+
+def consume(options: Namespace) -> None:
+    """Count what a listener gets."""
+    meter = Meter(options.count)
+    subscription = {options.topic: FilterExpression()}
+    consumer = PushConsumer(configuration(options), options.group, Counter(meter), subscription)
+    consumer.startup()
+    meter.wait_and_show()
+
+
+options = parse()
+{"send": send, "consume": consume}[options.command](options)
+sys.stdout.flush()
+os._exit(0)  # its threads need seconds to end

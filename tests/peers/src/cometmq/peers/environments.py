@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python environments of other clients: two packages have the name `rocketmq`."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.maven import cache_entry
+from cometmq.peers.processes import run_to_end
+
+GRPC_REQUIREMENT: Final = "rocketmq-python-client==5.1.2"
+_INSTALL_TIMEOUT_S: Final = 300
+
+
+def environment(name: str, *pip_arguments: str) -> Path:
+    """Interpreter of an environment that has only what is asked for; made on first use."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with cache_entry(f"{name}-{version}") as (folder, complete):
+        if not complete:
+            run_to_end([sys.executable, "-m", "venv", str(folder)], timeout_s=_INSTALL_TIMEOUT_S)
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            run_to_end([*pip, *pip_arguments], timeout_s=_INSTALL_TIMEOUT_S)
+    return folder / "bin" / "python"
+
+
+def grpc_client_python() -> Path:
+    """Interpreter with the official client of 5.x servers."""
+    return environment("grpcclient", GRPC_REQUIREMENT)
