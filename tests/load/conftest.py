@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of the load run on the import path, for tests of its own judges."""
+"""The folders of the load run's modules on the import path, for tests of its own judges."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.with_name("crash"))]
