@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -234,3 +235,14 @@ def test_hosts_of_ipv6_are_not_of_one_form() -> None:
     assert both(buffer, context_of())[0].column("born_host").to_pylist() == [
         "[0:0:0:0:0:0:0:0]:10911"
     ]
+
+
+def test_other_tags_with_the_same_hash_are_left_out() -> None:
+    texts = ["TAGS\x01Aa", "TAGS\x01BB", "", "TAGS\x01x"]  # "Aa" and "BB" have one hash
+    buffer = records_of(*(message(properties=text) for text in texts))
+    wanted = msgspec.structs.replace(context_of(), tags=("Aa", "x"))
+
+    fast, plain = both(buffer, wanted)
+
+    assert fast.column("tags").to_pylist() == ["Aa", "x"]
+    assert rows_of(fast) == rows_of(plain)

@@ -92,7 +92,11 @@ def decode_records(buffer: bytes, starts: Sequence[int], context: Context) -> pa
     for field, array in zip(context.schema, arrays, strict=True):
         # Spark checks no batch but the first, and a null would corrupt rows silently.
         assert field.nullable or array.null_count == 0, field.name
-    return pa.RecordBatch.from_arrays(arrays, schema=context.schema)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=context.schema)
+    if not context.tags:
+        return batch
+    tags = columns.properties.values(PropertyKey.TAGS.value)
+    return batch.filter(pc.is_in(tags, value_set=pa.array(context.tags, pa.string())))
 
 
 class RecordColumns:

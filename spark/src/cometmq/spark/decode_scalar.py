@@ -34,9 +34,18 @@ class Context(msgspec.Struct, frozen=True):
     has_body: bool = True
     inflate: bool = True
     properties: Properties = Properties.MAP
+    tags: tuple[str, ...] = ()
+    """Only messages with one of these are wanted, if there are any."""
 
     @classmethod
-    def of(cls, schema: pa.Schema, broker_name: str, options: Options) -> "Context":
+    def of(
+        cls,
+        schema: pa.Schema,
+        broker_name: str,
+        options: Options,
+        *,
+        tags: tuple[str, ...] = (),
+    ) -> "Context":
         """Take what matters from the options."""
         return cls(
             schema,
@@ -44,6 +53,7 @@ class Context(msgspec.Struct, frozen=True):
             options.include_body,
             options.inflate,
             options.include_properties,
+            tags,
         )
 
 
@@ -53,6 +63,8 @@ Value = Callable[[MessageRecord, Context], Any]
 def decode_one_by_one(buffer: bytes, starts: Sequence[int], context: Context) -> pa.RecordBatch:
     """Return the records that begin at these places; CorruptRecord if one does not."""
     records = [decode_record(buffer, start) for start in starts]
+    if context.tags:
+        records = [record for record in records if record.tags in context.tags]
     arrays = []
     for field in context.schema:
         value = _VALUES[field.name]

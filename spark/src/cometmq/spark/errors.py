@@ -28,6 +28,10 @@ class BrokerUnreachable(SourceError):
     """No broker that holds a queue answers."""
 
 
+class Refused(SourceError):
+    """A broker or name server answered that it will not do what was asked."""
+
+
 class OffsetMissing(SourceError):
     """A moment or a group names no offset in a queue."""
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads messages once: ends are fixed when the query is planned."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cometmq.spark.checks import check_batch
+from cometmq.spark.errors import OffsetMissing
+from cometmq.spark.fetching import data_loss
+from cometmq.spark.metadata import Metadata
+from cometmq.spark.options import Options
+from cometmq.spark.planning import QueueRange, Span, split
+from cometmq.spark.rows import read_range
+from cometmq.spark.schemas import check_schema
+from cometmq.spark.starting import Ends, ending_offsets, starting_offsets
+
+
+class MessageReader(DataSourceReader):
+    """Messages of queues between two offsets each."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Check what was asked for; nothing is connected yet."""
+        check_batch(options)
+        check_schema(schema, options)
+        # Whoever reads once is told of losses in any case: there is no next batch.
+        self._options = msgspec.structs.replace(options, fail_on_data_loss=True)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fix where to begin and end, and cut it into tasks."""
+        with Metadata(self._options) as metadata:
+            ends = metadata.ends(metadata.queues())
+            start = starting_offsets(metadata, self._options, ends, default="earliest")
+            end = ending_offsets(metadata, self._options, ends)
+            spans = [Span(queue, start[queue], end[queue]) for queue in ends]
+            _check_there(spans, ends)
+            return ranges_of(spans, metadata, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, in a worker."""
+        return read_range(partition, self._schema, self._options)
+
+    def __reduce__(self) -> Any:
+        """Travel to workers as what it was made of."""
+        return type(self), (self._options, self._schema)
+
+
+def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> list[InputPartition]:
+    """Cut spans into the ranges of tasks."""
+    pieces = split(
+        spans,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [
+        QueueRange(piece, metadata.brokers.get(piece.queue.broker_name, {})) for piece in pieces
+    ]
+
+
+def _check_there(spans: Sequence[Span], ends: Ends) -> None:
+    """Refuse to begin before the first message that is there, or to end behind the last."""
+    for span in spans:
+        first, end = ends[span.queue]
+        if span.start > end:
+            raise OffsetMissing(f"{span.queue} ends at {end}, before the start {span.start}")
+        if span.size > 0 and span.start < first:
+            raise data_loss(span.queue, span.start, min(first, span.end) - span.start, "are gone")
+        if span.size > 0 and span.end > end:
+            raise data_loss(span.queue, end, span.end - end, "are not there")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which options go together: every contradiction is found before anything is connected."""
+
+import re
+from typing import Final
+
+from cometmq.spark.connection import LinkSettings
+from cometmq.spark.errors import OptionError
+from cometmq.spark.offsets_json import assigned_from_text, from_text
+from cometmq.spark.options import Options, Table
+from cometmq.spark.pulling import filter_of
+
+_WORDS: Final = ("earliest", "latest")
+
+
+def check_common(options: Options) -> None:
+    """Check what holds for every use."""
+    if not options.name_server:
+        raise OptionError("option `nameServer` is missing: `host:port;host:port`")
+    LinkSettings.of(options)
+
+
+def check_read(options: Options) -> None:
+    """Check what holds for reading messages."""
+    check_common(options)
+    given = {
+        "subscribe": options.subscribe or options.topic,
+        "subscribePattern": options.subscribe_pattern,
+        "assign": options.assign,
+    }
+    named = [f"`{name}`" for name, value in given.items() if value]
+    if len(named) != 1:
+        found = " and ".join(named) or "none"
+        raise OptionError(
+            f"give exactly one of `subscribe`, `subscribePattern`, `assign`, not {found}"
+        )
+    if options.subscribe_pattern:
+        try:
+            re.compile(options.subscribe_pattern)
+        except re.error as error:
+            raise OptionError(f"option `subscribePattern`: {error}") from error
+    if options.assign:
+        assigned_from_text(options.assign, source="option `assign`")
+    _check_offsets("startingOffsets", options.starting_offsets)
+    filter_of(options)
+
+
+def check_batch(options: Options) -> None:
+    """Check what holds for reading messages once."""
+    check_read(options)
+    _check_offsets("endingOffsets", options.ending_offsets)
+    if options.starting_offsets.strip().lower() == "latest":
+        raise OptionError("option `startingOffsets`=latest would read nothing in a batch")
+    for name, value in (
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
+        ("commitGroup", options.commit_group or None),
+    ):
+        if value is not None:
+            raise OptionError(f"option `{name}` is for streams")
+
+
+def check_stream(options: Options) -> None:
+    """Check what holds for a stream of messages."""
+    check_read(options)
+    if options.ending_offsets != "latest":
+        raise OptionError("option `endingOffsets` is for batches: a stream has no end")
+    if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
+        raise OptionError("options `ending...Timestamp` are for batches: a stream has no end")
+    low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if low is not None and high is not None and low > high:
+        raise OptionError(
+            f"option `minOffsetsPerTrigger`={low} is more than `maxOffsetsPerTrigger`={high}"
+        )
+
+
+def check_write(options: Options) -> None:
+    """Check what holds for a sink."""
+    check_common(options)
+    if options.table is not Table.MESSAGES:
+        raise OptionError(f"table `{options.table}` cannot be written")
+
+
+def _check_offsets(name: str, text: str) -> None:
+    word = text.strip().lower()
+    if word.startswith("{"):
+        from_text(text, source=f"option `{name}`")
+    elif word and word not in _WORDS:
+        raise OptionError(f"option `{name}`={text!r} is neither a word it knows nor JSON")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pulls of a data source: which filter they carry, and what their headers say."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Request
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.spark.errors import OptionError
+from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options import ExpressionType, Options
+
+EVERYTHING: Final = "*"
+_LOOKS_LIKE_SQL: Final = re.compile(
+    r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN|LIKE|CONTAINS)\b", re.IGNORECASE
+)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which messages brokers give; `tags` are compared again, since brokers compare hashes."""
+
+    expression: str = EVERYTHING
+    kind: ExpressionType = ExpressionType.TAG
+    tags: tuple[str, ...] = ()
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no message is left out."""
+        return self.kind is ExpressionType.TAG and not self.tags
+
+
+def filter_of(options: Options) -> Filter:
+    """Return what the options ask for; OptionError if it is SQL and does not say so."""
+    text, kind = options.sub_expression.strip(), options.expression_type
+    if kind is ExpressionType.SQL92:
+        if not text or text == EVERYTHING:
+            raise OptionError("option `expressionType`=SQL92 needs a condition in `subExpression`")
+        return Filter(text, kind)
+    if text in {"", EVERYTHING}:
+        return Filter()
+    tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
+    if not tags:
+        raise OptionError(f"option `subExpression`={text!r} names no tag")
+    if any(_LOOKS_LIKE_SQL.search(tag) for tag in tags):
+        raise OptionError(
+            f"option `subExpression`={text!r} looks like SQL: set `expressionType`=SQL92"
+        )
+    return Filter(text, kind, tags)
+
+
+def pull_request(
+    queue: Queue, offset: int, count: int, *, group: str, message_filter: Filter
+) -> Request:
+    """Return a pull that brings its filter, and is answered at once."""
+    header = PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=message_filter.expression,
+        expression_type=message_filter.kind.value,
+    )
+    return Request(RequestCode.PULL_MESSAGE, header)

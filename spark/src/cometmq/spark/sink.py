@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes rows as messages, at least once.
+
+A batch that Spark repeats is sent again. With `dedupId` its rows have the same ids as before, so
+that readers can drop what they have seen; that needs rows in the same order in each task.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from cometmq.spark.checks import check_write
+from cometmq.spark.errors import OptionError, SendIncomplete
+from cometmq.spark.log import WORKER_LOG
+from cometmq.spark.options import Options
+from cometmq.spark.sending import Sender
+from cometmq.spark.sink_rows import RowIds, check_input, outgoing_rows
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task stored."""
+
+    row_count: int
+    stored_count: int
+
+
+class _Writer:
+    """What both kinds of writers do in a task."""
+
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
+        check_write(options)
+        if overwrite:
+            raise OptionError('messages can only be appended: `mode("append")`')
+        check_input(schema, has_topic=bool(options.topic))
+        self._options = options
+        # Made on the driver once, so that all attempts of a task have the same.
+        self._write_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        ids = RowIds(*self._task_names()) if self._options.dedup_id else RowIds(uuid.uuid4())
+        sender = Sender(self._options)
+        count = 0
+        try:
+            for batch in iterator:
+                rows = outgoing_rows(batch, first=count, topic=self._options.topic, ids=ids)
+                for row in rows:
+                    sender.add(row)
+                count += batch.num_rows
+            sender.finish()
+        finally:
+            sender.close()
+        return Written(count, sender.stored_count)
+
+    def _task_names(self) -> tuple[object, ...]:
+        """Return what is the same when the task is run again, in whichever attempt."""
+        task = TaskContext.get()
+        if task is None:
+            return self._write_id, 0
+        batch_id = task.getLocalProperty(_BATCH_ID)
+        query_id = task.getLocalProperty(_QUERY_ID)
+        if batch_id is None or query_id is None:
+            return self._write_id, task.partitionId()
+        return query_id, batch_id, task.partitionId()
+
+
+def _check(messages: list[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        if not isinstance(message, Written) or message.row_count != message.stored_count:
+            raise SendIncomplete(f"a task did not store all its rows: {message}")
+
+
+class MessageWriter(_Writer, DataSourceArrowWriter):
+    """Writes the rows of a DataFrame once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Look whether all rows were stored."""
+        _check(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say how much is stored nevertheless."""
+        _log_abort(messages, None)
+
+
+class MessageStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the rows of a stream, batch after batch."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Look whether all rows were stored."""
+        _check(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say how much is stored nevertheless; the batch will be sent again."""
+        _log_abort(messages, batchId)
+
+
+def _log_abort(messages: list[WriterCommitMessage | None], batch_id: int | None) -> None:
+    stored = sum(message.stored_count for message in messages if isinstance(message, Written))
+    WORKER_LOG.warning("write.aborted", batch_id=batch_id, stored_count=stored)

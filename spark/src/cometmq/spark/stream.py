@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads messages as a stream of batches; offsets are kept by Spark, in its checkpoint.
+
+Invariants
+    What `latestOffset` returned once can be planned again with the same messages: a queue that is
+    new enters a checkpoint with its first offset and no messages, and is read from the next batch
+    on. What its first offset is later does not matter then.
+    A queue that vanished keeps its entry.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.spark.batch import ranges_of
+from cometmq.spark.checks import check_stream
+from cometmq.spark.errors import DataLoss
+from cometmq.spark.fetching import data_loss
+from cometmq.spark.log import WORKER_LOG
+from cometmq.spark.metadata import Metadata
+from cometmq.spark.offsets_json import Queue, from_json, to_json
+from cometmq.spark.option_values import duration_ms
+from cometmq.spark.options import Options
+from cometmq.spark.planning import Span, limited, spans_between, total_size
+from cometmq.spark.rows import read_range
+from cometmq.spark.schemas import check_schema
+from cometmq.spark.starting import Ends, starting_offsets
+
+_CHECKPOINT = "the checkpoint"
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Messages of queues, batch after batch."""
+
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        *,
+        metadata: Metadata | None = None,
+        clock_ms: Callable[[], int] | None = None,
+        log: Log = WORKER_LOG,
+    ) -> None:
+        """Check what was asked for; nothing is connected yet."""
+        check_stream(options)
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._metadata = metadata or Metadata(options)
+        self._clock_ms = clock_ms or _monotonic_ms
+        self._log = log
+        self._batch_ms = self._clock_ms()
+        self._frozen: dict[Queue, int] | None = None
+        self._latest: dict[Queue, int] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names
+        """Return where a query without a checkpoint begins."""
+        ends = self._ends(must_exist=True)
+        start = starting_offsets(self._metadata, self._options, ends, default="latest")
+        return to_json(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a batch."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end: what comes later is for the next run."""
+        ends = self._ends(must_exist=False)
+        self._frozen = {queue: end for queue, (_, end) in ends.items()}
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return where the next batch ends."""
+        begun = from_json(start, source=_CHECKPOINT, lowest=0)
+        ends = self._ends(must_exist=False)
+        if self._frozen is not None:
+            ends = {
+                queue: (first, min(end, self._frozen[queue]))
+                for queue, (first, end) in ends.items()
+                if queue in self._frozen
+            }
+        self._latest = {queue: end for queue, (_, end) in ends.items()}
+        following, spans = self._following(begun, ends)
+        if self._must_wait(spans):
+            return to_json(begun)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        following.update(limited(spans, rows))
+        if following != begun:
+            self._batch_ms = self._clock_ms()
+        return to_json(following)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the ends that were seen last, for Spark's progress."""
+        return to_json(self._latest) if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into tasks, after looking whether its messages are still there."""
+        begun = from_json(start, source=_CHECKPOINT, lowest=0)
+        ended = from_json(end, source=_CHECKPOINT, lowest=0)
+        spans = [span for span in spans_between(begun, ended) if span.size > 0]
+        if not spans:
+            return []
+        ends = self._ends(must_exist=False)
+        spans = [there for span in spans if (there := self._there(span, ends)).size > 0]
+        return ranges_of(spans, self._metadata, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, in a worker."""
+        return read_range(partition, self._schema, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell brokers how far the query is, if they are to know; Spark does not depend on it."""
+        if not self._options.commit_group:
+            return
+        try:
+            offsets = from_json(end, source=_CHECKPOINT, lowest=0)
+            if not self._metadata.brokers:
+                self._ends(must_exist=False)
+            self._metadata.commit(self._options.commit_group, offsets)
+        except CometError as error:
+            self._log.warning("offsets.refused", group=self._options.commit_group, error=str(error))
+
+    def stop(self) -> None:
+        """End all connections."""
+        self._metadata.close()
+
+    def __reduce__(self) -> Any:
+        """Travel to workers as what it was made of, without connections."""
+        return type(self), (self._options, self._schema)
+
+    def _ends(self, *, must_exist: bool) -> Ends:
+        return self._metadata.ends(self._metadata.queues(must_exist=must_exist))
+
+    def _following(
+        self, begun: Mapping[Queue, int], ends: Ends
+    ) -> tuple[dict[Queue, int], list[Span]]:
+        """Return the offsets without this batch's messages, and what could be read."""
+        following = dict(begun)
+        spans: list[Span] = []
+        for queue, (first, end) in ends.items():
+            if queue not in begun:
+                self._log.info("queue.found", queue=str(queue), offset=first)
+                following[queue] = first
+            elif self._frozen is None and end < begun[queue]:
+                following[queue] = self._begin_anew(queue, begun[queue], first, end)
+            else:
+                spans.append(Span(queue, begun[queue], max(begun[queue], end)))
+        return following, spans
+
+    def _begin_anew(self, queue: Queue, offset: int, first: int, end: int) -> int:
+        """A queue that ends before our offset was deleted and made again."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{queue} ends at {end}, before the offset {offset} that was read last: its topic "
+                "was created anew; the option `failOnDataLoss`=false begins with its first message"
+            )
+        self._log.warning("queue.begun_anew", queue=str(queue), offset=offset, first=first)
+        return first
+
+    def _must_wait(self, spans: Sequence[Span]) -> bool:
+        """Whether there is too little for a batch, and time to wait for more."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._frozen is not None or total_size(spans) >= least:
+            return False
+        waited_ms = self._clock_ms() - self._batch_ms
+        return waited_ms < duration_ms(self._options.max_trigger_delay)
+
+    def _there(self, span: Span, ends: Ends) -> Span:
+        """Return the part of a span that is still there; DataLoss unless losses are allowed."""
+        known = ends.get(span.queue)
+        first = span.end if known is None else min(known[0], span.end)
+        if span.start >= first:
+            return span
+        lost = first - span.start
+        if self._options.fail_on_data_loss:
+            reason = "are gone" if known else "are gone with their queue"
+            raise data_loss(span.queue, span.start, lost, reason)
+        self._log.warning("messages.lost", queue=str(span.queue), count=lost)
+        return Span(span.queue, first, span.end)
+
+
+def _monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics with known messages, for tests and benchmarks of what reads them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Request
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.spark.connection import BrokerConnection, LinkSettings, accepted
+from cometmq.spark.errors import TopicMissing
+from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options import parse
+from cometmq.spark.topics import MASTER_ID, NameServers
+
+BORN_MS: Final = 1_700_000_000_000
+_BATCH_COUNT: Final = 500
+
+Make = Callable[[Queue, int], BatchItem]
+
+
+def numbered(queue: Queue, number: int) -> BatchItem:
+    """Return a message whose body says where and which it is."""
+    key = f"{queue.broker_name}-{queue.queue_id}-{number}"
+    body = f"{key}:".ljust(100, "x").encode()
+    return BatchItem(0, body, f"TAGS\x01t{number % 3}\x02KEYS\x01{key}\x02UNIQ_KEY\x01{key}")
+
+
+def fill(
+    name_server: str, topic: str, count: int, *, first: int = 0, make: Make = numbered
+) -> list[Queue]:
+    """Send `count` messages to each queue of a topic, numbered from `first`; return the queues."""
+    with NameServers(parse({"nameServer": name_server})) as names:
+        route = names.route(topic)
+    if route is None:
+        raise TopicMissing(f"topic `{topic}` does not exist")
+    for name, addresses in route.brokers.items():
+        own = [queue for queue in route.write_queues if queue.broker_name == name]
+        with BrokerConnection(addresses[MASTER_ID], LinkSettings(30_000)) as connection:
+            for queue in own:
+                _send(connection, queue, range(first, first + count), make)
+    return list(route.write_queues)
+
+
+def _send(connection: BrokerConnection, queue: Queue, numbers: range, make: Make) -> None:
+    requests = []
+    for start in range(0, len(numbers), _BATCH_COUNT):
+        part = numbers[start : start + _BATCH_COUNT]
+        header = SendMessageV2(
+            producer_group="PID_FILL",
+            topic=queue.topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=BORN_MS,
+            flag=0,
+            properties="WAIT\x01true",
+            batch=True,
+        )
+        items = [make(queue, number) for number in part]
+        requests.append(Request(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items)))
+    # One after the other: a Java broker stores requests of one connection in any order.
+    for request in requests:
+        accepted(connection.invoke_all([request])[0])

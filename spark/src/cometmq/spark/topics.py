@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which queues the options mean, as the name servers know them."""
+
+import difflib
+import re
+import urllib.request
+from collections.abc import Iterable, Mapping
+from typing import Final, Self
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.bodies.route import TopicRoute
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
+from cometmq.remoting.errors import TransportError
+from cometmq.remoting.message.flags import Perm
+from cometmq.spark.connection import BrokerConnection, LinkSettings
+from cometmq.spark.errors import NameServerUnreachable, OptionError, TopicMissing
+from cometmq.spark.offsets_json import Queue, assigned_from_text
+from cometmq.spark.options import Options
+
+MASTER_ID: Final = 0
+Addresses = Mapping[int, str]
+"""Where the brokers of a group are, by broker id."""
+
+_SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
+_SYSTEM_TOPICS: Final = frozenset(
+    {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"}
+)
+_LIST_BYTES_MAX: Final = 64 * 1024
+_LIST_TIMEOUT_S: Final = 3.0
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The queues of a topic that can be read or written, and where their brokers are."""
+
+    read_queues: tuple[Queue, ...]
+    write_queues: tuple[Queue, ...]
+    brokers: Mapping[str, Addresses]
+
+
+class NameServers:
+    """Asks name servers: all know the same, and the next is asked where one does not answer."""
+
+    def __init__(self, options: Options) -> None:
+        """Remember the addresses; nothing is connected yet."""
+        self._text = options.name_server
+        self._settings = LinkSettings.of(options)
+        self._connection: BrokerConnection | None = None
+
+    def route(self, topic: str) -> Route | None:
+        """Return the route of a topic; None if there is none."""
+        header = GetRouteinfoByTopic(topic, accept_standard_json_only=True)
+        ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        answer = self.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, ok=ok)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return route_of(topic, decode_json(TopicRoute, answer.body))
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        answer = self.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_json(TopicList, answer.body).topic_list)
+
+    def invoke(
+        self,
+        code: RequestCode,
+        header: msgspec.Struct | None = None,
+        *,
+        ok: tuple[int, ...] = (ResponseCode.SUCCESS,),
+    ) -> Response:
+        """Ask the name server that answered last, then the others."""
+        if self._connection is not None:
+            try:
+                return self._connection.invoke(code, header, ok=ok)
+            except TransportError:
+                self.close()
+        failures = []
+        for address in addresses_of(self._text):
+            try:
+                self._connection = BrokerConnection(address, self._settings)
+                return self._connection.invoke(code, header, ok=ok)
+            except TransportError as error:
+                failures.append(str(error))
+                self.close()
+        raise NameServerUnreachable(f"no name server answers: {'; '.join(failures)}")
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        """Close at the end of a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def addresses_of(text: str) -> list[str]:
+    """Return the addresses of `host:port;host:port`, or those that an HTTP address lists."""
+    if text.startswith(("http://", "https://")):
+        text = _fetch(text)
+    addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    if not addresses:
+        raise OptionError("option `nameServer` is missing: `host:port;host:port`")
+    return addresses
+
+
+def route_of(topic: str, data: TopicRoute) -> Route:
+    """Return what a name server's answer means."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    rows = [row for row in data.queue_datas if row.broker_name in brokers]
+    readable = [
+        Queue(topic, row.broker_name, queue_id)
+        for row in rows
+        if row.perm & Perm.READ
+        for queue_id in range(row.read_queue_nums)
+    ]
+    writable = [
+        Queue(topic, row.broker_name, queue_id)
+        for row in rows
+        if row.perm & Perm.WRITE and MASTER_ID in brokers[row.broker_name]
+        for queue_id in range(row.write_queue_nums)
+    ]
+    return Route(tuple(sorted(readable)), tuple(sorted(writable)), brokers)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether a pattern finds a topic only if it is asked to."""
+    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def find_queues(
+    names: NameServers, options: Options, *, must_exist: bool = True
+) -> tuple[list[Queue], dict[str, Addresses]]:
+    """Return the queues that the options mean, and where their brokers are.
+
+    TopicMissing says which topic or queue does not exist, unless that is allowed.
+    """
+    assigned = (
+        assigned_from_text(options.assign, source="option `assign`") if options.assign else []
+    )
+    queues: list[Queue] = []
+    brokers: dict[str, Addresses] = {}
+    for topic in _topics(names, options, assigned):
+        route = names.route(topic)
+        if route is None:
+            if must_exist and not options.subscribe_pattern:
+                raise TopicMissing(_missing(names, topic))
+            continue
+        brokers.update(route.brokers)
+        queues += route.read_queues
+    if assigned:
+        _check_assigned(assigned, queues, must_exist=must_exist)
+        queues = [queue for queue in assigned if queue in set(queues)]
+    return queues, brokers
+
+
+def subscribed_topics(options: Options) -> list[str]:
+    """Return the topics that are named one by one; `topic` is another name of `subscribe`."""
+    text = options.subscribe or options.topic
+    return sorted({name.strip() for name in text.split(",") if name.strip()})
+
+
+def _topics(names: NameServers, options: Options, assigned: Iterable[Queue]) -> list[str]:
+    if options.assign:
+        return sorted({queue.topic for queue in assigned})
+    if not options.subscribe_pattern:
+        return subscribed_topics(options)
+    pattern = re.compile(options.subscribe_pattern)
+    return [
+        topic
+        for topic in names.topics()
+        if pattern.fullmatch(topic) and (options.include_system or not is_system_topic(topic))
+    ]
+
+
+def _check_assigned(assigned: list[Queue], queues: list[Queue], *, must_exist: bool) -> None:
+    missing = sorted(set(assigned) - set(queues))
+    if missing and must_exist:
+        raise TopicMissing(f"option `assign`: queue {missing[0]} does not exist or is not readable")
+
+
+def _missing(names: NameServers, topic: str) -> str:
+    near = difflib.get_close_matches(topic, names.topics(), n=1, cutoff=0.8)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    return f"topic `{topic}` does not exist{hint}"
+
+
+def _fetch(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=_LIST_TIMEOUT_S) as answer:  # noqa: S310  # checked
+            text: str = answer.read(_LIST_BYTES_MAX).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise NameServerUnreachable(f"the address server {url} does not answer: {error}") from error
+    first, *_ = text.strip().splitlines() or [""]
+    return first

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker and one Spark session for all tests that need them."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import create_topic
+from cometmq.peers.processes import wait_until
+from cometmq.spark.options import parse
+from cometmq.spark.source import RocketMQDataSource
+from cometmq.spark.topics import NameServers
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[CometCluster]:
+    """A name server and two brokers of CometMQ."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cometmq-spark-") as folder,
+        CometCluster(
+            Path(folder),
+            {"autoCreateSubscriptionGroup": False},
+            broker_count=2,
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def make_topic(cluster: CometCluster) -> Callable[[str], str]:
+    """Creates topics with two queues at each broker, known to the name server."""
+
+    def make(name: str) -> str:
+        create_topic(cluster.namesrv_addr, cluster.broker_addrs, name, queue_count=2)
+        options = parse({"nameServer": cluster.namesrv_addr})
+
+        def is_everywhere() -> bool:
+            with NameServers(options) as names:
+                route = names.route(name)
+            return route is not None and len(route.read_queues) == 4
+
+        wait_until(is_everywhere, 20, f"route of {name}")
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: Callable[[str], str], request: pytest.FixtureRequest) -> str:
+    """A topic of this test alone."""
+    return make_topic(re.sub(r"\W", "_", request.node.name)[:100])
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local Spark whose workers run in an empty folder: nothing is found by chance."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cometmq-spark-work-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.chdir(folder)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("cometmq-spark-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "1g")
+            .config("spark.local.dir", folder)
+            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        session.dataSource.register(RocketMQDataSource)
+        yield session
+        session.stop()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that contradict each other are refused before anything is connected."""
+
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from cometmq.spark.checks import check_batch, check_stream, check_write
+from cometmq.spark.errors import OptionError, SchemaError
+from cometmq.spark.options import parse
+from cometmq.spark.schemas import check_schema, table_schema
+
+NAMED = {"nameServer": "a:1", "subscribe": "T"}
+JSON = '{"T":{"b":{"0":5}}}'
+
+
+def test_a_name_and_a_topic_are_enough() -> None:
+    check_batch(parse(NAMED))
+    check_stream(parse({**NAMED, "startingOffsets": "latest"}))
+    check_batch(parse({"nameServer": "a:1", "topic": "T", "endingOffsets": JSON}))
+
+
+BOTH = [
+    ({"subscribe": "T"}, "`nameServer` is missing"),
+    ({"nameServer": "a:1"}, "exactly one of .* not none"),
+    ({**NAMED, "assign": '{"T":{"b":[0]}}'}, "exactly one of .* not `subscribe` and `assign`"),
+    ({"nameServer": "a:1", "subscribePattern": "("}, "`subscribePattern`"),
+    ({**NAMED, "startingOffsets": "first"}, "`startingOffsets`='first'"),
+    ({**NAMED, "startingOffsets": "{"}, "`startingOffsets`: no JSON"),
+    ({**NAMED, "accessKey": "a"}, "`accessKey` and `secretKey` belong together"),
+    ({**NAMED, "accessKey": "a", "secretKey": "b", "secretFile": "c"}, "give either"),
+    ({**NAMED, "subExpression": "a > 1"}, "looks like SQL"),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), BOTH)
+def test_what_is_wrong_for_reading(options: dict[str, str], reason: str) -> None:
+    for check in (check_batch, check_stream):
+        with pytest.raises(OptionError, match=reason):
+            check(parse(options))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"startingOffsets": "latest"}, "would read nothing"),
+        ({"endingOffsets": '{"T":{"b":{"0":"x"}}}'}, "`endingOffsets`"),
+        ({"maxOffsetsPerTrigger": "5"}, "`maxOffsetsPerTrigger` is for streams"),
+        ({"commitGroup": "g"}, "`commitGroup` is for streams"),
+    ],
+)
+def test_what_is_wrong_for_a_batch(more: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        check_batch(parse({**NAMED, **more}))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"endingOffsets": JSON}, "a stream has no end"),
+        ({"endingTimestamp": "5"}, "a stream has no end"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "is more than"),
+    ],
+)
+def test_what_is_wrong_for_a_stream(more: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        check_stream(parse({**NAMED, **more}))
+
+
+def test_only_messages_are_written() -> None:
+    with pytest.raises(OptionError, match="table `groups` cannot be written"):
+        check_write(parse({**NAMED, "table": "groups"}))
+
+
+def test_a_selection_of_columns_is_a_schema() -> None:
+    options = parse(NAMED)
+    full = table_schema(options)
+
+    check_schema(StructType([full["body"], full["topic"]]), options)
+    with pytest.raises(SchemaError, match="no column `key`: topic, broker_name"):
+        check_schema(StructType([StructField("key", StringType())]), options)
+    with pytest.raises(SchemaError, match="column `topic` is string, not int"):
+        check_schema(StructType([StructField("topic", IntegerType())]), options)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning and reading against a real broker, without Spark's machine."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.peers.comet import CometCluster
+from cometmq.remoting.message.batch import BatchItem
+from cometmq.spark.batch import MessageReader
+from cometmq.spark.errors import (
+    DataLoss,
+    NameServerUnreachable,
+    OffsetMissing,
+    OptionError,
+    Refused,
+    TopicMissing,
+)
+from cometmq.spark.metadata import Metadata
+from cometmq.spark.offsets_json import Queue, to_text
+from cometmq.spark.options import parse
+from cometmq.spark.planning import QueueRange
+from cometmq.spark.schemas import table_schema
+from cometmq.spark.testing import fill
+
+
+def reader_of(cluster: CometCluster, topic: str, **options: str) -> MessageReader:
+    parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic, **options})
+    return MessageReader(parsed, table_schema(parsed))
+
+
+def read(cluster: CometCluster, topic: str, **options: str) -> list[dict[str, Any]]:
+    """Read as a query would, task after task."""
+    reader = reader_of(cluster, topic, **options)
+    return [
+        row
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_everything_is_read_once_and_in_order(cluster: CometCluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 1000)
+
+    rows = read(cluster, topic, arrowBatchRows="300")
+
+    assert len(queues) == 4
+    assert len(rows) == 4000
+    for queue in queues:
+        own = [r for r in rows if (r["broker_name"], r["queue_id"]) == queue[1:]]
+        assert [row["queue_offset"] for row in own] == list(range(1000))
+        assert [row["keys"] for row in own] == [f"{queue[1]}-{queue[2]}-{i}" for i in range(1000)]
+
+
+def test_depths_and_sizes_of_pulls_make_no_difference(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 333)
+    expected = sorted(row["msg_id"] for row in read(cluster, topic))
+
+    for options in (
+        {"pullPipelineDepth": "1", "pullBatchSize": "7"},
+        {"pullPipelineDepth": "64", "pullBatchSize": "1"},
+        {"pullBatchSize": "4096", "minPartitions": "16"},
+        {"maxRecordsPerPartition": "100"},
+    ):
+        assert sorted(row["msg_id"] for row in read(cluster, topic, **options)) == expected
+
+
+def test_large_messages_come_in_short_answers(cluster: CometCluster, topic: str) -> None:
+    def large(queue: Queue, number: int) -> BatchItem:
+        return BatchItem(0, bytes([number]) * (100_000 + number), "")
+
+    for first in range(0, 60, 20):
+        fill(cluster.namesrv_addr, topic, 20, first=first, make=large)
+
+    rows = read(cluster, topic)
+
+    assert sorted(len(row["body"]) for row in rows) == sorted(4 * [100_000 + n for n in range(60)])
+
+
+def test_tags_are_filtered_and_offsets_advance(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 900)
+
+    rows = read(cluster, topic, subExpression="t1 || t2", minPartitions="12")
+
+    assert len(rows) == 4 * 600
+    assert {row["tags"] for row in rows} == {"t1", "t2"}
+    assert len({row["msg_id"] for row in rows}) == len(rows)
+    assert read(cluster, topic, subExpression="none") == []
+
+
+def test_begin_and_end_by_offsets(cluster: CometCluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 50)
+    one = Queue(topic, queues[0].broker_name, 0)
+
+    rows = read(
+        cluster,
+        topic,
+        startingOffsets=to_text({one: 20}),
+        endingOffsets=to_text({one: 30, queues[1]: 0}),
+    )
+
+    own = [r["queue_offset"] for r in rows if (r["broker_name"], r["queue_id"]) == one[1:]]
+    assert own == list(range(20, 30))
+    assert len(rows) == 10 + 2 * 50
+
+
+def test_begin_and_end_by_moments(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 40)
+    middle = max(row["store_ts"] for row in read(cluster, topic)).timestamp() * 1000 + 1
+    fill(cluster.namesrv_addr, topic, 30, first=40)
+    moment = str(int(middle))
+
+    late = read(cluster, topic, startingTimestamp=moment)
+    early = read(cluster, topic, endingTimestamp=moment)
+
+    assert sorted(row["queue_offset"] for row in late) == sorted(4 * list(range(40, 70)))
+    assert sorted(row["queue_offset"] for row in early) == sorted(4 * list(range(40)))
+
+
+def test_every_moment_finds_the_first_message_not_older(cluster: CometCluster, topic: str) -> None:
+    for first in range(0, 30, 3):
+        queues = fill(cluster.namesrv_addr, topic, 3, first=first)
+    rows = [r for r in read(cluster, topic) if r["broker_name"] == queues[0].broker_name]
+    stored = [int(r["store_ts"].timestamp() * 1000) for r in rows if r["queue_id"] == 0]
+
+    with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})) as metadata:
+        ends = metadata.ends(metadata.queues())[queues[0]]
+        for moment in {t + delta for t in stored for delta in (-1, 0, 1)}:
+            expected = next((i for i, t in enumerate(stored) if t >= moment), len(stored))
+            assert metadata.offset_at(queues[0], moment, ends) == expected
+
+
+def test_a_moment_after_everything_is_an_error_or_the_end(
+    cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 5)
+    future = "99999999999999"
+
+    with pytest.raises(OffsetMissing, match=r"no message of .* was stored at 99999999999999 ms"):
+        read(cluster, topic, startingTimestamp=future)
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(cluster, topic, startingTimestamp=future, **latest) == []
+
+
+def test_begin_where_a_group_is(cluster: CometCluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 20)
+    with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})) as metadata:
+        metadata.queues()
+        metadata.commit("CID_spark_start", {queues[0]: 15, queues[3]: 20})
+
+    rows = read(cluster, topic, startingOffsetsFromGroup="CID_spark_start")
+
+    assert len(rows) == 5 + 20 + 20 + 0
+
+
+def test_assigned_queues_alone_are_read(cluster: CometCluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 10)
+    assign = json.dumps({topic: {queues[0].broker_name: [1]}})
+
+    rows = read(cluster, "", assign=assign)
+
+    assert {(row["broker_name"], row["queue_id"]) for row in rows} == {(queues[0][1], 1)}
+
+
+def test_a_pattern_finds_topics_and_no_system_topics(
+    cluster: CometCluster, make_topic: Callable[[str], str]
+) -> None:
+    for name in ("pattern_one", "pattern_two", "other_pattern_x"):
+        make_topic(name)
+        fill(cluster.namesrv_addr, name, 3)
+
+    rows = read(cluster, "", subscribePattern="pattern_.*")
+    every = read(cluster, "", subscribePattern=".*pattern.*|SCHEDULE.*|TBW102")
+
+    assert {row["topic"] for row in rows} == {"pattern_one", "pattern_two"}
+    assert {row["topic"] for row in every} == {"pattern_one", "pattern_two", "other_pattern_x"}
+
+
+def test_nothing_there_is_no_partition(cluster: CometCluster, topic: str) -> None:
+    assert reader_of(cluster, topic).partitions() == []
+
+
+def test_what_cannot_be_read_is_one_clear_line(cluster: CometCluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 10)
+    elsewhere = json.dumps({topic: {"x": {"0": 1}}})
+    for options, error, reason in (
+        ({"subscribe": f"{topic}s"}, TopicMissing, f"s` does not exist; did you mean `{topic}`"),
+        ({"subscribe": "nothing_like_it"}, TopicMissing, "`nothing_like_it` does not exist"),
+        ({"nameServer": "127.0.0.1:1"}, NameServerUnreachable, "no name server .*127.0.0.1:1"),
+        ({"nameServer": "somewhere"}, OptionError, "not an address: 'somewhere'"),
+        ({"startingOffsets": elsewhere}, OptionError, "is not among those"),
+        ({"startingOffsets": to_text({queues[0]: 11})}, OffsetMissing, "ends at 10, before"),
+        ({"endingOffsets": to_text({queues[0]: 12})}, DataLoss, "2 messages of .* offset 10"),
+    ):
+        given = {"nameServer": cluster.namesrv_addr, "subscribe": topic, **options}
+        parsed = parse(given)
+        with pytest.raises(error, match=reason) as caught:
+            MessageReader(parsed, table_schema(parsed)).partitions()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_slow_range_is_read_when_its_broker_was_at_another_place(
+    cluster: CometCluster, topic: str
+) -> None:
+    """The addresses of the plan are old: the name server is asked again."""
+    fill(cluster.namesrv_addr, topic, 10)
+    reader = reader_of(cluster, topic)
+    moved = [QueueRange(part.span, {0: "127.0.0.1:1"}) for part in reader.partitions()]
+
+    rows = [row for part in moved for batch in reader.read(part) for row in batch.to_pylist()]
+
+    assert len(rows) == 40
+
+
+def test_a_range_behind_the_end_is_lost(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 10)
+    reader = reader_of(cluster, topic)
+    part = reader.partitions()[0]
+    beyond = QueueRange(msgspec.structs.replace(part.span, end=500), part.addresses)
+
+    with pytest.raises(DataLoss, match=r"messages of .* cannot be found"):
+        list(reader.read(beyond))
+
+
+def test_a_closed_reader_leaves_no_socket(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 1000)
+    reader = reader_of(cluster, topic, arrowBatchRows="10")
+
+    rows = reader.read(reader.partitions()[0])
+    assert next(rows).num_rows >= 10
+    rows.close()  # a leaked socket is a warning, and warnings are errors here
+
+
+def test_a_topic_that_may_not_be_read_is_refused(cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 1)
+    reader = reader_of(cluster, topic, group="CID_unknown_group_name")
+    parts = reader.partitions()
+
+    with pytest.raises(Refused, match=r"does not let .* be read: .*CID_unknown_group_name"):
+        list(reader.read(parts[0]))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters: tags and SQL are told apart before a broker is asked."""
+
+import pytest
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options import ExpressionType, parse
+from cometmq.spark.pulling import Filter, filter_of
+
+
+def test_everything_and_tags() -> None:
+    assert filter_of(parse({})).takes_all
+    tags = filter_of(parse({"subExpression": " b || a||a "}))
+    assert tags == Filter("b || a||a", ExpressionType.TAG, ("a", "b"))
+    assert not tags.takes_all
+
+
+def test_sql_says_that_it_is() -> None:
+    options = {"subExpression": "price > 5", "expressionType": "SQL92"}
+
+    assert filter_of(parse(options)) == Filter("price > 5", ExpressionType.SQL92)
+    assert not filter_of(parse(options)).takes_all
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"subExpression": "price > 5"}, "looks like SQL"),
+        ({"subExpression": "a is null"}, "looks like SQL"),
+        ({"subExpression": "||"}, "names no tag"),
+        ({"expressionType": "SQL92"}, "needs a condition"),
+    ],
+)
+def test_wrong_filters_are_named(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        filter_of(parse(options))
