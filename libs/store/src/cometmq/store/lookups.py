@@ -18,6 +18,7 @@ from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _SIZE_BYTES: Final = 4
+_FIRST_BYTES: Final = 1_024  # most records, so that one read is enough
 _HEAD_BYTES: Final = 76  # up to the store timestamp behind the longest host
 CANDIDATES_COUNT_MAX: Final = 10_000  # of one query: keys that many messages share stay bounded
 
@@ -38,12 +39,13 @@ class Lookups:
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
-        head = yield _log_read(log, physical_offset, _SIZE_BYTES)
-        size = int.from_bytes(head, "big", signed=True)
+        data = yield _log_read(log, physical_offset, _FIRST_BYTES)
+        size = int.from_bytes(data[:_SIZE_BYTES], "big", signed=True)
         read = _log_read(log, physical_offset, size)
         if not RECORD_BYTES_MIN <= size == read.size:
             return None
-        data = yield read
+        if size > len(data):
+            data = yield read
         try:
             record = decode_record(bytes(data))
         except CorruptRecord:

@@ -64,6 +64,7 @@ class _Search(NamedTuple):
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
     peer: Peer | None
+    is_part_of_put: bool
 
 
 class StoreDriver:
@@ -151,13 +152,15 @@ class StoreDriver:
         failed: Callable[[Exception], None],
         *,
         peer: Peer | None = None,
+        is_part_of_put: bool = False,
     ) -> None:
         """Run a search; `done` is called on the loop: at once if all it reads is in memory.
 
         A search for a peer ends without a word when the connection is gone. `failed` gets
-        the error of a read, or SystemBusy when too many wait already.
+        the error of a read, or SystemBusy when too many wait already. What is part of a put reads
+        one message and is bounded as puts are: it needs no share of a turn.
         """
-        self._advance(_Search(lookup, done, failed, peer), None)
+        self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 
     def _advance(self, search: _Search, data: Buffer | None) -> None:
         """Go on until the search ends, must wait for the disk, or has had its share of a turn."""
@@ -165,7 +168,7 @@ class StoreDriver:
         try:
             read = next(lookup) if data is None else lookup.send(data)
             cached = read.cached()
-            while cached is not None and self._has_share(len(cached)):
+            while cached is not None and (search.is_part_of_put or self._has_share(len(cached))):
                 read = lookup.send(cached)
                 cached = read.cached()
             future: asyncio.Future[Any]

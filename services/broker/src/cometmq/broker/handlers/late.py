@@ -49,8 +49,13 @@ def look_up(
     call: Call[Any],
     lookup: Lookup[T],
     conclude: Callable[[T], Reply | msgspec.Struct | None],
+    *,
+    is_part_of_put: bool = False,
 ) -> None:
-    """Answer with what is made of a search's result: at once if all it reads is in memory."""
+    """Answer with what is made of a search's result: at once if all it reads is in memory.
+
+    What is part of a put goes on when its peer is gone: it has said what it wanted.
+    """
 
     def done(found: T) -> None:
         answer(broker, call, lambda: conclude(found))
@@ -62,7 +67,8 @@ def look_up(
         broker.log.warning("read.failed", code=call.code, error=describe(error))
         call.fail(ServerError(describe(error)))
 
-    broker.driver.look_up(lookup, done, failed, peer=call.peer)
+    peer = None if is_part_of_put else call.peer
+    broker.driver.look_up(lookup, done, failed, peer=peer, is_part_of_put=is_part_of_put)
 
 
 async def found(broker: Broker, lookup: Lookup[T]) -> T:

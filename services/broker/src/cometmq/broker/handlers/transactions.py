@@ -73,7 +73,8 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     def found(half: MessageRecord | None) -> Reply | None:
         return _end(broker, call, _check_end(header, half))
 
-    look_up(broker, call, stored_half(broker.store, header.commit_log_offset), found)
+    lookup = stored_half(broker.store, header.commit_log_offset)
+    look_up(broker, call, lookup, found, is_part_of_put=True)
     return None
 
 

@@ -134,6 +134,7 @@ class MemoryDriver:
         failed: Callable[[Exception], None],
         *,
         peer: Peer | None = None,
+        is_part_of_put: bool = False,
     ) -> None:
         """Search now."""
         done(finish(lookup))
