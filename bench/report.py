@@ -142,14 +142,14 @@ def _line(row: Row, before: float | None) -> str:
     name, unit, divisor = UNITS[row.metric]
     cells = [
         f"  {name + ' [' + unit + ']':<40}",
-        *(_cell(value, divisor) for value in (row.comet, row.java)),
+        *(cell(value, divisor) for value in (row.comet, row.java)),
         f"{row.ratio:>8.3f}" if row.ratio is not None else f"{'-':>8}",
         f"{before:>8.3f}" if before is not None else f"{'-':>8}",
     ]
-    return "".join(cells) + "  " + ", ".join(_verdict(row, aim) for aim in row.aims)
+    return "".join(cells) + "  " + ", ".join(verdict(row, aim) for aim in row.aims)
 
 
-def _cell(value: float | None, divisor: float) -> str:
+def cell(value: float | None, divisor: float) -> str:
     """A number with three or more digits."""
     if value is None:
         return f"{'-':>12}"
@@ -157,7 +157,7 @@ def _cell(value: float | None, divisor: float) -> str:
     return f"{scaled:>12,.0f}" if scaled >= 1000 else f"{scaled:>12.3g}"
 
 
-def _verdict(row: Row, aim: Aim) -> str:
+def verdict(row: Row, aim: Aim) -> str:
     """`>= 1.5x met`."""
     sign = ">=" if aim.metric in MORE_IS_BETTER else "<="
     _, unit, divisor = UNITS[aim.metric]
@@ -170,7 +170,7 @@ def _verdict(row: Row, aim: Aim) -> str:
 def missed(result: Result) -> list[str]:
     """The aims that were measured and not reached."""
     return [
-        f"{row.workload.title}: {UNITS[row.metric][0]} {_verdict(row, aim)}"
+        f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, aim)}"
         for row in rows(result["samples"])
         for aim in row.aims
         if row.comet is not None and aim.is_met(comet=row.comet, java=row.java) is False
@@ -198,9 +198,18 @@ def write(result: Result, directory: Path = OUT) -> None:
     plot(result, directory / "result.png")
 
 
-def write_baseline(result: Result) -> None:
-    """Make a result the one that later runs are compared with."""
-    BASELINE.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+def write_baseline(result: Result, path: Path = BASELINE) -> Result:
+    """Make a result the one that later runs are compared with; return the whole of it.
+
+    A run of some workloads replaces these: the others keep what was measured of them.
+    """
+    before = load(path)
+    if before is not None:
+        samples = {**before["samples"], **result["samples"]}
+        ratios = {**before["ratios"], **result["ratios"]}
+        result = {**result, "samples": samples, "ratios": ratios}
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 def plot(result: Result, path: Path) -> None:

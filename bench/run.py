@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import page
 import report
 from macro.native import BenchError
 from macro.process import prefer
@@ -38,7 +39,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")
     add("--check", action="store_true", help="exit 1 on a missed aim or a worse ratio")
-    add("--save-baseline", action="store_true", help="replace bench/baseline.json")
+    add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
+    add("--publish", action="store_true", help="the same, and into docs/performance.md")
     return parser.parse_args()
 
 
@@ -90,8 +92,10 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
         failures += [f"worse than before: {r}" for r in report.regressions(result, baseline)]
     for failure in failures:
         print(failure)
-    if arguments.save_baseline:
-        report.write_baseline(result)
+    if arguments.save_baseline or arguments.publish:
+        whole = report.write_baseline(result)
+        if arguments.publish:
+            page.publish_table(whole)
     return 1 if failed or (arguments.check and failures) else 0
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from macro.native import loadgen
+from macro.native import fill
 
 from cometmq.peers.cppclient import client_python
 from cometmq.peers.environments import grpc_client_python
@@ -35,7 +35,6 @@ READY_TIMEOUT_S: Final = 60.0
 GET_MAX_OFFSET: Final = 30
 CREATE_TOPIC: Final = 17
 QUEUES: Final = 4
-FILL_ATTEMPTS: Final = 20
 WINDOWS: Final = (1, 64)
 
 
@@ -88,21 +87,10 @@ class Bench:
         }  # fmt: skip
         call(address, CREATE_TOPIC, fields)
         if count:
-            self._fill(topic, count)
+            port = self._cluster.layout.brokers[0].port
+            shape = {"connections": 4, "in_flight": 32, "serialization": "json"}
+            fill(port, count, topic=topic, queues=QUEUES, **shape)
             wait_until(lambda: self._length(topic) >= count, READY_TIMEOUT_S, f"{topic} readable")
-
-    def _fill(self, topic: str, count: int) -> None:
-        """Store so many messages; what the broker is too busy for is sent again."""
-        port = self._cluster.layout.brokers[0].port
-        for _ in range(FILL_ATTEMPTS):
-            report = loadgen(
-                "send", port, count=count, topic=topic, queues=QUEUES, connections=4,
-                in_flight=32, serialization="json",
-            )  # fmt: skip
-            count = report["errors"]
-            if not count:
-                return
-        raise SystemExit(f"the broker refuses messages: codes {report['codes']}")
 
     def _length(self, topic: str) -> int:
         address = self._cluster.layout.brokers[0].address

@@ -10,10 +10,12 @@ from typing import Any, Final, Self, TypeAlias
 SOURCES: Final = Path(__file__).resolve().parent
 BUILD: Final = SOURCES.parent / "build"
 RUN_TIMEOUT_S: Final = 300.0
+FILL_ATTEMPTS: Final = 20
 _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
     "loadgen": ("loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c"),
     "floor": ("floor.c", "frames.c"),
+    "transact": ("transact.c", "frames.c", "counters.c"),
 }
 
 Report: TypeAlias = dict[str, Any]
@@ -61,6 +63,16 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
         raise BenchError(f"loadgen --mode {mode}: {done.stderr.strip()}")
     report: Report = json.loads(done.stdout)
     return report
+
+
+def fill(port: int, count: int, **options: object) -> None:
+    """Store so many messages; what a server is too busy for is sent again."""
+    for _ in range(FILL_ATTEMPTS):
+        report = loadgen("send", port, count=count, **options)
+        count = report["errors"]
+        if not count:
+            return
+    raise BenchError(f"{count} messages were refused: codes {report['codes']}")
 
 
 class FirstAnswer:

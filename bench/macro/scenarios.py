@@ -108,7 +108,7 @@ def prepare(load: Load, server: Server) -> None:
         server.create_topic(topic, queues=load.queues)
     if not load.preload:
         return
-    _checked(server.load("send", count=load.preload, **load.places, **BURST))
+    server.fill(load.preload, **load.places, **BURST)
     _await_length(server, load.topic, queues=load.queues, count=load.preload)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from macro.native import BenchError, FirstAnswer, Report, loadgen
+from macro.native import BenchError, FirstAnswer, Report, fill, loadgen
 from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 
 from cometmq.peers.cluster import Cluster
@@ -107,6 +107,10 @@ class Server:
         """Messages in all queues of a topic."""
         fields = ({"topic": topic, "queueId": str(queue_id)} for queue_id in range(queues))
         return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
+
+    def fill(self, count: int, **options: object) -> None:
+        """Store so many messages."""
+        fill(self.port, count, serialization=self._serialization, **options)
 
     def _others_cpu_seconds(self) -> float:
         """Processor time of everything but the broker and the generators that have ended."""

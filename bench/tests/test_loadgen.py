@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from macro.native import BenchError, Floor, loadgen
+from macro.native import BenchError, Floor, fill, loadgen
 
 
 @contextmanager
@@ -203,3 +203,10 @@ def test_a_lock_that_is_not_granted_is_an_error():
     with broker(lambda *_: (0, {}, b'{"lockOKMQSet":[]}')) as port:
         report = loadgen("orderly", port, count=1, topic="T", serialization="json")
     assert report["errors"] == 1
+
+
+def test_filling_sends_again_what_was_refused():
+    codes = iter([0, 2, 0, 2, 2, 0, 2, 0, 0])
+    with broker(lambda *_: (next(codes), {}, b"")) as port:
+        fill(port, 5, topic="T", serialization="json")
+    assert next(codes, None) is None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verdicts that the benchmark prints."""
 
+import page
 import pytest
 import report
 from macro.workloads import Aim
@@ -65,3 +66,43 @@ def test_a_stored_result_is_read_back(tmp_path):
     report.write(result, tmp_path)
     assert report.load(tmp_path / "result.json") == result
     assert (tmp_path / "result.png").stat().st_size > 1000
+
+
+def test_a_run_of_some_workloads_keeps_what_the_baseline_has_of_the_others(tmp_path):
+    path = tmp_path / "baseline.json"
+    report.write_baseline(result_of(FAST, SLOW), path)
+    samples = {"pull-sql": {"comet": [SLOW], "java": [FAST]}}
+    options = {"rounds": 1, "seconds": 2.0}
+    newer = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
+
+    whole = report.write_baseline(newer, path)
+
+    assert report.load(path) == whole
+    assert set(whole["samples"]) == {"send-64x1", "pull-sql"}
+    assert whole["ratios"]["pull-sql.messages_per_s"] == 0.5
+    assert whole["ratios"]["send-64x1.messages_per_s"] == 2
+
+
+def test_the_page_gets_the_table_between_its_marks(tmp_path):
+    path = tmp_path / "performance.md"
+    old = "| old |"
+    path.write_text(f"before\n{page.TABLE_START}\n{old}\n{page.TABLE_END}\nafter\n")
+    samples = {"send-64x1": {"comet": [SLOW], "java": [FAST]}}
+    options = {"rounds": 3, "seconds": 5.0}
+    result = report.make_result(samples, {}, options=options, measured_at="2026-02-02T00:00:00")
+
+    page.publish_table(result, path)
+
+    text = path.read_text()
+    assert old not in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "| messages [/s] | 50,000 | 100,000 | 0.50 | >= 1.5x | missed |" in text
+    assert "3 rounds of 5 s" in text
+
+
+def test_a_page_without_marks_is_named(tmp_path):
+    path = tmp_path / "performance.md"
+    path.write_text("no marks")
+    with pytest.raises(ValueError, match="lacks the marks"):
+        page.publish_table(result_of(FAST, SLOW), path)
