@@ -25,10 +25,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.expired": "A broker was silent too long; its routes are gone.",
     "namesrv_file.failed": "Key-value table or settings could not be saved; the request failed.",
     # txn-checker
+    "broker.refused": "The txn-checker follows 1,000 brokers at most, and none named like a path.",
     "broker.unfollowed": "The txn-checker failed for one broker; it tries again, others go on.",
     "brokers.unknown": "No name server told the txn-checker of masters; the known ones stay.",
     "progress.uncommitted": "At its stop the txn-checker could not tell a broker how far it is.",
-    "queue.shrunk": "A broker has fewer half or op messages than were read: all is read again.",
+    "queues.replaced": "A broker lost half or op messages that were read: all is read again.",
+    "transaction.refused": "A broker could not ask about a transaction: next round again.",
     "transaction.set_aside": "Nobody knew how a transaction ended: see TRANS_CHECK_MAX_TIME_TOPIC.",
     "transactions.unrecalled": "A broker may store the end of a transaction twice after its start.",
     # store

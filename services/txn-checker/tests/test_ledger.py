@@ -200,6 +200,47 @@ def test_a_damaged_table_is_not_believed(disk: MemoryDisk) -> None:
     assert open_ledger(disk).is_new
 
 
+def test_a_log_with_a_gap_is_not_believed(disk: MemoryDisk) -> None:
+    """A power loss may take the end of a file of the log and leave the next one."""
+    ledger = begun(disk)
+    ledger.add_halves([half(number) for number in range(10)])
+    end = len(bytes(disk.contents[f"{FOLDER}/redolog/{0:020d}"]).rstrip(b"\0"))
+    ledger.read_ops([[3], [4]])
+    ledger.checkpoint()
+    log = disk.contents[f"{FOLDER}/redolog/{0:020d}"]
+    log[end:] = bytes(len(log) - end)
+    assert open_ledger(disk).is_new
+
+
+@pytest.mark.parametrize("folder", ["statetable", "ops"])
+def test_ends_that_the_disk_took_half_are_whole_after_recovery(
+    disk: MemoryDisk, folder: str
+) -> None:
+    ledger = begun(disk)
+    ledger.add_halves([half(number) for number in range(3)])
+    ledger.read_ops([[0]])
+    disk.fault = lambda operation, path: errno.EIO if operation == "write" and folder in path else 0
+    with pytest.raises(DiskError):
+        ledger.read_ops([[1]])
+    disk.fault = None
+    known = open_ledger(disk)
+    assert (is_open(known), known.op_next) == ([2], 2)
+
+
+def test_the_newest_half_message_is_known_when_it_is_ended(disk: MemoryDisk) -> None:
+    ledger = begun(disk)
+    assert ledger.newest is None
+    ledger.add_halves([half(0), half(1)])
+    ledger.read_ops([[0], [1]])
+    synced(ledger)
+    for known in (ledger, open_ledger(disk)):
+        newest = known.newest
+        assert newest is not None
+        assert newest.physical_offset == 100
+    ledger.halves_gone(9)
+    assert ledger.newest is None
+
+
 def test_what_the_disk_refuses_has_not_happened(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(0)])

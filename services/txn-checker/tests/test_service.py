@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service beside a real broker and name server."""
 
+import asyncio
+import errno
 import shutil
 from typing import Any
 
 import pytest
 
+from cometmq.client.admin import AdminClient
 from cometmq.remoting.codes import RequestCode as Code
-from cometmq.remoting.commands.offsets import QueryConsumerOffset
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from cometmq.remoting.errors import SettingsError
-from cometmq.store.errors import LockHeld
+from cometmq.store.errors import DiskError, LockHeld
 from cometmq.txnchecker.app import TxnCheckerApp
+from cometmq.txnchecker.broker_link import Asked, BrokerLink, Pulled
 from cometmq.txnchecker.follower import Follower
+from cometmq.txnchecker.ledger import Checkpoint
 
 COMMIT, ROLLBACK = 8, 12
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -167,6 +172,160 @@ async def test_a_broker_that_is_away_is_followed_again(suite: Any, until: Any) -
     other = await suite.producer()
     await other.prepare("b")
     await until(lambda: open_count(checker) == 2)
+
+
+async def test_an_immunity_that_is_no_number_stops_nothing(suite: Any, until: Any) -> None:
+    producer = await suite.producer()
+    producer.answers = {"a": COMMIT}
+    await producer.prepare("x", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 5_000)
+    await producer.prepare("a")
+    checker = await suite.checker()
+    await until(lambda: open_count(checker) == 1)
+    assert await producer.received() == ["a"]
+    assert follower(checker).stats.failed_count == 0
+
+
+async def test_what_is_refused_for_one_keeps_no_other_from_its_turn(
+    suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await suite.producer()
+    producer.answers = {"b": COMMIT}
+    await producer.prepare("a")
+    await producer.prepare("b")
+    ask = BrokerLink.ask
+
+    async def ask_some(self: BrokerLink, index: int, physical_offset: int) -> Asked:
+        if index == 0:
+            return Asked(is_open=True, producer="", refusal="unreadable")
+        return await ask(self, index, physical_offset)
+
+    monkeypatch.setattr(BrokerLink, "ask", ask_some)
+    checker = await suite.checker()
+    await until(lambda: open_count(checker) == 1)
+    await until(lambda: follower(checker).stats.refused_count > 1)
+    assert await producer.received() == ["b"]
+
+
+async def test_nothing_is_asked_before_all_ends_are_read(
+    suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checker that was away has to read for a while: what looks open may have ended long ago."""
+    producer = await suite.producer()
+    halves = [await producer.prepare(f"k{number}") for number in range(5)]
+    for half in halves[:-1]:
+        await producer.end(half, COMMIT)
+    asked: list[int] = []
+    looked: list[str] = []
+    may_read_ops = asyncio.Event()
+    pull, end = BrokerLink.pull, BrokerLink.end
+
+    async def ask(_self: BrokerLink, index: int, _physical_offset: int) -> Asked:
+        asked.append(index)
+        return Asked(is_open=True, producer="here")
+
+    async def pull_later(self: BrokerLink, topic: str, offset: int) -> Pulled | None:
+        if topic == OP:
+            await may_read_ops.wait()
+        return await pull(self, topic, offset)
+
+    async def look(self: BrokerLink, topic: str) -> int:
+        looked.append(topic)
+        return await end(self, topic)
+
+    monkeypatch.setattr(BrokerLink, "ask", ask)
+    monkeypatch.setattr(BrokerLink, "pull", pull_later)
+    monkeypatch.setattr(BrokerLink, "end", look)
+    checker = await suite.checker(transactionCheckInterval="10")
+    await until(lambda: open_count(checker) == 5)
+    await until(lambda: asked or OP in looked)
+    assert not asked
+    may_read_ops.set()
+    await until(lambda: asked)
+    assert set(asked) == {4}
+
+
+async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
+    """Also when it has more messages than were read before: they are others."""
+    producer = await suite.producer()
+    for number in range(3):
+        await producer.prepare(f"k{number}")
+    checker = await suite.checker(transactionTimeOut="600000")
+    await until(lambda: open_count(checker) == 3)
+    await checker.stop()
+    await suite.stop_broker()
+    shutil.rmtree(suite.folder / "store")
+    await suite.start_broker()
+    other = await suite.producer()
+    halves = [await other.prepare(f"another{number}") for number in range(5)]
+    await other.end(halves[0], COMMIT)
+
+    again = await suite.checker(transactionTimeOut="600000")
+
+    await until(lambda: open_count(again) == 4)
+    other.answers = {f"another{number}": COMMIT for number in range(1, 5)}
+    await again.stop()
+    last = await suite.checker()
+    await until(lambda: all_ended(last, 5))
+    assert sorted(await other.received()) == [f"another{number}" for number in range(5)]
+
+
+async def test_what_another_has_looked_after_is_not_open_any_more(suite: Any, until: Any) -> None:
+    """RocketMQ's broker stores a half message again when it asks, without an op message."""
+    producer = await suite.producer()
+    await producer.prepare("old")
+    checker = await suite.checker(transactionTimeOut="600000")
+    await until(lambda: open_count(checker) == 1)
+    await checker.stop()
+    await producer.prepare("new")
+    for topic, offset in ((HALF, 1), (OP, 0)):
+        await producer.ask(
+            Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("CID_RMQ_SYS_TRANS", topic, 0, offset)
+        )
+
+    producer.answers = {"new": COMMIT}
+    again = await suite.checker()
+
+    await until(lambda: all_ended(again, 2))
+    assert set(producer.asked) == {"new"}
+
+
+async def test_a_ledger_that_the_disk_failed_is_recovered(
+    suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await suite.producer()
+    await producer.prepare("a")
+    checker = await suite.checker(transactionTimeOut="600000", checkpointInterval="20")
+    await until(lambda: open_count(checker) == 1)
+    first = follower(checker).ledger
+    sync = Checkpoint.sync
+    failures = iter([True])
+
+    def fail_once(self: Checkpoint) -> None:
+        if next(failures, False):
+            raise DiskError("sync", "a table", errno.EIO)
+        sync(self)
+
+    monkeypatch.setattr(Checkpoint, "sync", fail_once)
+    await producer.prepare("b")
+    await until(lambda: open_count(checker) == 2 and follower(checker).ledger is not first)
+    assert follower(checker).stats.failed_count == 1
+
+
+async def test_a_name_that_is_a_path_is_not_followed(
+    suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters = AdminClient.masters
+    names = ["../escaped", "lock", ".."]
+
+    async def with_others(self: AdminClient) -> Any:
+        found = await masters(self)
+        return {**dict.fromkeys(names, found["broker-a"]), **found}
+
+    monkeypatch.setattr(AdminClient, "masters", with_others)
+    checker = await suite.checker()
+    await until(lambda: checker.followers)
+    assert [one.name for one in checker.followers] == ["broker-a"]
+    assert not (suite.folder / "escaped").exists()
 
 
 async def test_two_checkers_do_no_harm(suite: Any, until: Any) -> None:

@@ -22,6 +22,7 @@ from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, describe, every
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import OsDisk
+from cometmq.store.layout import is_topic
 from cometmq.txnchecker.broker_link import BrokerLink
 from cometmq.txnchecker.follower import Follower
 from cometmq.txnchecker.ledger import Ledger
@@ -29,6 +30,8 @@ from cometmq.txnchecker.metrics import FAMILIES
 from cometmq.txnchecker.settings import TxnCheckerSettings
 
 LOCK_FILE: Final = "lock"
+BROKERS_MAX: Final = 1_000
+"""Anybody may register a broker, and each that is followed has files and tasks."""
 
 
 class TxnCheckerApp:
@@ -55,6 +58,7 @@ class TxnCheckerApp:
         self._admin: AdminClient
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
+        self._unfollowed: set[str] = set()
         self._fault: str | None = "no name server has been asked yet"
         self._started = AsyncExitStack()
 
@@ -110,9 +114,14 @@ class TxnCheckerApp:
             return
         self._fault = None
         for name, master in masters.items():
-            self._addresses[name] = master.address
-            if name not in self._followers:
+            if name in self._followers:
+                self._addresses[name] = master.address
+            elif is_topic(name) and name != LOCK_FILE and len(self._followers) < BROKERS_MAX:
+                self._addresses[name] = master.address
                 self._follow(name)
+            elif name not in self._unfollowed and len(self._unfollowed) < BROKERS_MAX:
+                self._unfollowed.add(name)
+                self._log.warning("broker.refused", broker=name, brokers=len(self._followers))
 
     def _follow(self, name: str) -> None:
         folder = str(self._root / name)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checker asks of one broker: reading the two queues, questions, offsets."""
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -42,6 +43,10 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 QUEUE_ID: Final = 0
+MISSING_MAX: Final = 4_096
+"""Messages in a row that a queue may have lost and one read passes over."""
+
+_DIGITS_MAX: Final = 19  # of any offset
 
 _ANSWERS: Final = (
     ResponseCode.SUCCESS,
@@ -73,6 +78,20 @@ class Pulled(NamedTuple):
     min_offset: int
     max_offset: int
 
+    def in_order(self, offset: int) -> Iterator[MessageRecord | None]:
+        """Yield what was found from a queue offset on, and None for each that is missing.
+
+        After too many that are missing nothing more: the next read finds the rest.
+        """
+        found = {record.queue_offset: record for record in self.records}
+        end = max(self.next_offset, max(found, default=-1) + 1)
+        missing_count = 0
+        while offset < end and missing_count < MISSING_MAX:
+            record = found.get(offset)
+            missing_count += record is None
+            yield record
+            offset += 1
+
 
 class Asked(NamedTuple):
     """The answer to a question."""
@@ -81,6 +100,8 @@ class Asked(NamedTuple):
     """False: the half message is gone from the log."""
     producer: str | None
     """Who was asked; None: nobody of the producer group is connected."""
+    refusal: str | None = None
+    """Why the broker cannot ask about this one."""
 
 
 class BrokerLink:
@@ -103,29 +124,37 @@ class BrokerLink:
                 raise
         return True
 
-    async def committed(self, topic: str) -> int:
-        """Return where to begin in a queue: the committed offset, else the oldest one."""
+    async def examined(self, topic: str) -> int:
+        """Return the offset below which all is looked after: the committed one, else the oldest.
+
+        Committed offsets may be ahead of a queue that has lost its end.
+        """
         try:
-            reply = await self._invoke(
+            committed = await self._offset(
                 Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(GROUP, topic, QUEUE_ID)
             )
         except QueryNotFound:
-            reply = await self._invoke(Code.GET_MIN_OFFSET, GetMinOffset(topic, QUEUE_ID))
-        if not isinstance(reply.header, (QueryConsumerOffsetReply, GetMinOffsetReply)):
+            return await self.oldest(topic)
+        return min(committed, await self.end(topic))
+
+    async def oldest(self, topic: str) -> int:
+        """Return the offset of a queue's oldest message."""
+        return await self._offset(Code.GET_MIN_OFFSET, GetMinOffset(topic, QUEUE_ID))
+
+    async def end(self, topic: str) -> int:
+        """Return the offset that a queue's next message gets."""
+        return await self._offset(Code.GET_MAX_OFFSET, GetMaxOffset(topic, QUEUE_ID))
+
+    async def _offset(self, code: Code, header: msgspec.Struct) -> int:
+        answer = (await self._invoke(code, header)).header
+        if not isinstance(answer, (QueryConsumerOffsetReply, GetMinOffsetReply, GetMaxOffsetReply)):
             raise RemoteProtocolError("an answer about an offset lacks it")
-        return max(0, reply.header.offset)
+        return max(0, answer.offset)
 
     async def commit(self, topic: str, offset: int) -> None:
         """Tell the broker how far a queue is examined."""
         header = UpdateConsumerOffset(GROUP, topic, QUEUE_ID, offset)
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
-
-    async def end_of_halves(self) -> int:
-        """Return the offset that the next half message gets."""
-        answer = await self._invoke(Code.GET_MAX_OFFSET, GetMaxOffset(HALF_TOPIC, QUEUE_ID))
-        if not isinstance(answer.header, GetMaxOffsetReply):
-            raise RemoteProtocolError("an answer about an offset lacks it")
-        return answer.header.offset
 
     async def pull(self, topic: str, offset: int) -> Pulled | None:
         """Read a queue from an offset on; None while the topic does not exist."""
@@ -166,7 +195,7 @@ class BrokerLink:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
         except ServerError as error:
             if error.remark != remarks.HALF_MESSAGE_NOT_FOUND:
-                raise
+                return Asked(is_open=True, producer="", refusal=error.remark or "")
             return Asked(is_open=False, producer=None)
         reply = answer.header
         if not isinstance(reply, AskTransactionStateReply):
@@ -175,14 +204,17 @@ class BrokerLink:
             return Asked(is_open=True, producer="")
         return Asked(is_open=True, producer=reply.producer_address)
 
-    async def set_aside(self, index: int, physical_offset: int) -> None:
-        """Have a half message moved to where operators find it; one that is gone is fine."""
+    async def set_aside(self, index: int, physical_offset: int) -> str | None:
+        """Have a half message moved to where operators find it; one that is gone is fine.
+
+        Return why the broker cannot do this.
+        """
         header = SetTransactionAside(physical_offset, index)
         try:
             await self._invoke(Code.SET_TRANSACTION_ASIDE, header)
         except ServerError as error:
-            if error.remark != remarks.HALF_MESSAGE_NOT_FOUND:
-                raise
+            return None if error.remark == remarks.HALF_MESSAGE_NOT_FOUND else error.remark or ""
+        return None
 
 
 def half_of(record: MessageRecord) -> Half:
@@ -202,11 +234,14 @@ def half_of(record: MessageRecord) -> Half:
 
 def _number(text: str | None, otherwise: int, highest: int) -> int:
     """Return a count that a property gives, bounded; `otherwise` for what is none."""
-    return min(int(text), highest) if text is not None and text.isdecimal() else otherwise
+    if text is None or not text.isdecimal():
+        return otherwise
+    return min(int(text), highest) if len(text) <= _DIGITS_MAX else highest
 
 
 def ended_by(record: MessageRecord) -> list[int]:
     """Return the half messages that an op message ends; RocketMQ 5 names several in one."""
     if record.tags != "d":
         return []
-    return [int(text) for text in record.body.split(b",") if text.strip().isdigit()]
+    texts = map(bytes.strip, record.body.split(b","))
+    return [int(text) for text in texts if text.isdigit() and len(text) <= _DIGITS_MAX]

@@ -125,8 +125,14 @@ class Ledger:
             return False
         self._apply(first)
         for record in records:
+            if record.kind == Kind.CHECKPOINT and self._is_behind(record.payload):
+                return False  # the log has lost records between two that it has
             self._apply(record)
         return self._recount()
+
+    def _is_behind(self, checkpoint: bytes) -> bool:
+        _, half_next, _, op_next = _POSITIONS.unpack(checkpoint)
+        return bool(self.half_next < half_next or self.op_next < op_next)
 
     def _recount(self) -> bool:
         """Count what is open; False where an entry was never written."""
@@ -333,7 +339,18 @@ class Ledger:
         """Return an entry; None if it is not in the table."""
         if not self.half_begin <= index < self.half_next:
             return None
+        return self._entry(index)
+
+    def _entry(self, index: int) -> Entry:
         return Entry._make(ENTRY.unpack(self._table.read(index, 1)))
+
+    @property
+    def newest(self) -> Entry | None:
+        """The half message that was read last; None if it is not known any more."""
+        if not self.half_next:
+            return None
+        entry = self._entry(self.half_next - 1)
+        return entry if entry.size else None
 
     def open_halves(self, begin: int = 0) -> Iterator[list[OpenHalf]]:
         """Yield what is open from an index on, in the order of the queue, chunk by chunk."""

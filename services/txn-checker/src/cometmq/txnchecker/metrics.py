@@ -74,6 +74,10 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _LABELS, _of_follower(lambda f: f.stats.gone_count),
     ),
     labelled_counter(
+        "cometmq_txn_refused_total", "Questions and orders that a broker refused.",
+        _LABELS, _of_follower(lambda f: f.stats.refused_count),
+    ),
+    labelled_counter(
         "cometmq_txn_rounds_total", "Rounds of questions.", _LABELS,
         _of_follower(lambda f: f.stats.round_count),
     ),
