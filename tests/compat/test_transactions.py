@@ -15,9 +15,12 @@ import pytest
 
 from cometmq import client
 from cometmq.client import Message, MessageExt, TransactionOptions, TransactionState
+from cometmq.client.settings import TRACE_TOPIC
 from cometmq.client.sync import AdminClient, TransactionProducer
+from cometmq.client.trace import EndTransaction, decode_trace
 from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import create_topic, named
+from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
 
@@ -90,6 +93,17 @@ class Bench:
     def wait_for(self, topic: str, keys: set[str], stem: str | None = None) -> None:
         """Wait until these messages are there."""
         wait_until(lambda: self.keys(topic, stem) >= keys, OUTCOME_TIMEOUT_S, f"{keys} in {topic}")
+
+    def ends(self, message_id: str) -> list[EndTransaction]:
+        """Return what the traces of a message say of its transaction's ends, in their order."""
+        with AdminClient(self.cluster.namesrv_addr) as admin:
+            messages = admin.call(lambda admin: admin.query_by_key(TRACE_TOPIC, message_id))
+        records = [record for message in messages for record in decode_trace(message.body)]
+        found = [record for record in records if isinstance(record, EndTransaction)]
+        return sorted(
+            (record for record in found if record.message_id == message_id),
+            key=lambda record: record.timestamp,
+        )
 
     def assert_consumed(self, topic: str, keys: set[str]) -> None:
         """A Java consumer gets these messages, and there are no others."""
@@ -336,3 +350,33 @@ def test_a_message_may_have_an_immunity_of_its_own(owners: Owners, name: str) ->
             checked = producer.events("checked")
             producer.stop()
     assert checked[0]["age_ms"] >= 5_000
+
+
+@BOTH
+def test_traces_say_how_transactions_ended(
+    bench_of: Callable[[str], Bench], fresh_name: Callable[[str], str], name: str
+) -> None:
+    """The Java producer's trace is read by us, and by mqadmin."""
+    bench = bench_of(name)
+    topic = bench.topic(fresh_name("TxTraced"))
+    plans = ["unknown>commit", "rollback"]
+    with bench.producer(f"{topic}Group", topic, plans, trace="true") as producer:
+        producer.wait_for("checked")
+        ids = [event["msg_id"] for event in producer.events("sent")]
+        wait_until(
+            lambda: {key: len(bench.ends(key)) for key in ids} == {ids[0]: 2, ids[1]: 1},
+            OUTCOME_TIMEOUT_S,
+            "all traces",
+        )
+        first, second = bench.ends(ids[0])
+        (other,) = bench.ends(ids[1])
+        producer.stop()
+    assert (first.state, first.is_from_check) == ("UNKNOW", False)
+    assert (second.state, second.is_from_check) == ("COMMIT_MESSAGE", True)
+    assert (other.state, other.is_from_check) == ("ROLLBACK_MESSAGE", False)
+    assert {first.topic, second.topic, other.topic} == {topic}
+    with MqAdmin(bench.cluster.namesrv_addr) as mqadmin:
+        shown = mqadmin.run("queryMsgTraceById", "-i", ids[0]).output
+        found = mqadmin.run("queryMsgByUniqueKey", "-t", topic, "-i", ids[0]).output
+    assert f"{topic}Group" in shown
+    assert f"{topic}-0" in found
