@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transactions in a closed loop: every connection sends a half message, ends it when it is stored,
- * and begins again when that is answered. With --leave-open they are not ended. Headers are JSON.
- * A pair counts as one message; its time is from the send to the answer to its end. */
+/* Transactions as the Java producer makes them, in a closed loop: a half message is sent; when it
+ * is stored, its end is sent, to which there is no answer, and the next half message. With
+ * --leave-open there are no ends. Headers are JSON. A message's time is that of its half message;
+ * whether the ends are carried out has to be asked of the server. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -13,15 +14,16 @@
 #include "frames.h"
 #include "sockets.h"
 
-enum { EVENTS = 64, INPUT_BYTES = 64 * 1024, OUTPUT_BYTES = 8 * 1024, END_TRANSACTION = 37,
-       ID_DIGITS = 32, OFFSET_DIGITS = 16, QUEUES = 4 };
+enum { EVENTS = 64, INPUT_BYTES = 64 * 1024, OUTPUT_BYTES = 256 * 1024, END_TRANSACTION = 37,
+       ID_DIGITS = 32, OFFSET_DIGITS = 16, QUEUES = 4, IN_FLIGHT_MAX = 128 };
 
-static const char USAGE[] = "usage: transact --port N [--connections N] [--topic T] [--group G]\n"
-                            "  [--seconds S] [--warmup S] [--count PAIRS] [--leave-open]\n";
+static const char USAGE[] = "usage: transact --port N [--connections N] [--in-flight N]\n"
+                            "  [--topic T] [--group G] [--seconds S] [--warmup S] [--count PAIRS] [--leave-open]\n";
 
 struct options {
     int port;
     int connections;
+    int in_flight;
     const char *topic;
     const char *group;
     double seconds;
@@ -32,14 +34,15 @@ struct options {
 
 struct connection {
     int fd;
-    uint32_t opaque;
-    uint64_t began_ns;
-    bool is_ending; /* what is awaited is the answer to the end */
+    uint32_t generation;
+    uint64_t began_ns[IN_FLIGHT_MAX]; /* by slot: opaque modulo in_flight; 0: free */
     size_t size;
+    size_t unsent;
     uint8_t input[INPUT_BYTES];
+    uint8_t output[OUTPUT_BYTES];
 };
 
-static struct options options = {.connections = 64, .topic = "BENCH_transactions",
+static struct options options = {.connections = 8, .in_flight = 8, .topic = "BENCH_transactions",
                                  .group = "BENCH_GROUP", .seconds = 5.0};
 static struct template templates[QUEUES];
 static struct connection *connections;
@@ -51,6 +54,7 @@ static bool is_stopping;
 static void parse(int argc, char **argv) {
     static const struct option LONG[] = {
         {"port", required_argument, NULL, 'p'},    {"connections", required_argument, NULL, 'c'},
+        {"in-flight", required_argument, NULL, 'f'},
         {"topic", required_argument, NULL, 't'},   {"group", required_argument, NULL, 'g'},
         {"seconds", required_argument, NULL, 'd'}, {"warmup", required_argument, NULL, 'w'},
         {"count", required_argument, NULL, 'k'},   {"leave-open", no_argument, NULL, 'o'},
@@ -60,6 +64,7 @@ static void parse(int argc, char **argv) {
         switch (name) {
         case 'p': options.port = atoi(optarg); break;
         case 'c': options.connections = atoi(optarg); break;
+        case 'f': options.in_flight = atoi(optarg); break;
         case 't': options.topic = optarg; break;
         case 'g': options.group = optarg; break;
         case 'd': options.seconds = atof(optarg); break;
@@ -69,30 +74,44 @@ static void parse(int argc, char **argv) {
         default: options.port = 0;
         }
     }
-    if (options.port <= 0 || options.connections <= 0 ||
+    if (options.port <= 0 || options.connections <= 0 || options.in_flight <= 0 ||
+        options.in_flight > IN_FLIGHT_MAX ||
         strlen(options.group) > PROPERTIES_BYTES_MAX / 2) {
         fputs(USAGE, stderr);
         exit(2);
     }
 }
 
-static void write_all(const struct connection *connection, const uint8_t *bytes, size_t size) {
-    /* One small frame on a connection that waits for its answer always fits. */
-    if (send(connection->fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) {
+/* What one turn makes always fits into the socket: each slot has one request on its way. */
+static void flush(struct connection *connection) {
+    const size_t size = connection->unsent;
+    connection->unsent = 0;
+    if (size > 0 && send(connection->fd, connection->output, size, MSG_NOSIGNAL) != (ssize_t)size) {
         fail("send");
     }
 }
 
-static void begin(struct connection *connection, uint64_t now_ns) {
+static uint8_t *room(struct connection *connection, size_t size) {
+    if (OUTPUT_BYTES - connection->unsent < size) {
+        flush(connection);
+    }
+    return connection->output + connection->unsent;
+}
+
+static void begin(struct connection *connection, uint32_t slot, uint64_t now_ns) {
     if (is_stopping || (options.count != 0 && begun == options.count)) {
         return;
     }
     struct template *template = &templates[begun % QUEUES];
-    connection->opaque++;
-    connection->began_ns = now_ns;
-    connection->is_ending = false;
-    template_patch(template, connection->opaque, clock_ns(CLOCK_REALTIME) / 1000000, begun++);
-    write_all(connection, template->bytes, template->size);
+    const uint32_t in_flight = (uint32_t)options.in_flight;
+    const uint32_t generations = OPAQUE_BASE / in_flight;
+    connection->began_ns[slot] = now_ns;
+    template_patch(template,
+                   OPAQUE_BASE / in_flight * in_flight + in_flight +
+                       connection->generation++ % generations * in_flight + slot,
+                   clock_ns(CLOCK_REALTIME) / 1000000, begun++);
+    memcpy(room(connection, template->size), template->bytes, template->size);
+    connection->unsent += template->size;
     open_count++;
 }
 
@@ -111,9 +130,9 @@ static uint64_t log_offset(const struct reply *reply) {
 }
 
 static void end(struct connection *connection, const struct reply *reply) {
+    static const char FLAG[] = "\"flag\":0";
     char table_offset[24];
     char commit_log_offset[24];
-    uint8_t out[OUTPUT_BYTES];
     snprintf(table_offset, sizeof table_offset, "%" PRId64, reply_number(reply, "queueOffset"));
     snprintf(commit_log_offset, sizeof commit_log_offset, "%" PRIu64, log_offset(reply));
     const struct field fields[] = {
@@ -121,30 +140,33 @@ static void end(struct connection *connection, const struct reply *reply) {
         {"commitLogOffset", commit_log_offset}, {"commitOrRollback", "8"},
         {"fromTransactionCheck", "false"}, {"msgId", "0"},
     };
-    connection->opaque++;
-    connection->is_ending = true;
-    const struct request request = {SERIALIZATION_JSON, END_TRANSACTION, connection->opaque,
+    const struct request request = {SERIALIZATION_JSON, END_TRANSACTION, OPAQUE_BASE,
                                     fields, sizeof fields / sizeof fields[0], NULL, 0};
-    write_all(connection, out, frame_build(&request, out));
+    uint8_t *out = room(connection, 1024);
+    const size_t size = frame_build(&request, out);
+    uint8_t *flag = memmem(out, size, FLAG, strlen(FLAG));
+    flag[strlen(FLAG) - 1] = '2'; /* nobody waits for an answer */
+    connection->unsent += size;
 }
 
 static void take_reply(struct connection *connection, const struct reply *reply, uint64_t now_ns) {
     if (!reply->is_response) {
         return;
     }
-    if (reply->opaque != connection->opaque) {
+    const uint32_t slot = reply->opaque % (uint32_t)options.in_flight;
+    if (connection->began_ns[slot] == 0) {
         fprintf(stderr, "transact: answer to unknown opaque %u\n", reply->opaque);
         exit(1);
     }
     const bool is_success = reply->code == REPLY_SUCCESS;
-    if (is_success && !connection->is_ending && !options.leaves_open) {
+    if (is_success && !options.leaves_open) {
         end(connection, reply);
-        return;
     }
-    counters_add(&counters, reply->code, now_ns - connection->began_ns);
+    counters_add(&counters, reply->code, now_ns - connection->began_ns[slot]);
+    connection->began_ns[slot] = 0;
     *(is_success ? &counters.messages : &counters.errors) += 1;
     open_count--;
-    begin(connection, now_ns);
+    begin(connection, slot, now_ns);
 }
 
 static void serve(struct connection *connection, uint64_t now_ns) {
@@ -154,20 +176,23 @@ static void serve(struct connection *connection, uint64_t now_ns) {
         fail("transact: connection lost");
     }
     connection->size += (size_t)got;
+    size_t at = 0;
     for (;;) {
-        const size_t size = frame_size(connection->input, connection->size);
+        const size_t size = frame_size(connection->input + at, connection->size - at);
         struct reply reply;
-        if (size == 0 || size > connection->size) {
-            return;
+        if (size == 0 || size > connection->size - at) {
+            break;
         }
-        if (!reply_parse(connection->input, size, &reply)) {
+        if (!reply_parse(connection->input + at, size, &reply)) {
             fputs("transact: malformed answer\n", stderr);
             exit(1);
         }
         take_reply(connection, &reply, now_ns);
-        connection->size -= size;
-        memmove(connection->input, connection->input + size, connection->size);
+        at += size;
     }
+    connection->size -= at;
+    memmove(connection->input, connection->input + at, connection->size);
+    flush(connection);
 }
 
 static void run_until(int epoll, uint64_t end_ns) {
@@ -198,12 +223,14 @@ static int start(void) {
     for (int i = 0; i < options.connections; i++) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &connections[i]};
         connections[i].fd = socket_connect("127.0.0.1", options.port);
-        connections[i].opaque = OPAQUE_BASE;
         if (connections[i].fd < 0 ||
             epoll_ctl(epoll, EPOLL_CTL_ADD, connections[i].fd, &event) != 0) {
             fail("connect");
         }
-        begin(&connections[i], monotonic_ns());
+        for (int slot = 0; slot < options.in_flight; slot++) {
+            begin(&connections[i], (uint32_t)slot, monotonic_ns());
+        }
+        flush(&connections[i]);
     }
     return epoll;
 }
