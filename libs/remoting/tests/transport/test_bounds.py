@@ -3,6 +3,7 @@
 
 import asyncio
 import random
+import socket
 import statistics
 import struct
 from typing import Any
@@ -94,6 +95,28 @@ async def test_a_flood_is_served_in_portions(
     await eventually(lambda: sum(map(len, portions)) == len(flood))
     assert [opaque for portion in portions for opaque in portion] == list(range(len(flood)))
     assert max(map(len, portions)) < 20  # the rest of one read and a portion of the next
+
+
+async def test_clients_that_come_together_are_accepted_together(
+    start_server: Any, eventually: Any
+) -> None:
+    """However busy the loop is: a connection for each of its turns would be slow then."""
+    loop = asyncio.get_running_loop()
+    server, port = await start_server({QUERY: lambda *_: ANSWER}, SMALL)
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        if server.stats().connections < 256:
+            turns += 1
+            loop.call_soon(turn)
+
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(256)]
+    turn()
+    await eventually(lambda: server.stats().connections == len(clients))
+    for client in clients:
+        client.close()
+    assert turns < 64
 
 
 async def test_many_floods_share_what_few_may_have(

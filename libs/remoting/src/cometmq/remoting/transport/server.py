@@ -2,6 +2,7 @@
 """A server: listeners, the table of connections, and the order in which it stops."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Generic
 
@@ -25,6 +26,8 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch, TlsGate
+
+_ACCEPTED_PER_TURN: Final = 32
 
 PeerHook = Callable[[PeerProtocol], None]
 ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104
@@ -65,14 +68,14 @@ class Server(Generic[ContextT]):
         )
         self._tasks = TaskSet(self._hub.loop)
         self._listeners: list[asyncio.Server] = []
+        self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of every socket that listens."""
-        sockets = [s for listener in self._listeners for s in listener.sockets]
-        return [s.getsockname()[:2] for s in sockets]
+        return list(self._addresses)
 
     @property
     def peers(self) -> Collection[PeerProtocol]:
@@ -95,18 +98,33 @@ class Server(Generic[ContextT]):
             stats=self._hub.stats,
             log=self._log,
         )
+
+        def connected() -> _ServerPeer:
+            return _ServerPeer(self._hub, dispatcher, settings.connections_max)
+
         for address in (host,) if host else ALL_ADDRESSES:
-            listener = await self._hub.loop.create_server(
-                lambda: _ServerPeer(self._hub, dispatcher, settings.connections_max),
-                address,
-                port,
-                backlog=settings.backlog,
-            )
-            self._listeners.append(listener)
-            port = listener.sockets[0].getsockname()[1]
+            port = await self._listen_at(address, port, connected)
         if self._check_timer is None:
             self._check_timer = self._hub.later(self._check)
         return port
+
+    async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
+        """Listen at one address; return the port.
+
+        libuv accepts one connection in a turn of the loop for each socket that listens. Under
+        load turns are long, and a thousand clients that come back would wait for a thousand of
+        them: the socket is listened to several times.
+        """
+        loop, backlog = self._hub.loop, self._settings.backlog
+        listener = await loop.create_server(connected, host, port, backlog=backlog)
+        self._listeners.append(listener)
+        first = listener.sockets[0]
+        name: tuple[str, int] = first.getsockname()[:2]
+        self._addresses.append(name)
+        for _ in range(_ACCEPTED_PER_TURN - 1):
+            twin = socket.fromfd(first.fileno(), first.family, first.type)
+            self._listeners.append(await loop.create_server(connected, sock=twin, backlog=backlog))
+        return name[1]
 
     def flush(self) -> None:
         """Send all answers given since the last turn of the loop, now."""
@@ -123,6 +141,7 @@ class Server(Generic[ContextT]):
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        self._addresses.clear()
 
     def stop_reading(self) -> None:
         """Accept no more connections and requests; those that came are still answered."""
