@@ -86,7 +86,11 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
         language=language_of(header.language),
         version=_int32(header.version),
         remark=header.remark,
-        ext={name: ext_text(value) for name, value in ext.items() if value is not None},
+        ext={
+            name: value if type(value) is str else ext_text(value)
+            for name, value in ext.items()
+            if value is not None
+        },
         body=body,
         serialization=Serialization.JSON,
     )

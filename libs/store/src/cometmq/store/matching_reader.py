@@ -58,17 +58,6 @@ class _Found:
         bytes_max = limits.bytes_max if in_memory else limits.disk_bytes_max
         return len(self.records) >= count_max or self.bytes + size > bytes_max
 
-    def add(self, data: memoryview, row: QueueRow, test: RecordTest) -> None:
-        """Take a record if it is whole and wanted."""
-        offset, size, _ = row
-        self.scanned_count += 1
-        self.last_offset = offset
-        if len(data) < size or _size_and_offset(data) != (size, offset):
-            self.damaged_count += 1
-        elif test(data):
-            self.records.append(data)
-            self.bytes += size
-
     def result(self, place: _Place) -> GetResult:
         """Return it as the answer to a read."""
         status = self.status
@@ -148,11 +137,19 @@ def _take(
 ) -> bool:
     """Test the records of a block; False if the answer is full."""
     start = rows[0][0]
-    for row in rows:
-        offset, size, _ = row
-        if found.is_full(size, offset, place):
+    for offset, size, _ in rows:
+        if found.records and found.is_full(size, offset, place):
             return False
-        found.add(block[offset - start : offset - start + size], row, test)
+        found.scanned_count += 1
+        found.last_offset = offset
+        at = offset - start
+        record = block[at : at + size]
+        # What does not say itself that it has this size and lies at this place is damaged.
+        if len(record) < size or _size_and_offset(record) != (size, offset):
+            found.damaged_count += 1
+        elif test(record):
+            found.records.append(record)
+            found.bytes += size
     return True
 
 
