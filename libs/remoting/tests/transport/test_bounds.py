@@ -97,6 +97,24 @@ async def test_a_flood_is_served_in_portions(
     assert max(map(len, portions)) < 20  # the rest of one read and a portion of the next
 
 
+async def test_requests_that_wait_for_their_turn_count_as_memory(
+    start_server: Any, eventually: Any, connect_raw: Any
+) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def query(_: None, call: Call[Any]) -> QueryConsumerOffsetReply:
+        loop.call_soon(lambda: seen.append(call.peer.buffered_bytes))
+        return QueryConsumerOffsetReply(offset=0)
+
+    server, port = await start_server({QUERY: query}, ServerSettings(calls_per_turn_max=1))
+    _, writer = await connect_raw(port)
+    writer.write(REQUEST * 300)
+    await eventually(lambda: len(seen) == 300)
+    assert max(seen) > 100 * 1024
+    assert server.stats().buffered_bytes < 1024
+
+
 async def test_clients_that_come_together_are_accepted_together(
     start_server: Any, eventually: Any
 ) -> None:

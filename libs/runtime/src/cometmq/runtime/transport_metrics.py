@@ -11,7 +11,7 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     gauge("cometmq_requests_in_flight", "Requests without an answer.", lambda s: s.in_flight),
     gauge(
         "cometmq_connection_buffered_bytes",
-        "Unsent output and incomplete frames of all connections.",
+        "Unsent output, incomplete frames and waiting requests of all connections.",
         lambda s: s.buffered_bytes,
     ),
     counter("cometmq_requests_total", "Requests received.", lambda s: s.requests),

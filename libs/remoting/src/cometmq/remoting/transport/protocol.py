@@ -32,6 +32,7 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tls import TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
+_CALL_BYTES: Final = 1_024  # a small request with its decoded header
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -276,9 +277,10 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that this connection's unsent output and incomplete frame take."""
+        """Memory that unsent output, the incomplete frame and requests that wait take, about."""
         out = self._unsent_bytes() if self._is_open else 0
-        return out + self._connection.out_bytes + self._connection.buffered_bytes
+        held = self._connection.out_bytes + self._connection.buffered_bytes
+        return out + held + len(self._backlog) * _CALL_BYTES
 
     # -- private ----------------------------------------------------------------------------
 

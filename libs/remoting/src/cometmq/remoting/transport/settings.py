@@ -78,7 +78,7 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     in_flight_max: int = 131_072
     """Requests of all connections without an answer."""
     buffered_bytes_max: int = 512 * _MIB
-    """Unsent output and incomplete frames of all connections together."""
+    """Unsent output, incomplete frames and waiting requests of all connections together."""
     backlog: int = 1024
     """Connections that the kernel keeps until they are accepted."""
 
