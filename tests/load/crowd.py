@@ -16,7 +16,7 @@ import audience
 from audience import Crowd
 from child import BrokerChild, until
 from client import Client
-from facts import Facts, LagWindow
+from facts import FILES, Facts, LagWindow
 from nuisances import BIG_TOPIC, FLOOD_TOPIC, QUIET_TOPIC, disturbing, flood, stall, vanish
 from probe import TOPIC, Probe, Times, probing
 from reporting import Findings, say
@@ -33,13 +33,7 @@ FEED_PAUSE_S: Final = 0.25
 IDLE_S: Final = 20
 STALL_S: Final = 30
 SETTLE_S: Final = 60
-SETTINGS: Final = {
-    "mappedFileSizeCommitLog": str(256 << 20),
-    "mappedFileSizeConsumeQueue": "6000000",
-    "maxHashSlotNum": "50000",
-    "maxIndexNum": "200000",
-    "serverChannelMaxIdleTimeSeconds": str(IDLE_S),
-}
+SETTINGS: Final = {**FILES, "serverChannelMaxIdleTimeSeconds": str(IDLE_S)}
 CONNECTION_KIB_MAX: Final = 64.0
 """What a connection with its group, its filter and its held pull may cost."""
 STALLED_MIB_MAX: Final = 8.0

@@ -11,6 +11,14 @@ from child import BrokerChild
 
 from cometmq.peers.ports import HOST
 
+FILES: Final = {
+    "mappedFileSizeCommitLog": str(256 << 20),
+    "mappedFileSizeConsumeQueue": "6000000",
+    "maxHashSlotNum": "500000",
+    "maxIndexNum": "2000000",
+}
+"""Files of a size that keeps their number small, and the disk of a test machine free."""
+
 _LINE: Final = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _FIXED: Final = ("cluster", "broker", "server")

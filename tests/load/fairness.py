@@ -11,7 +11,7 @@ from typing import Final
 
 from child import BrokerChild
 from client import Client
-from facts import Facts
+from facts import FILES, Facts
 from nuisances import FLOOD_TOPIC, disturbing, flood
 from probe import TOPIC, Probe, Times, probing
 from reporting import Findings, say
@@ -30,7 +30,7 @@ class Contestant:
         """Start nothing yet."""
         folder.mkdir(parents=True)
         self.name = name
-        self.broker = BrokerChild(folder, script=script, mappedFileSizeCommitLog=str(256 << 20))
+        self.broker = BrokerChild(folder, script=script, **FILES)
         self.calm: list[Times] = []
         self.flooded: list[Times] = []
         self.rates: list[float] = []
