@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.filters.records import reader, retry_record_filter, sql_record_filter
+from cometmq.broker.filters.records import NAMES_MAX, reader, retry_record_filter, sql_record_filter
 from cometmq.broker.filters.sql import SqlFilter, compile_sql
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes, scan_record
@@ -29,6 +29,21 @@ def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") ->
 @given(st.text("abc\x01\x02", max_size=30), st.sampled_from(["a", "ab", "c"]))
 def test_a_property_is_what_a_full_parse_finds(text: str, name: str) -> None:
     assert reader([name])(text.encode()) == [parse_properties(text).get(name)]
+
+
+@given(st.text("abc\x01\x02", max_size=30))
+def test_many_properties_are_found_alike(text: str) -> None:
+    names = ["a", "ab", "c", *(f"x{number}" for number in range(NAMES_MAX))]
+    found = parse_properties(text)
+    assert reader(names)(text.encode()) == [found.get(name) for name in names]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10_000])
+def test_empty_pairs_are_passed_over(count: int) -> None:
+    """A text of 32 KB holds 10,000 of them: they go many at a time."""
+    empty = b"a\x01\x02" * count
+    assert reader(["a"])(empty) == [None]
+    assert reader(["a"])(b"a\x01x\x02" + empty + b"b\x01y") == ["x"]
 
 
 @pytest.mark.parametrize("host", [bytes(8), bytes(20)])

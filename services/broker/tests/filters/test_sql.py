@@ -3,7 +3,13 @@
 
 import pytest
 
-from cometmq.broker.filters.sql import CHARS_MAX, SqlError, compile_sql
+from cometmq.broker.filters.sql import (
+    CACHE_CHARS_MAX,
+    CHARS_MAX,
+    SqlError,
+    compile_sql,
+    is_compiled,
+)
 from cometmq.broker.filters.sql.nodes import DEPTH_MAX
 from cometmq.broker.filters.sql.parser import parse
 
@@ -108,6 +114,23 @@ def test_names_are_those_of_the_expression_once_each() -> None:
 
 def test_equal_expressions_share_one_filter() -> None:
     assert compile_sql("a = 77") is compile_sql("a = 77")
+
+
+def test_the_filters_used_last_stay_compiled() -> None:
+    used = compile_sql("a = 78")
+    padding = " " * (CHARS_MAX - 20)
+    for number in range(CACHE_CHARS_MAX // CHARS_MAX + 2):
+        compile_sql(f"b = {number}{padding}")
+        assert compile_sql("a = 78") is used
+    assert not is_compiled(f"b = 0{padding}")
+    assert is_compiled(f"b = {number}{padding}")
+
+
+def test_what_is_none_is_found_out_once() -> None:
+    for _ in range(2):
+        with pytest.raises(SqlError, match="Encountered"):
+            compile_sql("a = 79 AND")
+        assert is_compiled("a = 79 AND")
 
 
 def test_an_expression_has_a_bound() -> None:

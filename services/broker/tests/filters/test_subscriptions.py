@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from cometmq.broker.filters import subscriptions
-from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
+from cometmq.broker.filters.sql import CHARS_MAX, compile_sql
+from cometmq.broker.filters.subscriptions import (
+    COMPILED_CHARS_MAX,
+    FilterSubscriptions,
+    filter_file,
+)
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.clock import FakeClock
 
 DAY_MS = 86_400_000
@@ -175,3 +181,25 @@ def test_what_a_newer_broker_wrote_is_kept_but_no_filter(tmp_path: Path) -> None
     found = table(file=filter_file(path)).get("T", "G")
     assert found is not None
     assert found.compiled() is None
+
+
+def long_text(number: int) -> str:
+    return f"load = {number}".ljust(CHARS_MAX)
+
+
+def test_new_expressions_wait_when_there_are_too_many_at_once() -> None:
+    """Everybody may invent expressions; compiling them may not take all of the loop's time."""
+    clock = FakeClock()
+    filters = table(clock)
+    compile_sql("load = 0")
+    for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
+        filters.check_load(long_text(number))
+    with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
+        filters.check_load("load = 1000")
+    filters.check_load("load = 0")
+    filters.register("G", [sql("load = 1001")])
+    assert filters.count == 0
+    clock.advance(1_000)
+    filters.check_load("load = 1000")
+    filters.register("G", [sql("load = 1001")])
+    assert filters.count == 1

@@ -332,3 +332,15 @@ def test_one_client_brings_only_so_much_to_compile(broker: Broker) -> None:
     with pytest.raises(ServerError, match="32768 characters of filters"):
         clients.heart_beat(broker, call)
     assert broker.filters.count == 0
+
+
+def test_a_flood_of_expressions_is_busy_work(broker: Broker) -> None:
+    subscribe(broker)
+    store(broker, 6)
+    answers = [
+        pull(broker, sys_flag=SUBSCRIPTION, subscription=f"flood = {number}".ljust(8_000)).code
+        for number in range(20)
+    ]
+    assert set(answers) == {2, 20}
+    assert answers == sorted(answers, reverse=True)
+    assert bodies(pull(broker)) == [b"6"]

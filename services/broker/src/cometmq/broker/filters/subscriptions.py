@@ -16,11 +16,19 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
-from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
+from cometmq.broker.filters.sql import CHARS_MAX as EXPRESSION_CHARS_MAX
+from cometmq.broker.filters.sql import (
+    EXPRESSION_TYPE,
+    SqlError,
+    SqlFilter,
+    compile_sql,
+    is_compiled,
+)
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.errors import SystemBusy
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.json_config import JsonTable
 
@@ -28,6 +36,9 @@ SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
 """Filters of all groups and topics together, and the characters that they have."""
+COMPILED_CHARS_MAX: Final = 64 << 10
+COMPILED_CHARS_PER_S: Final = 32 << 10
+"""What may be compiled at once, and in a second: a character takes some 3 us of the loop."""
 EXPRESSION_SHOWN: Final = 200
 _DEAD_BEFORE_START_MS: Final = 30_000
 
@@ -101,6 +112,8 @@ class FilterSubscriptions:
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
+        self._compilable = COMPILED_CHARS_MAX
+        self._compilable_ms = clock_ms()
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -119,6 +132,23 @@ class FilterSubscriptions:
     def knows(self, group: str) -> bool:
         """Return whether a group filters any topic."""
         return group in self._filters
+
+    def check_load(self, expression: str) -> None:
+        """Raise SystemBusy before expressions are compiled that take too much of the time."""
+        if not self._may_compile(expression):
+            raise SystemBusy("[TOO_MANY_FILTERS]too many new filters at once, try again later")
+
+    def _may_compile(self, expression: str) -> bool:
+        if is_compiled(expression):
+            return True
+        now_ms = self._clock_ms()
+        more = max(0, now_ms - self._compilable_ms) * COMPILED_CHARS_PER_S // 1_000
+        self._compilable_ms = now_ms
+        self._compilable = min(COMPILED_CHARS_MAX, self._compilable + more)
+        if self._compilable <= 0:
+            return False
+        self._compilable -= min(len(expression), EXPRESSION_CHARS_MAX)
+        return True
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over what a member's heartbeat says; what it no longer names is dead."""
@@ -172,7 +202,10 @@ class FilterSubscriptions:
 
     def _add(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
+        is_full = self._count >= COUNT_MAX or (
+            self._chars + len(topic) + len(expression) > CHARS_MAX
+        )
+        if is_full or not self._may_compile(expression):
             self._log.warning("filter.refused", group=group, topic=topic[:TOPIC_CHARS_MAX])
             return
         data = FilterData(

@@ -79,6 +79,7 @@ def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     kind = subscription.expression_type
     if kind != EXPRESSION_TYPE or not broker.settings.enable_property_filter:
         raise ServerError(remarks.filter_refused(kind))
+    broker.filters.check_load(subscription.sub_string)
     try:
         compile_sql(subscription.sub_string)
     except SqlError as error:

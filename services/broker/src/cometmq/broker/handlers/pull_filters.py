@@ -71,6 +71,7 @@ def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
     _check_enabled(broker, kind)
     if kind != EXPRESSION_TYPE:
         return None
+    broker.filters.check_load(expression)
     try:
         return sql_record_filter(compile_sql(expression))
     except SqlError:
@@ -86,6 +87,7 @@ def _registered_sql(
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
     _check_enabled(broker, subscription.expression_type)
+    broker.filters.check_load(data.expression)
     sql = data.compiled()
     return None if sql is None else sql_record_filter(sql)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL92 filters: an expression becomes a function of a message's properties."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from cometmq.broker.filters.sql.errors import SqlError
@@ -10,16 +10,18 @@ from cometmq.broker.filters.sql.evaluate import Values, matcher
 from cometmq.broker.filters.sql.nodes import comparison_count
 from cometmq.broker.filters.sql.parser import CHARS_MAX, parse
 
-__all__ = ["CHARS_MAX", "EXPRESSION_TYPE", "SqlError", "SqlFilter", "compile_sql"]
+__all__ = ["CHARS_MAX", "EXPRESSION_TYPE", "SqlError", "SqlFilter", "compile_sql", "is_compiled"]
 
 EXPRESSION_TYPE: Final = "SQL92"
-CACHE_SIZE_MAX: Final = 1_000
+CACHE_CHARS_MAX: Final = 1 << 20
+"""Characters of the expressions that stay compiled: some 75 bytes of memory each."""
+_EXPRESSION_COST: Final = 64  # of one in the cache beside its characters
 
 
 class SqlFilter:
     """A compiled expression; it never changes, so all subscriptions to it share it."""
 
-    __slots__ = ("comparison_count", "expression", "matches_values", "names")
+    __slots__ = ("__weakref__", "comparison_count", "expression", "matches_values", "names")
 
     def __init__(self, expression: str) -> None:
         """Use `compile_sql` instead, which compiles an expression once."""
@@ -35,7 +37,49 @@ class SqlFilter:
         return self.matches_values([properties.get(name) for name in self.names])
 
 
-@lru_cache(maxsize=CACHE_SIZE_MAX)
+class _Compiled:
+    """The expressions used last, or what is wrong with them: as filters or as texts."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, SqlFilter | str] = OrderedDict()
+        self._cost = 0
+
+    def __contains__(self, expression: str) -> bool:
+        return expression in self._found
+
+    def get(self, expression: str) -> SqlFilter | str:
+        found = self._found.get(expression)
+        if found is not None:
+            self._found.move_to_end(expression)
+            return found
+        found = _compile(expression)
+        if len(expression) <= CHARS_MAX:  # what is longer costs nothing to refuse
+            self._found[expression] = found
+            self._cost += len(expression) + _EXPRESSION_COST
+        while self._cost > CACHE_CHARS_MAX:
+            oldest, _ = self._found.popitem(last=False)
+            self._cost -= len(oldest) + _EXPRESSION_COST
+        return found
+
+
+_compiled: Final = _Compiled()
+
+
+def _compile(expression: str) -> SqlFilter | str:
+    try:
+        return SqlFilter(expression)
+    except SqlError as error:
+        return str(error)
+
+
 def compile_sql(expression: str) -> SqlFilter:
     """Return the filter that an expression states; raise SqlError with what is wrong with it."""
-    return SqlFilter(expression)
+    found = _compiled.get(expression)
+    if isinstance(found, str):
+        raise SqlError(found)
+    return found
+
+
+def is_compiled(expression: str) -> bool:
+    """Tell whether `compile_sql` has nothing to do."""
+    return expression in _compiled

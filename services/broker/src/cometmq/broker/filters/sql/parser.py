@@ -92,10 +92,10 @@ def parse(text: str) -> Node:
         raise SqlError(f"an expression has at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()
     last = _feed(parser, text)
-    expected = _accepted(parser)
-    if END not in expected:
-        raise _unexpected(text, parser, last, expected)
-    node: Node = parser.feed_eof()  # type: ignore[no-untyped-call]  # of lark
+    try:
+        node: Node = parser.copy(deepcopy_values=False).feed_eof()  # type: ignore[no-untyped-call]
+    except UnexpectedToken as error:
+        raise _unexpected(text, parser, last, _accepted(parser)) from error
     return nodes.as_condition(node)
 
 
