@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a result into docs/performance.md."""
+"""Puts tables of results into pages of docs/."""
 
 from pathlib import Path
 from typing import Final
 
 import report
 
+QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
-TABLE_START: Final = "<!-- the table of make bench: begin -->"
-TABLE_END: Final = "<!-- the table of make bench: end -->"
 
 
 def markdown(result: report.Result) -> str:
@@ -19,7 +18,7 @@ def markdown(result: report.Result) -> str:
     ]
     title = ""
     for row in report.rows(result["samples"]):
-        if row.metric == "others_cpus":
+        if row.metric == "others_cpus" and max(row.comet or 0, row.java or 0) <= QUIET_CPUS_MAX:
             continue
         name = "" if row.workload.title == title else row.workload.title
         title = row.workload.title
@@ -34,18 +33,21 @@ def markdown(result: report.Result) -> str:
         )
     options = result["options"]
     return "\n".join(lines) + (
-        f"\n\nMeasured {result['measured_at'][:10]} on {result['machine']['cpu']}, "
-        f"{options['rounds']} rounds of {options['seconds']:g} s; other programs used up to "
-        f"{report.others_cpus(result):.2f} processors meanwhile."
+        f"\n\nThe last run was made on {result['measured_at'][:10]} on "
+        f"{result['machine']['cpu']}, {options['rounds']} rounds of {options['seconds']:g} s."
     )
 
 
 def publish_table(result: report.Result, path: Path = PAGE) -> None:
-    """Put the table into its page, between the marks."""
-    text = path.read_text(encoding="utf-8")
-    before, start, rest = text.partition(TABLE_START)
-    _, end, after = rest.partition(TABLE_END)
+    """Put the table into its page."""
+    replace(path, "make bench", markdown(result))
+
+
+def replace(path: Path, command: str, text: str) -> None:
+    """Replace what a page says between the marks of a command."""
+    start_mark, end_mark = (f"<!-- the table of {command}: {side} -->" for side in ("begin", "end"))
+    before, start, rest = path.read_text(encoding="utf-8").partition(start_mark)
+    _, end, after = rest.partition(end_mark)
     if not start or not end:
-        raise ValueError(f"{path} lacks the marks {TABLE_START} and {TABLE_END}")
-    page = f"{before}{start}\n{markdown(result)}\n{end}{after}"
-    path.write_text(page, encoding="utf-8")
+        raise ValueError(f"{path} lacks the marks {start_mark} and {end_mark}")
+    path.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")

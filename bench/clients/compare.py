@@ -21,6 +21,7 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+import page
 from macro.native import fill
 
 from cometmq.peers.cppclient import client_python
@@ -30,6 +31,7 @@ from cometmq.peers.proxy import ProxyCluster
 from cometmq.peers.wire import call
 
 HERE: Final = Path(__file__).resolve().parent
+PAGE: Final = HERE.parents[1] / "docs" / "guides" / "clients-compared.md"
 RUN_TIMEOUT_S: Final = 180.0
 READY_TIMEOUT_S: Final = 60.0
 GET_MAX_OFFSET: Final = 30
@@ -77,8 +79,9 @@ class Bench:
         self._home = home
         self._numbers = iter(range(1_000_000))
 
-    def prepare(self, topic: str, count: int) -> None:
-        """Have a topic with so many messages to consume."""
+    def prepare(self, count: int) -> str:
+        """Return a new topic with so many messages to consume."""
+        topic = f"CLIENTS_{next(self._numbers)}"
         address = self._cluster.layout.brokers[0].address
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
@@ -91,6 +94,7 @@ class Bench:
             shape = {"connections": 4, "in_flight": 32, "serialization": "json"}
             fill(port, count, topic=topic, queues=QUEUES, **shape)
             wait_until(lambda: self._length(topic) >= count, READY_TIMEOUT_S, f"{topic} readable")
+        return topic
 
     def _length(self, topic: str) -> int:
         address = self._cluster.layout.brokers[0].address
@@ -134,22 +138,25 @@ def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
     """Yield the rows of the table, as Markdown."""
     everyone = clients()
     figures: dict[tuple[str, str], list[Figure]] = {}
-    for number in range(rounds):
-        for client in everyone:
-            for window in WINDOWS:
-                topic = f"CLIENTS_SEND_{number}"
-                bench.prepare(topic, 0)
-                part = count if window > 1 else count // 5
-                figure = bench.run(client, "send", topic, part, window)
-                figures.setdefault((client.title, f"send {window}"), []).append(figure)
-            topic = f"CLIENTS_{number}_{everyone.index(client)}"
-            bench.prepare(topic, count)
-            figure = bench.run(client, "consume", topic, count)
-            figures.setdefault((client.title, "consume"), []).append(figure)
+    for number in range(-1, rounds):  # the first is the server's warm-up: nothing of it counts
+        turn = number % len(everyone)
+        for client in everyone[turn:] + everyone[:turn]:
+            for step, figure in one_round(bench, client, count):
+                if number >= 0:
+                    figures.setdefault((client.title, step), []).append(figure)
     steps = [*(f"send {window}" for window in WINDOWS), "consume"]
     for client in everyone:
         cells = [cell(figures[client.title, step]) for step in steps]
         yield f"| {client.title} | {' | '.join(cells)} |"
+
+
+def one_round(bench: Bench, client: Client, count: int) -> Iterator[tuple[str, Figure]]:
+    """Yield what one client does: its sends, then the consumption of a topic of its own."""
+    for window in WINDOWS:
+        topic = bench.prepare(0)
+        part = count if window > 1 else count // 5
+        yield f"send {window}", bench.run(client, "send", topic, part, window)
+    yield "consume", bench.run(client, "consume", bench.prepare(count), count)
 
 
 def cell(rounds: list[Figure]) -> str:
@@ -164,16 +171,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="messages of one run")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help=f"put the table into {PAGE.name}")
     options = parser.parse_args()
     heads = [f"send, {window} in flight [/s] | CPU [us]" for window in WINDOWS]
+    lines = [f"| client | {' | '.join(heads)} | consume [/s] | CPU [us] |"]
+    lines.append("|---" * (2 * len(WINDOWS) + 3) + "|")
     with tempfile.TemporaryDirectory(prefix="cometmq-clients-") as name:
         home = Path(name) / "home"
         home.mkdir()
         with ProxyCluster(Path(name), heap="2g") as cluster:
-            print(f"| client | {' | '.join(heads)} | consume [/s] | CPU [us] |")
-            print("|---" * (2 * len(WINDOWS) + 3) + "|")
-            for row in measure(Bench(cluster, home), options.count, options.rounds):
-                print(row, flush=True)
+            lines += measure(Bench(cluster, home), options.count, options.rounds)
+    table = "\n".join(lines)
+    print(table)
+    if options.publish:
+        page.replace(PAGE, "make bench-clients", table)
 
 
 if __name__ == "__main__":

@@ -83,10 +83,14 @@ def test_a_run_of_some_workloads_keeps_what_the_baseline_has_of_the_others(tmp_p
     assert whole["ratios"]["send-64x1.messages_per_s"] == 2
 
 
+START = "<!-- the table of make bench: begin -->"
+END = "<!-- the table of make bench: end -->"
+
+
 def test_the_page_gets_the_table_between_its_marks(tmp_path):
     path = tmp_path / "performance.md"
     old = "| old |"
-    path.write_text(f"before\n{page.TABLE_START}\n{old}\n{page.TABLE_END}\nafter\n")
+    path.write_text(f"before\n{START}\n{old}\n{END}\nafter\n")
     samples = {"send-64x1": {"comet": [SLOW], "java": [FAST]}}
     options = {"rounds": 3, "seconds": 5.0}
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02T00:00:00")
@@ -101,8 +105,17 @@ def test_the_page_gets_the_table_between_its_marks(tmp_path):
     assert "3 rounds of 5 s" in text
 
 
+def test_a_workload_that_was_disturbed_says_so_on_the_page():
+    options = {"rounds": 1, "seconds": 2.0}
+    quiet, noisy = ({**FAST, "others_cpus": cpus} for cpus in (0.1, 1.2))
+    for sample, is_told in ((quiet, False), (noisy, True)):
+        samples = {"send-64x1": {"comet": [sample], "java": [SLOW]}}
+        result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
+        assert ("used by other programs" in page.markdown(result)) is is_told
+
+
 def test_a_page_without_marks_is_named(tmp_path):
     path = tmp_path / "performance.md"
     path.write_text("no marks")
     with pytest.raises(ValueError, match="lacks the marks"):
-        page.publish_table(result_of(FAST, SLOW), path)
+        page.replace(path, "make bench", "| table |")
