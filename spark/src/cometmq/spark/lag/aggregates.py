@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stays of an hour when its snapshots are gone: sums by series, and every tenth minute.
+
+Layout
+    agg10/progress/dt=../hour-HH.parquet    rows of the last snapshot in each ten minutes
+    agg60/stats/dt=../hour-HH.parquet       one row per series
+
+Invariant
+    `t` counts from the begin of the hour and `y` from the first value, so that the sums keep
+    their digits. Sums of several hours merge exactly: `merged_slope`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from cometmq.spark.collect.writer import hour_of
+from cometmq.spark.tables.arrow import arrow_schema
+from cometmq.spark.tables.columns import Column, Columns, ddl
+
+AGG10: Final = "agg10/progress"
+AGG60: Final = "agg60/stats"
+SLOT_MINUTES: Final = 10
+KEY: Final = ("cluster", "group", "broker_name", "topic", "queue_id")
+
+STATS: Final[Columns] = (
+    Column("hour_ts", "timestamp", "Begin of the hour", required=True),
+    Column("cluster", "string", "Cluster", required=True),
+    Column("group", "string", "Consumer group", required=True),
+    Column("broker_name", "string", "Broker", required=True),
+    Column("topic", "string", "Topic", required=True),
+    Column("queue_id", "int", "Queue", required=True),
+    Column("n", "bigint", "Snapshots with a stored offset", required=True),
+    Column("t", "double", "Sum of t: seconds since the begin of the hour", required=True),
+    Column("tt", "double", "Sum of t * t", required=True),
+    Column("y", "double", "Sum of y: lag minus `lag_first`", required=True),
+    Column("ty", "double", "Sum of t * y", required=True),
+    Column("lag_first", "bigint", "Lag at the first of them", required=True),
+    Column("lag_last", "bigint", "Lag at the last", required=True),
+    Column("lag_min", "bigint", "Least lag", required=True),
+    Column("lag_max", "bigint", "Highest lag", required=True),
+    Column("c_min", "bigint", "Least stored offset", required=True),
+    Column("c_max", "bigint", "Highest stored offset", required=True),
+    Column("resets", "bigint", "How often the stored offset went backwards", required=True),
+    Column("online", "boolean", "Whether the group ever had a member", required=True),
+)
+
+
+def agg10(progress: pa.Table) -> pa.Table:
+    """Return the rows of the last snapshot in each ten minutes."""
+    ids = progress["snapshot_id"].to_numpy()
+    unique = np.unique(ids)
+    is_last = np.append(np.diff(unique // SLOT_MINUTES) != 0, [True] * bool(len(unique)))
+    return progress.filter(pa.array(np.isin(ids, unique[is_last])))
+
+
+def agg60(progress: pa.Table, hour: datetime) -> pa.Table:
+    """Return the sums of one hour; `progress` is sorted by series and snapshot."""
+    rows = progress.filter(pc.is_valid(progress["consumer_offset"]))
+    schema = arrow_schema(STATS)
+    if not rows.num_rows:
+        return schema.empty_table()
+    starts = _starts(rows)
+    c = rows["consumer_offset"].to_numpy()
+    n, m = rows["min_offset"].to_numpy(), rows["max_offset"].to_numpy()
+    lag = np.maximum(0, m - np.maximum(c, n))
+    micros = rows["read_ts"].cast(pa.int64()).to_numpy()
+    t = (micros - round(hour.timestamp() * 1e6)) / 1e6
+    counts = np.diff(np.append(starts, len(c)))
+    ends = starts + counts - 1
+    y = (lag - np.repeat(lag[starts], counts)).astype(np.float64)
+    went_back = np.append([False], c[1:] < c[:-1])
+    went_back[starts] = False
+    online = rows["online"].to_numpy(zero_copy_only=False)
+    values: dict[str, Any] = {
+        "hour_ts": np.full(len(starts), round(hour.timestamp() * 1e6)),
+        **{name: rows[name].take(pa.array(starts)) for name in KEY},
+        "n": counts,
+        **{
+            name: np.add.reduceat(terms, starts)
+            for name, terms in (("t", t), ("tt", t * t), ("y", y), ("ty", t * y))
+        },
+        "lag_first": lag[starts],
+        "lag_last": lag[ends],
+        "lag_min": np.minimum.reduceat(lag, starts),
+        "lag_max": np.maximum.reduceat(lag, starts),
+        "c_min": np.minimum.reduceat(c, starts),
+        "c_max": np.maximum.reduceat(c, starts),
+        "resets": np.add.reduceat(went_back.astype(np.int64), starts),
+        "online": np.logical_or.reduceat(online, starts),
+    }
+    return pa.Table.from_arrays(
+        [_array(values[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def _array(values: Any, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return values if isinstance(values, pa.ChunkedArray) else pa.array(values, type=type_)
+
+
+def _starts(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return where each series begins."""
+    changed = np.zeros(rows.num_rows, dtype=bool)
+    changed[0] = True
+    for name in KEY:
+        codes = rows[name].combine_chunks().dictionary_encode()
+        indices = (codes.indices if isinstance(codes, pa.DictionaryArray) else codes).to_numpy()
+        changed[1:] |= indices[1:] != indices[:-1]
+    return np.flatnonzero(changed)
+
+
+def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the slope of the lag over all hours of one series, from their rows of `agg60`.
+
+    It is the one of a line through all their points: nothing is lost by summing.
+    """
+    count = sum(row["n"] for row in hours)
+    if count < 3:
+        return None
+    origin, base = hours[0]["hour_ts"], hours[0]["lag_first"]
+    t = tt = y = ty = 0.0
+    for row in hours:
+        n, by, up = row["n"], (row["hour_ts"] - origin).total_seconds(), row["lag_first"] - base
+        t += row["t"] + n * by
+        tt += row["tt"] + 2 * by * row["t"] + n * by * by
+        y += row["y"] + n * up
+        ty += row["ty"] + by * row["y"] + up * row["t"] + n * by * up
+    spread = tt - t * t / count
+    return (ty - t * y / count) / spread if spread > 0 else None
+
+
+def hour_file(root: Path, dataset: str, hour: datetime) -> Path:
+    """Return the file of an hour in one of the two datasets."""
+    return root / dataset / f"dt={hour:%Y-%m-%d}" / f"hour-{hour:%H}.parquet"
+
+
+def read_hours(spark: SparkSession, root: Path, last_id: int, days: float) -> DataFrame | None:
+    """Return the sums of so many days; None if they do not reach back so far."""
+    end = hour_of(last_id)
+    begin = end - timedelta(days=days)
+    if not (root / AGG60).is_dir() or not hour_file(root, AGG60, begin).exists():
+        return None
+    hours = (begin + timedelta(hours=it) for it in range(int(days * 24) + 1))
+    files = [str(path) for it in hours if (path := hour_file(root, AGG60, it)).exists()]
+    return spark.read.schema(ddl(STATS).replace(" NOT NULL", "")).parquet(*files)

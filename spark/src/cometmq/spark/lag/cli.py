@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq-lag`: snapshots of offsets, and reports about them.
+
+Exit status: 0 fine, 1 failed (one line says why), 2 wrong usage, 3 too few queues are known,
+10 warnings, 20 errors, 30 unread messages are lost or soon will be, 130 interrupted.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+import typer
+
+from cometmq.client.credentials import credentials_from_file
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.spark.collect.loop import INTERVAL_MIN_S, collect_once, collect_until_signal
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.lag.exits import Exit, FailOn, exit_of
+from cometmq.spark.lag.rules import Rules
+
+STOP_TIMEOUT_S: Final = 30.0
+"""A Spark that does not stop within this time is left behind."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+    help=__doc__.split("\n\n", maxsplit=1)[0],
+)
+
+Root = Annotated[Path, typer.Argument(help="Folder of the history.", metavar="HISTORY")]
+Namesrv = Annotated[
+    str, typer.Option("--namesrv", "-n", envvar="NAMESRV_ADDR", help="host:port;host:port.")
+]
+Cluster = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
+Interval = Annotated[
+    int | None,
+    typer.Option(min=INTERVAL_MIN_S, help="Stay, and take one each so many seconds."),
+]
+Budget = Annotated[int, typer.Option(min=0, help="Questions for the age of messages in one round.")]
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="COMETMQ_CREDENTIALS",
+        help="File with accessKey and secretKey, as RocketMQ's conf/tools.yml.",
+    ),
+]
+Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
+TlsCa = Annotated[
+    Path | None, typer.Option(help="Certificates to verify servers with; implies --tls.")
+]
+Master = Annotated[str | None, typer.Option(help="Spark master; default: all of this machine.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
+Forms = Annotated[
+    list[str] | None, typer.Option("--form", help="html, markdown, json; default: all.")
+]
+
+
+def say(text: str) -> None:
+    """Tell about progress, apart from what a program reads."""
+    typer.echo(f"cometmq-lag: {text}", err=True)
+
+
+@app.command()
+def snapshot(
+    root: Root,
+    namesrv: Namesrv = "",
+    cluster: Cluster = None,
+    interval: Interval = None,
+    timestamp_budget: Budget = 2000,
+    credentials: Credentials = None,
+    *,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Ask every broker who is where, and write it to HISTORY/raw."""
+    settings = CollectSettings(
+        namesrv=namesrv,
+        cluster=cluster,
+        timestamp_budget=timestamp_budget,
+        credentials=None if credentials is None else credentials_from_file(credentials),
+        tls=TlsSettings(
+            enable=tls or tls_ca is not None,
+            test_mode=tls_ca is None,
+            auth_server=tls_ca is not None,
+            trust_cert_path=tls_ca,
+        ),
+    )
+    if interval is None:
+        asyncio.run(collect_once(root, settings, say))
+    else:
+        asyncio.run(collect_until_signal(root, settings, interval, say))
+
+
+@app.command()
+def compact(root: Root) -> None:
+    """Put the snapshots of each past hour into one file, with sums; vacuum afterwards."""
+    from cometmq.spark.lag import compact as job  # noqa: PLC0415  # what snapshot does not need
+    from cometmq.spark.lag.history import History  # noqa: PLC0415
+
+    hours = job.compact(History(root), datetime.now(UTC))
+    say(f"compacted {len(hours)} hours")
+    vacuum(root)
+
+
+@app.command()
+def vacuum(
+    root: Root,
+    hours: Annotated[int, typer.Option(min=1, help="Keep every minute for so long.")] = 48,
+    days: Annotated[int, typer.Option(min=1, help="Keep every tenth minute for so long.")] = 30,
+    sum_days: Annotated[int, typer.Option(min=1, help="Keep hourly sums for so long.")] = 400,
+) -> None:
+    """Remove what is kept long enough."""
+    from cometmq.spark.lag.history import History  # noqa: PLC0415
+    from cometmq.spark.lag.vacuum import Retention  # noqa: PLC0415
+    from cometmq.spark.lag.vacuum import vacuum as job  # noqa: PLC0415
+
+    keep = Retention(
+        hour=timedelta(hours=hours), agg10=timedelta(days=days), agg60=timedelta(days=sum_days)
+    )
+    say(f"removed {len(job(History(root), datetime.now(UTC), keep))} files and folders")
+
+
+@app.command()
+def verify(root: Root) -> None:
+    """Check that every file of the history is whole; what is not is a line each."""
+    from cometmq.spark.lag.history import History  # noqa: PLC0415
+    from cometmq.spark.lag.verify import verify as job  # noqa: PLC0415
+
+    if not root.is_dir():
+        raise CometError(f"{root}: no such folder")
+    findings = job(History(root))
+    for finding in findings:
+        typer.echo(finding)
+    if findings:
+        raise typer.Exit(Exit.FAILED)
+    say("the history is whole")
+
+
+@app.command()
+def report(
+    root: Root,
+    out: Out = None,
+    form: Forms = None,
+    window: Annotated[int, typer.Option(min=60, help="W in seconds.")] = 600,
+    long_window: Annotated[int, typer.Option(min=60, help="In seconds.")] = 3600,
+    history: Annotated[int, typer.Option(min=60, help="In seconds.")] = 86_400,
+    risk_hours: Annotated[float, typer.Option(help="AT_RISK: lost sooner than this.")] = 12.0,
+    allowed_lag: Annotated[int, typer.Option(min=0, help="OK at and below.")] = 0,
+    allowed_age: Annotated[float, typer.Option(min=0, help="OK up to so many seconds.")] = 30.0,
+    broker_timezone: Annotated[str, typer.Option(help="Of deleteWhen.")] = "UTC",
+    fail_on: Annotated[FailOn, typer.Option(help="Severity that is an exit status.")] = (
+        FailOn.CRITICAL
+    ),
+    min_coverage: Annotated[float, typer.Option(min=0, max=1, help="Else exit 3.")] = 0.99,
+    textfile: Annotated[Path | None, typer.Option(help="Folder of node exporter.")] = None,
+    pushgateway: Annotated[str | None, typer.Option(help="URL of a Prometheus gateway.")] = None,
+    master: Master = None,
+) -> None:
+    """Say who is behind, since when, and what is going to be lost."""
+    from cometmq.spark.lag.job import Outputs, run_report  # noqa: PLC0415  # Spark
+
+    try:
+        rules = Rules(
+            window_s=window,
+            long_window_s=max(long_window, window),
+            history_s=max(history, window),
+            risk_hours=risk_hours,
+            allowed_lag=allowed_lag,
+            allowed_age_s=allowed_age,
+            timezone=ZoneInfo(broker_timezone).key,
+        )
+    except (KeyError, ValueError, OSError) as error:
+        raise typer.BadParameter(f"no zone {broker_timezone}") from error
+    outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
+    header = run_report(root, rules, outputs, master=master, say=say)
+    raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
+
+
+def main() -> None:
+    """Run the command line; an error that a person can mend is one line."""
+    _leave(_status())
+
+
+def _status() -> int:
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except (CometError, OSError, msgspec.ValidationError) as error:
+        say(str(error))
+        return Exit.FAILED
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise
+        error.show()  # type: ignore[attr-defined]  # usage errors of the parser beneath typer
+        return Exit.USAGE
+    return Exit.OK
+
+
+def _leave(status: int) -> None:
+    """End with a status, also when a thread of Spark does not want to."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(status)
+    sys.exit(status)

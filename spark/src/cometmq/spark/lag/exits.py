@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With which number a job ends: what it found, or why it could not look."""
+
+from enum import IntEnum, StrEnum
+
+from cometmq.spark.lag.columns import SEVERITIES, Header
+
+
+class Exit(IntEnum):
+    """Exit status of `cometmq-lag`."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    COVERAGE = 3
+    WARN = 10
+    ERROR = 20
+    CRITICAL = 30
+    INTERRUPTED = 130
+
+
+class FailOn(StrEnum):
+    """From which severity on a report ends with a number of its own."""
+
+    NEVER = "never"
+    WARN = "warn"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+_EXITS = {"warn": Exit.WARN, "error": Exit.ERROR, "critical": Exit.CRITICAL}
+
+
+def exit_of(header: Header, *, fail_on: FailOn, coverage_min: float) -> Exit:
+    """Return the number of a report; what it found goes before what it could not see."""
+    found = SEVERITIES.index(header.severity)
+    if fail_on is not FailOn.NEVER and found >= SEVERITIES.index(fail_on.value):
+        return _EXITS[header.severity]
+    return Exit.COVERAGE if header.coverage < coverage_min else Exit.OK

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Straight lines through points, as SQL: sums that a hash aggregate keeps, and what they tell.
+
+Times and offsets are differences to the newest point before they get here: offsets near 10^12
+and times near 10^9 would leave no digits to their squares.
+"""
+
+from typing import Final
+
+_SUMS: Final = {
+    "n": "count(CASE WHEN {ok} THEN 1 END)",
+    "x": "sum(CASE WHEN {ok} THEN {x} END)",
+    "xx": "sum(CASE WHEN {ok} THEN {x} * {x} END)",
+    "y": "sum(CASE WHEN {ok} THEN {y} END)",
+    "xy": "sum(CASE WHEN {ok} THEN {x} * {y} END)",
+    "yy": "sum(CASE WHEN {ok} THEN {y} * {y} END)",
+}
+POINTS_MIN: Final = 3
+
+
+def sums(name: str, x: str, y: str, where: str) -> str:
+    """Return the aggregates of the line `name`, over points with an x and a y."""
+    values = {"x": x, "y": y, "ok": f"{where} AND {y} IS NOT NULL"}
+    return ",\n".join(f"{sql.format(**values)} AS {name}_{it}" for it, sql in _SUMS.items())
+
+
+def slope(name: str) -> str:
+    """Return the slope; null below three points or at a single moment."""
+    return (
+        f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
+        f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"
+    )
+
+
+def standard_error(name: str) -> str:
+    """Return the standard error of the slope, 0 for points on a line."""
+    explained = f"try_divide({_co_spread(name)} * {_co_spread(name)}, {_spread(name, 'x')})"
+    left = f"greatest(0, {_spread(name, 'y')} - {explained})"
+    return (
+        f"CASE WHEN {name}_n >= {POINTS_MIN} THEN "
+        f"sqrt(try_divide({left} / ({name}_n - 2), {_spread(name, 'x')})) END"
+    )
+
+
+def r_squared(name: str) -> str:
+    """Return the part of the spread that the line explains; null if there is no spread."""
+    explained = f"{_co_spread(name)} * {_co_spread(name)}"
+    both = f"{_spread(name, 'x')} * {_spread(name, 'y')}"
+    return f"CASE WHEN {name}_n >= {POINTS_MIN} THEN least(1, try_divide({explained}, {both})) END"
+
+
+def _spread(name: str, of: str) -> str:
+    return f"({name}_{of}{of} - {name}_{of} * {name}_{of} / nullif({name}_n, 0))"
+
+
+def _co_spread(name: str) -> str:
+    return f"({name}_xy - {name}_x * {name}_y / nullif({name}_n, 0))"

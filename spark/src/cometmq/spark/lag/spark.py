@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark session of a job."""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+MASTER: Final = "local[*]"
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+}
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "3g",
+}
+
+
+def session(
+    master: str | None = None, settings: Mapping[str, str] | None = None, *, name: str = "lag"
+) -> SparkSession:
+    """Return a session in which times are UTC and workers run this interpreter.
+
+    Without `master`, that of spark-submit or, started otherwise, this machine.
+    """
+    for name_ in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name_, sys.executable)  # noqa: TID251 (how Spark is told)
+    builder = SparkSession.builder.appName(f"cometmq-{name}")
+    is_submitted = os.getenv("PYSPARK_GATEWAY_PORT") is not None
+    if master is not None or not is_submitted:
+        builder = builder.master(master or MASTER)
+    chosen = dict(_SETTINGS)
+    if not is_submitted and (master or MASTER).startswith("local"):
+        chosen |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    for key, value in (chosen | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    with suppress(AttributeError):  # Spark Connect has none
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
