@@ -29,6 +29,18 @@ SIGNED = [
 ]
 
 
+def test_names_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows an access key may send any fields, before the signature is known wrong."""
+    orders: dict[tuple[str, ...], object] = {}
+    monkeypatch.setattr(signature, "_orders", orders)
+    signer = Signer("secret")
+    for fields in ({"x" * 1_000: "1"}, {f"name-{number}": "1" for number in range(100)}):
+        assert signer.sign(fields, b"") == signer.sign(dict(reversed(fields.items())), b"")
+    assert not orders
+    signer.sign({"a": "1"}, b"")
+    assert list(orders) == [("a",)]
+
+
 @pytest.mark.parametrize("exchange", SIGNED, ids=lambda one: one.name)
 def test_requests_of_java_clients_are_judged_as_a_java_broker_judged(exchange: Exchange) -> None:
     ((serialization, head, body),) = FrameReader().feed(exchange.request.data)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.acl.accounts import Account, Accounts
+from cometmq.broker.acl.accounts import SHARED_TOPICS, Account, Accounts
 from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.check import ADMIN_CODES, NEEDS, AccessControl
 from cometmq.broker.testing.peers import FakePeer
@@ -166,6 +166,8 @@ def test_an_account_s_white_address_needs_no_signature() -> None:
         (Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "AclReadOnly"}, b"m", "topic:AclReadOnly"),
         (Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "%RETRY%AclDenied"}, b"m", "group:AclDenied"),
         (Code.SEND_BATCH_MESSAGE, {**SEND_V2, "b": "Other"}, b"m", "topic:Other"),
+        (Code.SEND_REPLY_MESSAGE, {**SEND, "topic": "Other"}, b"m", "topic:Other"),
+        (Code.SEND_REPLY_MESSAGE_V2, {**SEND_V2, "b": "Other"}, b"m", "topic:Other"),
         (Code.CONSUMER_SEND_MSG_BACK, {**BACK, "group": "AclDenied"}, b"", "group:AclDenied"),
         (Code.PULL_MESSAGE, {**PULL, "topic": "Other", "consumerGroup": "G"}, b"", "topic:Other"),
         (
@@ -239,6 +241,41 @@ def test_everybody_may_send_traces() -> None:
     assert refusal(signed(Code.SEND_MESSAGE_V2, trace)) is None
     assert refusal(signed(Code.SEND_BATCH_MESSAGE, trace)) is None
     assert refusal(signed(Code.QUERY_MESSAGE, {**QUERY, "topic": "RMQ_SYS_TRACE_TOPIC"}))
+
+
+def test_everybody_may_reply() -> None:
+    reply = {**SEND_V2, "b": "DefaultCluster_REPLY_TOPIC"}
+    assert refusal(signed(Code.SEND_REPLY_MESSAGE_V2, reply)) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "resource"),
+    [
+        *(
+            (Code.PULL_MESSAGE, {**PULL, "topic": topic, "consumerGroup": "G"}, f"topic:{topic}")
+            for topic in sorted(SHARED_TOPICS)
+        ),
+        (
+            Code.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "CID_RMQ_SYS_TRANS", "topic": "A", "queueId": "0",
+             "commitOffset": "1"},
+            "group:CID_RMQ_SYS_TRANS",
+        ),
+    ],
+)  # fmt: skip
+def test_default_rights_do_not_extend_to_what_all_share(
+    code: int, ext: dict[str, str], resource: str
+) -> None:
+    """Half and delayed messages of topics that an account must not read lie there."""
+    fields = {"access_key": "userKey1", "secret_key": "userSecret1"}
+    every = AclAccount(**fields, default_topic_perm="PUB|SUB", default_group_perm="SUB")
+    assert (refusal(signed(code, ext), control([every])) or "").startswith(denied(resource))
+    kind, _, name = resource.partition(":")
+    every.topic_perms, every.group_perms = (
+        ([f"{name}=SUB"], []) if kind == "topic" else ([], [f"{name}=SUB"])
+    )
+    assert refusal(signed(code, ext), control([every])) is None
+    assert refusal(signed(code, ext, account=ADMIN)) is None
 
 
 def test_the_place_tells_a_missing_right_from_one_that_is_denied() -> None:

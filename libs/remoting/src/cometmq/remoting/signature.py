@@ -26,6 +26,7 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 _ORDERS_MAX: Final = 1024
+_ORDER_CHARS_MAX: Final = 512  # of all names: those of the longest header together have 180
 _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
 """How to take the values of such fields in order: each client repeats a few sets of fields."""
 
@@ -83,7 +84,7 @@ def _values(ext: Mapping[str, str]) -> tuple[str, ...]:
     take = _orders.get(names)
     if take is None:
         take = _ordered(names)
-        if len(_orders) < _ORDERS_MAX:
+        if len(_orders) < _ORDERS_MAX and sum(map(len, names)) <= _ORDER_CHARS_MAX:
             _orders[names] = take
     return take(ext)
 

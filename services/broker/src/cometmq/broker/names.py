@@ -41,6 +41,8 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
     OFFSET_MOVED_TOPIC,
 })  # fmt: skip
 
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its offsets say up to where the queues of half and op messages are examined."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"  # under it statistics count deliveries after a delay
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"

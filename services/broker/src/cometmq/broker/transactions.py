@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
 from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.broker.recent_halves import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.properties import (
@@ -28,8 +29,6 @@ from cometmq.store.reads import Lookup, read_entries
 
 HALF_QUEUE_ID: Final = 0
 QUEUE_COUNT: Final = 1  # of each of the three topics
-CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say up to where both queues are examined."""
 
 _OP_TAG: Final = "d"
 _OP_TAG_CODE: Final = tag_code(_OP_TAG)
@@ -69,7 +68,30 @@ def real_place(half: MessageRecord) -> tuple[str, int] | None:
     return (topic, int(queue_id)) if queue_id.isdecimal() else None
 
 
-def committed(half: MessageRecord, place: tuple[str, int], *, host: bytes) -> NewMessage:
+class Half(Protocol):
+    """A half message that is in the log."""
+
+    @property
+    def queue_id(self) -> int:
+        """Its queue in the half topic."""
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in that queue."""
+
+    @property
+    def physical_offset(self) -> int:
+        """Its place in the log."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of its record."""
+
+    def to_new_message(self) -> NewMessage:
+        """Return the message as one to be stored again."""
+
+
+def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
     """Return the message that consumers get.
 
     Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its text.
@@ -83,7 +105,7 @@ def committed(half: MessageRecord, place: tuple[str, int], *, host: bytes) -> Ne
     return message
 
 
-def op(half: MessageRecord, *, host: bytes, now_ms: int) -> NewMessage:
+def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
     """Return the message that says that a half message is ended."""
     return NewMessage(
         OP_HALF_TOPIC,
@@ -181,6 +203,7 @@ class Transactions:
 
     def __init__(self) -> None:
         """Start with nothing ended."""
+        self.recent = RecentHalves()
         self.ended = EndedHalves()
         self.ending: dict[int, list[Call[Any]]] = {}
         """Half messages whose ends are on their way to the disk, and who waits for that."""

@@ -7,12 +7,23 @@ from typing import Final
 from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.errors import AclError
 from cometmq.broker.acl.permissions import Right, parse_resources, parse_right
-from cometmq.broker.names import RETRY_PREFIX
+from cometmq.broker.names import (
+    CHECK_GROUP,
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    retry_topic,
+)
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7
+SHARED_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC})
+"""Messages of topics that an account may not read wait here among all others."""
+_TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
 
 
 class Account:
@@ -50,6 +61,8 @@ class Account:
         right = self.rights.get(resource)
         if right is not None:
             return right
+        if resource in SHARED_TOPICS or resource == _TRANSACTIONS:
+            return Right.DENY
         return self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
 
 

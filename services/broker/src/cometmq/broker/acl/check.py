@@ -8,6 +8,9 @@ right to each topic and group that the request names.
 Compatibility, where more is checked than in RocketMQ 4.9.4:
     a batch (320) needs what a single message needs, and a lite pull (361) what a pull needs;
     a message to a group's retry topic needs SUB of that group, not of one that the sender names;
+    a reply (324, 325) to another topic than a cluster's reply topic needs PUB, as it is stored;
+    an account's default rights do not extend to where messages of all topics wait
+    (``SHARED_TOPICS``), nor to the group that looks after transactions;
     the orders in ``ADMIN_CODES`` beyond RocketMQ's five, among them those that show or change
     accounts, need an administrator.
 
@@ -23,7 +26,7 @@ from typing import Any, Final
 from cometmq.broker.acl import errors
 from cometmq.broker.acl.accounts import Account, Accounts
 from cometmq.broker.acl.permissions import Right, resource_text
-from cometmq.broker.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from cometmq.broker.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.codes import RequestCode as Code
@@ -43,6 +46,11 @@ Need = tuple[str, Right]
 def _sending(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
     topic = call.header.topic
     yield topic, Right.SUB if topic.startswith(RETRY_PREFIX) else Right.PUB
+
+
+def _replying(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
+    if not call.header.topic.endswith(REPLY_SUFFIX):
+        yield from _sending(call)
 
 
 def _sending_back(call: Call[ConsumerSendMsgBack]) -> Iterator[Need]:
@@ -87,6 +95,8 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.SEND_MESSAGE: _sending,
     Code.SEND_MESSAGE_V2: _sending,
     Code.SEND_BATCH_MESSAGE: _sending,
+    Code.SEND_REPLY_MESSAGE: _replying,
+    Code.SEND_REPLY_MESSAGE_V2: _replying,
     Code.CONSUMER_SEND_MSG_BACK: _sending_back,
     Code.PULL_MESSAGE: _pulling,
     Code.LITE_PULL_MESSAGE: _pulling,

@@ -17,11 +17,11 @@ from typing import Any, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.late import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
-from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.broker.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.broker.transactions import (
-    CHECK_GROUP,
     HALF_QUEUE_ID,
     QUEUE_COUNT,
+    Half,
     committed,
     ended_since,
     op,
@@ -69,9 +69,17 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     _check_role(broker)
     if header.commit_or_rollback == TRANSACTION_NONE:
         return OK
+    recent = broker.transactions.recent.take(header.commit_log_offset)
+    if recent is not None:
+        _check_names(header, group=recent.group, queue_offset=recent.queue_offset)
+        return _end(broker, call, recent, recent.place)
 
-    def found(half: MessageRecord | None) -> Reply | None:
-        return _end(broker, call, _check_end(header, half))
+    def found(record: MessageRecord | None) -> Reply | None:
+        half = _check_end(header, record)
+        place = real_place(half)
+        if half.topic != HALF_TOPIC or place is None:
+            raise ServerError(_NOT_HALF)
+        return _end(broker, call, half, place)
 
     lookup = stored_half(broker.store, header.commit_log_offset)
     look_up(broker, call, lookup, found, is_part_of_put=True)
@@ -87,19 +95,23 @@ def _check_end(header: EndTransaction, half: MessageRecord | None) -> MessageRec
     """Return the half message; raise what is wrong, in RocketMQ's order."""
     if half is None:
         raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
-    if half.properties.get(PropertyKey.PRODUCER_GROUP) != header.producer_group:
-        raise ServerError(remarks.PRODUCER_GROUP_WRONG)
-    if half.queue_offset != header.tran_state_table_offset:
-        raise ServerError(remarks.TRANSACTION_OFFSET_WRONG)
+    group = half.properties.get(PropertyKey.PRODUCER_GROUP)
+    _check_names(header, group=group, queue_offset=half.queue_offset)
     if half.physical_offset != header.commit_log_offset:
         raise ServerError(remarks.COMMIT_LOG_OFFSET_WRONG)
     return half
 
 
-def _end(broker: Broker, call: Call[EndTransaction], half: MessageRecord) -> Reply | None:
-    place = real_place(half)
-    if half.topic != HALF_TOPIC or place is None:
-        raise ServerError(_NOT_HALF)
+def _check_names(header: EndTransaction, *, group: str | None, queue_offset: int) -> None:
+    if group != header.producer_group:
+        raise ServerError(remarks.PRODUCER_GROUP_WRONG)
+    if queue_offset != header.tran_state_table_offset:
+        raise ServerError(remarks.TRANSACTION_OFFSET_WRONG)
+
+
+def _end(
+    broker: Broker, call: Call[EndTransaction], half: Half, place: tuple[str, int]
+) -> Reply | None:
     host, counts = broker.store_host, broker.transactions
     messages = [op(half, host=host, now_ms=broker.clock.now_ms())]
     is_commit = call.header.commit_or_rollback == TRANSACTION_COMMIT
