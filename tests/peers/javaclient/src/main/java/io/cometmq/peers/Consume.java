@@ -38,6 +38,7 @@ final class Consume {
             new AllocateMessageQueueAveragely(),
             options.text("trace", "false").equals("true"), null);
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         // The releases have this type in different packages.

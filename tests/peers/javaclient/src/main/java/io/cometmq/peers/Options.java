@@ -6,6 +6,9 @@ import java.util.Map;
 
 /** Options of the form {@code --name value}. */
 final class Options {
+    /** The client's own 3 s are over before a busy machine has opened a connection. */
+    static final int API_TIMEOUT_MS = 30_000;
+
     private final Map<String, String> values = new HashMap<>();
 
     Options(String[] args) {

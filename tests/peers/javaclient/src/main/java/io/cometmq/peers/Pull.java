@@ -25,6 +25,7 @@ final class Pull {
     int runLite() throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.text("topic"), options.text("tags", "*"));
         consumer.start();
@@ -45,6 +46,7 @@ final class Pull {
     int runPlain() throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.start();
         for (String topic : options.text("topic").split(",")) {
             for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {

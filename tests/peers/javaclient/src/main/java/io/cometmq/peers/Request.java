@@ -58,6 +58,7 @@ final class Request {
         DefaultMQProducer producer = producer("Replier");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.text("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -92,6 +93,7 @@ final class Request {
     private DefaultMQProducer producer(String group) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(group);
         producer.setNamesrvAddr(options.text("namesrv"));
+        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.start();
         return producer;

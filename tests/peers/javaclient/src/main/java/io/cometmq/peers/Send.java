@@ -28,6 +28,7 @@ final class Send {
             options.text("group", "JavaProducer"), null,
             options.text("trace", "false").equals("true"), null);
         producer.setNamesrvAddr(options.text("namesrv"));
+        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         producer.setSendMsgTimeout(options.number("timeout-ms", 10_000));
         producer.setCompressMsgBodyOverHowmuch(options.number("compress-over", 4096));
     }

@@ -25,6 +25,7 @@ final class SqlPull {
     int run() throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.start();
         for (String expression : options.text("expressions").split("\f")) {
             for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.text("topic"))) {
