@@ -19,7 +19,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
 )
 from cometmq.spark.errors import SchemaError, SourceError
-from cometmq.spark.schemas import Column
+from cometmq.spark.tables.columns import Column
 
 INPUT: Final = (
     Column("body", "binary", "Body, binary or text. Required."),

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cometmq.spark.batch import MessageReader
-from cometmq.spark.errors import OptionError
 from cometmq.spark.options import Table, parse
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.sink import MessageStreamWriter, MessageWriter
 from cometmq.spark.stream import MessageStreamReader
+from cometmq.spark.table_reader import ProgressStreamReader, TableReader
 
 FORMAT: Final = "rocketmq"
 
@@ -42,15 +42,15 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads once."""
-        if self._parsed.table is not Table.MESSAGES:
-            raise OptionError(f"table `{self._parsed.table}` cannot be read yet")
-        return MessageReader(self._parsed, schema)
+        if self._parsed.table is Table.MESSAGES:
+            return MessageReader(self._parsed, schema)
+        return TableReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads as a stream."""
-        if self._parsed.table is not Table.MESSAGES:
-            raise OptionError(f"table `{self._parsed.table}` is no stream")
-        return MessageStreamReader(self._parsed, schema)
+        if self._parsed.table is Table.MESSAGES:
+            return MessageStreamReader(self._parsed, schema)
+        return ProgressStreamReader(self._parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes once."""

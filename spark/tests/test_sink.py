@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows become messages: which columns, which ids, which queues; against a real broker."""
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from cometmq.peers.comet import CometCluster
+from cometmq.remoting.message.flags import java_hash
+from cometmq.spark.batch import MessageReader
+from cometmq.spark.errors import (
+    NameServerUnreachable,
+    OptionError,
+    SchemaError,
+    SendIncomplete,
+    SourceError,
+    TopicMissing,
+)
+from cometmq.spark.options import parse
+from cometmq.spark.schemas import table_schema
+from cometmq.spark.sink import MessageWriter, Written
+from cometmq.spark.sink_rows import RowIds
+
+BODY = spark.StructType([spark.StructField("body", spark.BinaryType())])
+FULL = spark.StructType(
+    [
+        spark.StructField("body", spark.StringType()),
+        spark.StructField("tags", spark.StringType()),
+        spark.StructField("keys", spark.ArrayType(spark.StringType())),
+        spark.StructField("properties", spark.MapType(spark.StringType(), spark.StringType())),
+        spark.StructField("sharding_key", spark.StringType()),
+        spark.StructField("born_ts", spark.TimestampType()),
+    ]
+)
+
+
+def writer_of(
+    cluster: CometCluster, topic: str, schema: spark.StructType = BODY, **options: str
+) -> MessageWriter:
+    given = {"nameServer": cluster.namesrv_addr, "topic": topic, **options}
+    return MessageWriter(parse(given), schema, overwrite=False)
+
+
+def bodies(count: int, size: int = 20) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"body": [b"%06d" % i + bytes(size) for i in range(count)]})
+
+
+def read(cluster: CometCluster, topic: str) -> list[dict[str, Any]]:
+    parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})
+    reader = MessageReader(parsed, table_schema(parsed))
+    return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+
+
+@pytest.mark.parametrize("batch_bytes", ["0", "5000", "1048576"])
+def test_every_row_is_stored_once(cluster: CometCluster, topic: str, batch_bytes: str) -> None:
+    writer = writer_of(cluster, topic, batchBytes=batch_bytes, maxInFlight="8")
+
+    written = writer.write(iter([bodies(700), bodies(300)]))
+    writer.commit([written])
+
+    rows = read(cluster, topic)
+    assert written == Written(1000, 1000)
+    assert len(rows) == 1000
+    assert sorted(row["body"][:6] for row in rows) == sorted(
+        b"%06d" % i for count in (700, 300) for i in range(count)
+    )
+    if batch_bytes != "1048576":
+        assert len({(row["broker_name"], row["queue_id"]) for row in rows}) == 4
+
+
+def test_a_repeated_task_has_the_same_ids_and_another_task_has_others() -> None:
+    ids = [RowIds("query", 5, 0).of(number) for number in range(1000)]
+
+    assert ids == [RowIds("query", 5, 0).of(number) for number in range(1000)]
+    others = [RowIds("query", 6, 0).of(0), RowIds("query", 5, 1).of(0), RowIds("other", 5, 0).of(0)]
+    assert len({*ids, *others}) == 1003
+    assert all(len(one) == 32 and one[20:28] == "00000000" for one in ids)
+
+
+def test_readers_can_drop_what_was_sent_twice(cluster: CometCluster, topic: str) -> None:
+    writer = writer_of(cluster, topic)
+    writer.write(iter([bodies(50)]))
+    writer.write(iter([bodies(50)]))  # as another attempt of the same task does
+
+    rows = read(cluster, topic)
+
+    assert len(rows) == 100
+    assert len({row["msg_id"] for row in rows}) == 50
+
+
+def test_without_dedup_ids_each_attempt_is_new(cluster: CometCluster, topic: str) -> None:
+    writer = writer_of(cluster, topic, dedupId="false")
+    for _ in range(2):
+        writer.write(iter([bodies(5)]))
+
+    assert len({row["msg_id"] for row in read(cluster, topic)}) == 10
+
+
+def test_columns_become_fields_of_messages(cluster: CometCluster, topic: str) -> None:
+    born = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    row = {
+        "body": "text é",
+        "tags": "red",
+        "keys": ["a", "b"],
+        "properties": [("color", "blue"), ("UNIQ_KEY", "mine"), ("none", None)],
+        "sharding_key": "s",
+        "born_ts": born,
+    }
+    types = pa.schema(
+        [
+            pa.field("body", pa.string()),
+            pa.field("tags", pa.string()),
+            pa.field("keys", pa.list_(pa.string())),
+            pa.field("properties", pa.map_(pa.string(), pa.string())),
+            pa.field("sharding_key", pa.string()),
+            pa.field("born_ts", pa.timestamp("us", tz="UTC")),
+        ]
+    )
+    batch = pa.RecordBatch.from_pylist([row], schema=types)
+    writer_of(cluster, topic, FULL).write(iter([batch]))
+
+    (stored,) = read(cluster, topic)
+    properties = dict(stored["properties"])
+
+    assert stored["body"] == "text é".encode()
+    assert (stored["tags"], stored["keys"], stored["born_ts"]) == ("red", "a b", born)
+    assert properties["color"] == "blue"
+    assert properties["__SHARDINGKEY"] == "s"
+    assert properties["UNIQ_KEY"] == stored["msg_id"] != "mine"
+    assert "none" not in properties
+
+
+def test_rows_of_a_sharding_key_stay_in_order_in_the_queue_that_java_chooses(
+    cluster: CometCluster, topic: str
+) -> None:
+    generator = random.Random(7)
+    rows = [(f"key-{generator.randrange(9)}", f"{number:05d}") for number in range(2000)]
+    schema = spark.StructType([BODY["body"], spark.StructField("sharding_key", spark.StringType())])
+    batch = pa.RecordBatch.from_pydict(
+        {"body": [body.encode() for _, body in rows], "sharding_key": [key for key, _ in rows]}
+    )
+    writer_of(cluster, topic, schema, batchBytes="300").write(iter([batch]))
+
+    found: dict[str, list[bytes]] = {}
+    places: dict[str, set[tuple[str, int]]] = {}
+    for row in read(cluster, topic):
+        key = dict(row["properties"])["__SHARDINGKEY"]
+        found.setdefault(key, []).append(row["body"])
+        places.setdefault(key, set()).add((row["broker_name"], row["queue_id"]))
+
+    queues = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
+    assert sum(map(len, found.values())) == 2000
+    for key, own in found.items():
+        assert own == [body.encode() for other, body in rows if other == key]
+        assert places[key] == {queues[abs(java_hash(key)) % 4]}
+
+
+def test_rows_can_name_their_queue(cluster: CometCluster, topic: str) -> None:
+    schema = spark.StructType(
+        [
+            BODY["body"],
+            spark.StructField("broker_name", spark.StringType()),
+            spark.StructField("queue_id", spark.IntegerType()),
+        ]
+    )
+    there = {"body": b"x", "broker_name": "broker-b", "queue_id": 1}
+    writer = writer_of(cluster, topic, schema)
+    writer.write(iter([pa.RecordBatch.from_pylist([there] * 3)]))
+
+    assert [(r["broker_name"], r["queue_id"]) for r in read(cluster, topic)] == [
+        ("broker-b", 1)
+    ] * 3
+    with pytest.raises(TopicMissing, match=r"row 0 of the task names no queue: .* broker-b 9"):
+        writer.write(iter([pa.RecordBatch.from_pylist([there | {"queue_id": 9}])]))
+
+
+def test_a_row_that_cannot_be_sent_is_named(cluster: CometCluster, topic: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"a", None]})
+
+    with pytest.raises(SourceError, match="row 1 of the task cannot be sent: its `body` is null"):
+        writer_of(cluster, topic).write(iter([batch]))
+
+
+def test_a_message_that_brokers_refuse_is_named(cluster: CometCluster, topic: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [bytes(5 << 20)]})
+
+    with pytest.raises(SendIncomplete, match=r"1 rows from row 0 of the task on were not stored"):
+        writer_of(cluster, topic).write(iter([batch]))
+
+
+def test_nobody_to_send_to_is_one_line(topic: str, cluster: CometCluster) -> None:
+    with pytest.raises(NameServerUnreachable, match="no name server answers"):
+        writer_of(cluster, topic, nameServer="127.0.0.1:1").write(iter([bodies(1)]))
+
+
+def test_lost_rows_do_not_commit(cluster: CometCluster, topic: str) -> None:
+    writer = writer_of(cluster, topic)
+    for message in (None, Written(5, 4)):
+        with pytest.raises(SendIncomplete, match="did not store all its rows"):
+            writer.commit([Written(3, 3), message])
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "reason"),
+    [
+        ([("bdy", "binary")], {}, "knows no column `bdy`"),
+        ([("body", "int")], {}, "column `body` is int, not binary or string"),
+        ([("tags", "string")], {}, "needs a column `body`"),
+        ([("body", "binary")], {"topic": ""}, "needs the option `topic` or a column"),
+        ([("body", "binary"), ("queue_id", "int")], {}, "belong together"),
+    ],
+)
+def test_wrong_columns_are_refused(
+    fields: list[tuple[str, str]], options: dict[str, str], reason: str
+) -> None:
+    types = {"binary": spark.BinaryType(), "int": spark.IntegerType(), "string": spark.StringType()}
+    schema = spark.StructType([spark.StructField(name, types[kind]) for name, kind in fields])
+    parsed = parse({"nameServer": "n:1", "topic": "T", **options})
+
+    with pytest.raises(SchemaError, match=reason):
+        MessageWriter(parsed, schema, overwrite=False)
+    with pytest.raises(OptionError, match="only be appended"):
+        MessageWriter(parsed, BODY, overwrite=True)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where batches of a stream end, decided without a broker: offsets, limits, new queues, losses."""
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from cometmq.spark.errors import DataLoss
+from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options import parse
+from cometmq.spark.schemas import table_schema
+from cometmq.spark.stream import MessageStreamReader
+
+A, B = Queue("T", "a", 0), Queue("T", "b", 0)
+ALL = ReadAllAvailable()
+
+
+class Brokers:
+    """Stands for `Metadata`: the ends of queues as a test sets them."""
+
+    def __init__(self) -> None:
+        self.now: dict[Queue, tuple[int, int]] = {}
+        self.brokers: dict[str, dict[int, str]] = {"a": {0: "a:1"}, "b": {0: "b:1"}}
+        self.committed: list[tuple[str, dict[Queue, int]]] = []
+
+    def queues(self, *, must_exist: bool = True) -> list[Queue]:
+        return list(self.now)
+
+    def ends(self, queues: list[Queue]) -> dict[Queue, tuple[int, int]]:
+        return {queue: self.now[queue] for queue in queues}
+
+    def commit(self, group: str, offsets: dict[Queue, int]) -> None:
+        self.committed.append((group, offsets))
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, object]]] = []
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        self.lines.append((event, facts))
+
+    info = warning = error = debug
+
+
+class Stream:
+    """A reader with its surroundings."""
+
+    def __init__(self, **options: str) -> None:
+        self.brokers = Brokers()
+        self.log = Log()
+        self.now_ms = 0
+        parsed = parse({"nameServer": "n:1", "subscribe": "T", **options})
+        self.reader = MessageStreamReader(
+            parsed,
+            table_schema(parsed),
+            metadata=self.brokers,  # type: ignore[arg-type]
+            clock_ms=lambda: self.now_ms,
+            log=self.log,
+        )
+
+    def spans(self, start: Any, end: Any) -> list[tuple[Queue, int, int]]:
+        parts = self.reader.partitions(start, end)
+        return sorted((p.span.queue, p.span.start, p.span.end) for p in parts)
+
+
+def at(**offsets: int) -> dict[str, Any]:
+    return {"T": {name: {"0": offset} for name, offset in offsets.items()}}
+
+
+def test_a_query_begins_at_the_end_unless_told_otherwise() -> None:
+    for options, expected in (
+        ({}, at(a=10, b=20)),
+        ({"startingOffsets": "earliest"}, at(a=5, b=0)),
+        ({"startingOffsets": '{"T":{"a":{"0":7},"b":{"0":-2}}}'}, at(a=7, b=0)),
+        ({"startingOffsets": '{"T":{"a":{"0":7}}}'}, at(a=7, b=20)),
+    ):
+        stream = Stream(**options)
+        stream.brokers.now = {B: (0, 20), A: (5, 10)}
+        assert json.dumps(stream.reader.initialOffset()) == json.dumps(expected)
+
+
+def test_a_batch_takes_what_is_there() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 30), B: (0, 20)}
+
+    end = stream.reader.latestOffset(at(a=10, b=20), ALL)
+
+    assert end == at(a=30, b=20)
+    assert stream.spans(at(a=10, b=20), end) == [(A, 10, 30)]
+    assert stream.reader.reportLatestOffset() == at(a=30, b=20)
+
+
+def test_nothing_new_is_the_same_text_whatever_the_order_of_keys() -> None:
+    stream = Stream()
+    stream.brokers.now = {B: (0, 20), A: (0, 10)}
+
+    end = stream.reader.latestOffset({"T": {"b": {"0": 20}, "a": {"0": 10}}}, ALL)
+
+    assert json.dumps(end) == json.dumps(at(a=10, b=20))
+
+
+def test_limits_share_a_batch() -> None:
+    stream = Stream(maxOffsetsPerTrigger="30")
+    stream.brokers.now = {A: (0, 100), B: (0, 50)}
+    limit = stream.reader.getDefaultReadLimit()
+
+    assert limit == ReadMaxRows(30)
+    assert stream.reader.latestOffset(at(a=0, b=0), limit) == at(a=20, b=10)
+    assert stream.reader.latestOffset(at(a=0, b=0), ALL) == at(a=100, b=50)
+    assert Stream().reader.getDefaultReadLimit() == ALL
+
+
+def test_a_new_queue_enters_with_its_first_offset_and_is_read_next_time() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 10), B: (3, 50)}
+
+    first = stream.reader.latestOffset(at(a=5), ALL)
+    assert first == at(a=10, b=3)
+    assert stream.spans(at(a=5), first) == [(A, 5, 10)]
+
+    second = stream.reader.latestOffset(first, ALL)
+    assert second == at(a=10, b=50)
+    assert stream.spans(first, second) == [(B, 3, 50)]
+
+
+def test_a_vanished_queue_keeps_its_entry() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 10)}
+
+    assert stream.reader.latestOffset(at(a=5, b=7), ALL) == at(a=10, b=7)
+
+
+def test_available_now_ends_where_it_began_to() -> None:
+    stream = Stream(minOffsetsPerTrigger="1000")
+    stream.brokers.now = {A: (0, 10)}
+    stream.reader.prepareForTriggerAvailableNow()
+    stream.brokers.now = {A: (0, 99), B: (0, 5)}
+
+    end = stream.reader.latestOffset(at(a=5), ALL)
+    assert end == at(a=10)
+    assert stream.reader.latestOffset(end, ALL) == end
+    assert stream.reader.latestOffset(at(a=50), ALL) == at(a=50)  # a checkpoint ahead of the end
+
+
+def test_too_little_waits_for_more_or_for_its_time() -> None:
+    stream = Stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    stream.brokers.now = {A: (0, 5)}
+
+    assert stream.reader.latestOffset(at(a=0), ALL) == at(a=0)
+    stream.now_ms = 29_999
+    assert stream.reader.latestOffset(at(a=0), ALL) == at(a=0)
+    stream.now_ms = 30_000
+    assert stream.reader.latestOffset(at(a=0), ALL) == at(a=5)
+    stream.brokers.now = {A: (0, 14)}
+    assert stream.reader.latestOffset(at(a=5), ALL) == at(a=5)
+    stream.brokers.now = {A: (0, 15)}
+    assert stream.reader.latestOffset(at(a=5), ALL) == at(a=15)
+
+
+def test_deleted_messages_fail_before_a_task_starts() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (40, 100)}
+
+    with pytest.raises(DataLoss, match=r"30 messages of T a 0 from offset 10 on are gone"):
+        stream.reader.partitions(at(a=10), at(a=60))
+
+
+def test_deleted_messages_are_counted_where_losses_are_allowed() -> None:
+    stream = Stream(failOnDataLoss="false")
+    stream.brokers.now = {A: (40, 100)}
+
+    assert stream.spans(at(a=10), at(a=60)) == [(A, 40, 60)]
+    assert stream.spans(at(a=10), at(a=30)) == []
+    assert [facts["count"] for event, facts in stream.log.lines if event == "messages.lost"] == [
+        30,
+        20,
+    ]
+
+
+def test_a_queue_gone_with_unread_messages_is_a_loss() -> None:
+    stream = Stream()
+    stream.brokers.now = {A: (0, 10)}
+
+    with pytest.raises(DataLoss, match=r"5 messages of T b 0 from offset 5 on are gone with"):
+        stream.reader.partitions(at(a=0, b=5), at(a=10, b=10))
+
+
+def test_a_topic_made_anew_is_a_loss_or_begins_anew() -> None:
+    strict, lenient = Stream(), Stream(failOnDataLoss="false")
+    for stream in (strict, lenient):
+        stream.brokers.now = {A: (2, 50)}
+
+    with pytest.raises(DataLoss, match=r"T a 0 ends at 50, before the offset 1000 .* anew"):
+        strict.reader.latestOffset(at(a=1000), ALL)
+
+    end = lenient.reader.latestOffset(at(a=1000), ALL)
+    assert end == at(a=2)
+    assert lenient.spans(at(a=1000), end) == []
+    assert lenient.reader.latestOffset(end, ALL) == at(a=50)
+
+
+def test_brokers_are_told_of_progress_if_that_is_wanted() -> None:
+    silent, telling = Stream(), Stream(commitGroup="CID_q")
+    for stream in (silent, telling):
+        stream.reader.commit(at(a=7, b=8))
+
+    assert silent.brokers.committed == []
+    assert telling.brokers.committed == [("CID_q", {A: 7, B: 8})]
