@@ -41,6 +41,8 @@ STALLED_MIB_MAX: Final = 8.0
 REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
 DEPARTURE_LAG_MS_MAX: Final = 1_000.0
+LAG_RATIO_MAX: Final = 4.0
+"""On a machine that is too busy for the bound above: to the lag with the crowd alone."""
 GOOD_RATIO_MAX: Final = 5.0
 FLOOD_RATIO_MAX: Final = 10.0
 GOOD_P99_MS_MIN: Final = 20.0
@@ -57,6 +59,7 @@ class CrowdRun:
         self._facts = Facts(self._broker)
         self._findings = Findings()
         self._fed = [0, 0]
+        self._lags_ms: list[float] = []
 
     async def run(self) -> Findings:
         """Run and judge."""
@@ -147,7 +150,9 @@ class CrowdRun:
             f"{put / self._seconds:.0f} stored and {got / self._seconds:.0f} delivered a second, "
             f"{self._facts.memory_mib():.0f} MiB"
         )
-        if lag_ms > LAG_P99_MS_MAX:
+        self._lags_ms.append(lag_ms)
+        lag_ms_max = max(LAG_P99_MS_MAX, self._lags_ms[0] * LAG_RATIO_MAX)
+        if lag_ms > lag_ms_max:
             self._findings.add(f"crowd: the loop lagged by {lag_ms:.0f} ms {name}")
         return times
 
@@ -218,7 +223,8 @@ class CrowdRun:
             f"crowd: forgotten {time.monotonic() - begin:.1f} s after its end, "
             f"loop lag at most {lag_ms:.0f} ms"
         )
-        if not is_done or lag_ms > DEPARTURE_LAG_MS_MAX:
+        lag_ms_max = max(DEPARTURE_LAG_MS_MAX, self._lags_ms[0] * LAG_RATIO_MAX)
+        if not is_done or lag_ms > lag_ms_max:
             self._findings.add(f"crowd: its end: forgotten {is_done}, loop lag {lag_ms:.0f} ms")
 
 

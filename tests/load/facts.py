@@ -2,6 +2,7 @@
 """What a broker's process takes, and what its metrics say."""
 
 import asyncio
+import os
 import re
 import urllib.request
 from pathlib import Path
@@ -36,6 +37,11 @@ class Facts:
         lines = Path(f"/proc/{self._broker.pid}/status").read_text().splitlines()
         (value,) = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
         return int(value) / 1024
+
+    def processor_s(self) -> float:
+        """Return the processor time of the process, which other work does not change."""
+        fields = Path(f"/proc/{self._broker.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
     async def metrics(self) -> dict[str, float]:
         """Return all metrics; labels that all have are left out of the names."""
