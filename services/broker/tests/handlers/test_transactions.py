@@ -102,6 +102,32 @@ def test_a_commit_and_its_op_message_are_stored_side_by_side(broker: Broker) -> 
     assert broker.transactions.committed_count == 1
 
 
+def test_what_is_remembered_and_what_is_read_again_commit_the_same(broker: Broker) -> None:
+    remembered, forgotten = prepared(broker), prepared(broker)
+    assert end(broker, remembered) == Reply()
+    assert broker.transactions.recent.take(forgotten.physical_offset) is not None
+    assert end(broker, forgotten) == Reply()
+    one, other = records(broker, "T", 1)
+    assert other.to_new_message() == msgspec.structs.replace(
+        one.to_new_message(), prepared_offset=forgotten.physical_offset
+    )
+    assert [op.body for op in records(broker, OP)] == [b"0", b"1"]
+    assert len(broker.transactions.recent) == 0
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_who_names_another_group_or_offset_ends_nothing(
+    broker: Broker, is_remembered: bool
+) -> None:
+    for fields in ({"producer_group": "Other"}, {"tran_state_table_offset": 7}):
+        half = prepared(broker)
+        if not is_remembered:
+            broker.transactions.recent.take(half.physical_offset)
+        assert end(broker, half, **fields).code == ResponseCode.SYSTEM_ERROR
+        assert end(broker, half) == Reply()
+    assert len(records(broker, "T", 1)) == 2
+
+
 def test_a_rollback_is_an_op_message_alone(broker: Broker) -> None:
     half = prepared(broker)
     assert end(broker, half, ROLLBACK) == Reply()

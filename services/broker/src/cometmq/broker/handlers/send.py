@@ -22,6 +22,7 @@ from cometmq.broker.names import (
     SEND_FORBIDDEN_TOPICS,
     check_topic,
 )
+from cometmq.broker.recent_halves import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -40,7 +41,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.batch import BatchItem, split_batch
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
-from cometmq.remoting.message.properties import join_properties
+from cometmq.remoting.message.properties import PropertyKey, join_properties, property_value
 from cometmq.remoting.message.record import NewMessage
 from cometmq.store.results import PutResult
 
@@ -125,10 +126,20 @@ def _put_half(
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.host))
     broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    group = property_value(message.properties, PropertyKey.PRODUCER_GROUP) or ""
+    place = (message.topic, message.queue_id)
     prepare(message, wait=wait)
+    message.body = bytes(message.body)  # it may be kept for longer than what was received
 
     def prepared(result: PutResult) -> None:
-        broker.transactions.prepared_count += result.status.is_stored
+        if result.status.is_stored:
+            broker.transactions.prepared_count += 1
+            broker.transactions.recent.add(
+                RecentHalf(
+                    group, place, message.queue_id, result.queue_offset, result.physical_offset,
+                    result.size, message,
+                )
+            )  # fmt: skip
         answer_put(broker, call, HALF_TOPIC, queue_id, 1, result)
 
     broker.driver.put(message, prepared)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+from cometmq.broker.recent_halves import BODY_BYTES_MAX, RecentHalf, RecentHalves
+from cometmq.remoting.message.record import NewMessage
+
+
+def half(offset: int, *, body_bytes: int = 1) -> RecentHalf:
+    message = NewMessage("H", 0, 0, 0, 0, b"", b"", bytes(body_bytes))
+    return RecentHalf("P", ("T", 1), 0, offset, offset * 100, 200, message)
+
+
+def test_each_is_taken_once() -> None:
+    recent = RecentHalves()
+    recent.add(one := half(1))
+    assert recent.take(100) is one
+    assert recent.take(100) is None
+    assert one.to_new_message() is one.message
+
+
+def test_the_oldest_go_when_there_are_too_many() -> None:
+    recent = RecentHalves(count_max=2)
+    for offset in range(3):
+        recent.add(half(offset))
+    assert len(recent) == 2
+    assert recent.take(0) is None
+    assert recent.take(200) is not None
+
+
+def test_large_bodies_are_not_kept() -> None:
+    recent = RecentHalves()
+    recent.add(half(1, body_bytes=BODY_BYTES_MAX + 1))
+    recent.add(half(2, body_bytes=BODY_BYTES_MAX))
+    assert len(recent) == 1
