@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hours of snapshots become one file a table; doing it again changes nothing; old ones go."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from cometmq.spark.collect.writer import RAW, hour_folder
+from cometmq.spark.lag.aggregates import AGG10, AGG60, KEY, hour_file, merged_slope
+from cometmq.spark.lag.compact import compact, hash_of
+from cometmq.spark.lag.history import HOUR, History, HistoryError
+from cometmq.spark.lag.vacuum import Retention, vacuum
+from cometmq.spark.lag.verify import verify
+
+from .histories import batch, moment
+
+END = moment("2028-02-29T02:59")
+MINUTES = 175
+HOURS = [datetime(2028, 2, 29, hour, tzinfo=UTC) for hour in range(3)]
+"""The first begins five minutes late."""
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    batch(tmp_path, seed=5, end=END, minutes=MINUTES, first=0, count=3)
+    return History(tmp_path)
+
+
+def _bytes(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hash_of(path)
+        for dataset in (HOUR, AGG10, AGG60, "_manifest")
+        for path in (root / dataset).rglob("*")
+        if path.is_file()
+    }
+
+
+def test_past_hours_are_compacted_once_and_always_alike(history: History) -> None:
+    assert compact(history, HOURS[1] + timedelta(minutes=61)) == HOURS[:1]
+    assert compact(history, HOURS[2] + timedelta(minutes=62)) == HOURS[1:]
+    first = _bytes(history.root)
+
+    assert compact(history, HOURS[2] + timedelta(hours=9)) == []
+    for hour in HOURS:
+        history.manifest(hour).unlink()
+    assert compact(history, HOURS[2] + timedelta(hours=9)) == HOURS
+
+    assert _bytes(history.root) == first
+    assert verify(history) == []
+
+
+def test_an_hour_has_every_row_in_order(history: History) -> None:
+    compact(history, END + timedelta(hours=1))
+    for name in ("offsets", "progress", "groups", "brokers"):
+        raw = sorted((history.root / RAW / name / hour_folder(HOURS[1])).glob("*"))
+        rows = [row for path in raw for row in pq.read_table(path, partitioning=None).to_pylist()]
+        (path,) = history.files(name, HOURS[1], HOURS[1])
+        found = pq.read_table(path, partitioning=None).to_pylist()
+        assert sorted(map(repr, found)) == sorted(map(repr, rows))
+    keys = [tuple(row[it] for it in (*KEY, "snapshot_id")) for row in _progress(history, HOURS[1])]
+    assert keys == sorted(keys)
+
+
+def _progress(history: History, hour: datetime) -> list[dict[str, object]]:
+    (path,) = history.files("progress", hour, hour)
+    rows: list[dict[str, object]] = pq.read_table(path, partitioning=None).to_pylist()
+    return rows
+
+
+def test_ten_minutes_keep_their_last_snapshot(history: History) -> None:
+    compact(history, END + timedelta(hours=1))
+    rows = pq.read_table(hour_file(history.root, AGG10, HOURS[1]), partitioning=None).to_pylist()
+    begin = int(HOURS[1].timestamp()) // 60
+    ids = {row["snapshot_id"] for row in _progress(history, HOURS[1])}
+    last = {max(it for it in ids if it // 10 == slot) for slot in {it // 10 for it in ids}}
+    assert {row["snapshot_id"] for row in rows} == last
+    assert min(last) > begin
+    assert len(rows) == sum(row["snapshot_id"] in last for row in _progress(history, HOURS[1]))
+
+
+def test_sums_of_hours_merge_to_the_line_through_all_points(history: History) -> None:
+    expected = {
+        row[:5]: row[5:]
+        for row in duckdb.sql(
+            f"""SELECT cluster, "group", broker_name, topic, queue_id,
+                       regr_slope(lag, epoch_us(read_ts) / 1e6 - {END.timestamp()}), count(*)
+                FROM (SELECT *, greatest(0, max_offset - greatest(consumer_offset, min_offset)) lag
+                      FROM read_parquet('{history.root}/raw/progress/*/*/*.parquet',
+                                        hive_partitioning = false)
+                      WHERE consumer_offset IS NOT NULL)
+                GROUP BY ALL"""
+        ).fetchall()
+    }
+    compact(history, END + timedelta(hours=1))
+    hours: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for hour in HOURS:
+        table = pq.read_table(hour_file(history.root, AGG60, hour), partitioning=None)
+        for row in table.to_pylist():
+            hours.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    assert set(hours) == set(expected)
+    for key, rows in hours.items():
+        slope, count = expected[key]
+        assert sum(row["n"] for row in rows) == count
+        assert merged_slope(rows) == pytest.approx(slope, rel=1e-6, abs=1e-9)
+
+
+def test_hours_read_like_their_snapshots(history: History) -> None:
+    before = {name: history.files(name, HOURS[0], HOURS[2]) for name in ("progress", "brokers")}
+    newest = history.newest_id()
+    compact(history, END + timedelta(hours=1))
+    assert all(len(history.files(name, HOURS[0], HOURS[2])) == 3 for name in before)
+    assert history.newest_id() == newest
+
+    vacuum(history, END + timedelta(hours=3), Retention())
+
+    assert history.raw_hours() == []
+    assert history.newest_id() == newest
+
+
+def test_only_what_is_compacted_and_old_is_removed(history: History) -> None:
+    compact(history, HOURS[1] + timedelta(minutes=62))
+    vacuum(history, HOURS[1] + timedelta(hours=3), Retention())
+    assert history.raw_hours() == [HOURS[2]]
+
+    vacuum(history, HOURS[1] + timedelta(hours=48, minutes=30), Retention())
+    assert not history.manifest(HOURS[0]).exists()
+    assert history.files("progress", HOURS[0], HOURS[0]) == []
+    assert len(history.files("progress", HOURS[1], HOURS[1])) == 1
+    assert hour_file(history.root, AGG60, HOURS[0]).exists()
+
+    vacuum(history, END + timedelta(days=31), Retention())
+    assert not hour_file(history.root, AGG10, HOURS[0]).exists()
+    assert hour_file(history.root, AGG60, HOURS[0]).exists()
+
+
+def test_a_broken_snapshot_stops_compaction_and_is_named(history: History) -> None:
+    broken = history.raw_files("progress", HOURS[1])[7]
+    broken.write_bytes(broken.read_bytes()[:-20])
+    with pytest.raises(HistoryError, match=broken.name):
+        compact(history, END + timedelta(hours=1))
+    assert not history.manifest(HOURS[1]).exists()
+    assert [line.split(":")[0] for line in verify(history)] == [str(broken)]
+
+
+def test_what_was_changed_or_lost_is_found(history: History) -> None:
+    compact(history, END + timedelta(hours=1))
+    (changed,) = history.files("progress", HOURS[0], HOURS[0])
+    (lost,) = history.files("groups", HOURS[1], HOURS[1])
+    pq.write_table(pq.read_table(changed, partitioning=None).slice(1), changed)
+    lost.unlink()
+    alone = history.root / RAW / "brokers" / hour_folder(HOURS[2])
+    removed = min(alone.iterdir())
+    removed.unlink()
+
+    findings = verify(history)
+
+    assert len(findings) == 3
+    assert "the table brokers of this snapshot is missing" in findings[0]
+    assert findings[1].startswith(f"{changed}: is not what was written")
+    assert findings[2].startswith(f"{lost}: is missing")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When brokers delete, by the clock on their wall."""
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.spark.lag.deletion import deletion_spans, hours_of
+
+from .histories import moment
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("04", {4}), ("04;16", {4, 16}), (None, {4}), ("", {4}), ("4", {4}), ("24;x; 3", {3})],
+)
+def test_hours_are_read_as_brokers_do(text: str | None, hours: set[int]) -> None:
+    assert hours_of(text) == hours
+
+
+def _in_berlin(begin: str, end: str) -> list[tuple[datetime, datetime]]:
+    return deletion_spans("02", ZoneInfo("Europe/Berlin"), begin=moment(begin), end=moment(end))
+
+
+def test_an_hour_that_clocks_skip_does_not_come() -> None:
+    spans = deletion_spans(
+        "02", berlin, begin=moment("2026-03-28T12:00"), end=moment("2026-03-30T12:00")
+    )
+    assert spans == [(moment("2026-03-30T00:00"), moment("2026-03-30T01:00"))]
+
+
+def test_an_hour_that_comes_twice_counts_twice() -> None:
+    spans = deletion_spans(
+        "02", berlin, begin=moment("2026-10-24T12:00"), end=moment("2026-10-25T12:00")
+    )
+    assert spans == [(moment("2026-10-25T00:00"), moment("2026-10-25T02:00"))]
+
+
+@given(
+    begin=st.integers(0, 6 * 365 * 24 * 60).map(lambda it: moment("2024-01-01T00:00", it)),
+    zone=st.sampled_from(ZONES),
+    hours=st.sets(st.integers(0, 23), min_size=1),
+    minutes=st.integers(0, 6 * 24 * 60),
+)
+def test_a_moment_is_in_a_span_if_its_hour_is_named(
+    begin: datetime, zone: str, hours: set[int], minutes: int
+) -> None:
+    place = ZoneInfo(zone)
+    end = begin + timedelta(days=6)
+    spans = deletion_spans(";".join(map(str, hours)), place, begin=begin, end=end)
+    at = begin + timedelta(minutes=minutes)
+    if at < end:
+        assert any(a <= at < b for a, b in spans) == (at.astimezone(place).hour in hours)
+    assert all(a < b for a, b in spans)
+    assert all(b < c for (_, b), (c, _) in pairwise(spans))
