@@ -29,16 +29,12 @@ def _in_berlin(begin: str, end: str) -> list[tuple[datetime, datetime]]:
 
 
 def test_an_hour_that_clocks_skip_does_not_come() -> None:
-    spans = deletion_spans(
-        "02", berlin, begin=moment("2026-03-28T12:00"), end=moment("2026-03-30T12:00")
-    )
+    spans = _in_berlin("2026-03-28T12:00", "2026-03-30T12:00")
     assert spans == [(moment("2026-03-30T00:00"), moment("2026-03-30T01:00"))]
 
 
 def test_an_hour_that_comes_twice_counts_twice() -> None:
-    spans = deletion_spans(
-        "02", berlin, begin=moment("2026-10-24T12:00"), end=moment("2026-10-25T12:00")
-    )
+    spans = _in_berlin("2026-10-24T12:00", "2026-10-25T12:00")
     assert spans == [(moment("2026-10-25T00:00"), moment("2026-10-25T02:00"))]
 
 
