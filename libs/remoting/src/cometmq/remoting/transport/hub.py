@@ -12,7 +12,7 @@ from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
 
-_LONG_TURNS: Final = 4  # connections that may fill their turns at the same time
+_LONG_TURNS: Final = 8  # connections that may fill their turns at the same time
 _CALLS_MIN: Final = 16  # in a row: fewer cost more than they are worth
 
 
