@@ -125,7 +125,7 @@ spark-lock: setup ## Resolve the dependencies of the Spark package again
 
 .PHONY: spark-docs
 spark-docs: spark-setup ## Generate the reference pages of the Spark package
-	$(SPARK_BIN)/python docs/spark.py
+	$(SPARK_BIN)/python docs/spark_pages.py
 
 .PHONY: fmt
 fmt: setup ## Format and fix

@@ -130,7 +130,8 @@ def quoted(path: Path) -> set[str]:
 
 
 def test_metrics_that_documents_name_exist() -> None:
-    known = quoted(ROOT / "docs/reference/metrics.md")
+    pages = ("metrics.md", "spark-metrics.md")
+    known = set().union(*(quoted(ROOT / "docs/reference" / page) for page in pages))
     named = {
         (path.name, metric.removesuffix("_bucket"))
         for path in ROOT.glob("docs/**/*.md")

@@ -105,7 +105,7 @@ def _lost(row: Row) -> str:
 def _at_risk(row: Row) -> str:
     cause = _TTL_CAUSES.get(row["ttl_model"], "the broker deletes old files")
     state = _speed(row) if row["online"] else "nobody is connected to read them"
-    return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}, {state}."
+    return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}; {state}."
 
 
 def _rewind(row: Row) -> str:

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from cometmq.remoting.errors import CometError
 from cometmq.spark.lag.columns import STATUSES, Report
 from cometmq.spark.lag.output.findings import BAD, Row
 
@@ -20,8 +21,16 @@ FILE_NAME: Final = "cometmq_lag.prom"
 PUSH_TIMEOUT_S: Final = 10.0
 
 
-class PushFailed(Exception):
+class PushFailed(CometError):
     """The gateway did not take the metrics."""
+
+
+class Metric(NamedTuple):
+    """What a metric is called and says."""
+
+    name: str
+    kind: str
+    meaning: str
 
 
 class Family(NamedTuple):
@@ -31,6 +40,19 @@ class Family(NamedTuple):
     kind: str
     meaning: str
     value: Callable[[Row], float | None]
+
+
+STATUS: Final = Metric(
+    "cometmq_group_status", "gauge", "1 for the status that a group has, 0 for the others."
+)
+COVERAGE: Final = Metric(
+    "cometmq_lag_report_coverage_ratio", "gauge", "Queues with data / queues expected."
+)
+TIMESTAMP: Final = Metric(
+    "cometmq_lag_report_timestamp_seconds",
+    "gauge",
+    "When the newest snapshot of the report was taken.",
+)
 
 
 GROUP_FAMILIES: Final = (
@@ -68,6 +90,17 @@ QUEUE_FAMILIES: Final = (
         lambda r: r["lag_time_s"],
     ),
 )
+
+
+def catalogue() -> Iterator[tuple[Metric, str]]:
+    """Return every metric with its labels, for the documentation."""
+    for family in GROUP_FAMILIES:
+        yield Metric(*family[:3]), "cluster, group"
+    yield STATUS, "cluster, group, status"
+    for family in QUEUE_FAMILIES:
+        yield Metric(*family[:3]), "cluster, group, broker, topic, queue"
+    yield COVERAGE, ""
+    yield TIMESTAMP, ""
 
 
 def metrics_text(report: Report, *, cluster: str | None = None) -> str:
@@ -133,22 +166,19 @@ def _family(
 
 
 def _status(groups: Iterable[Row]) -> Iterator[str]:
-    name = "cometmq_group_status"
-    yield from _head(name, "gauge", "1 for the status that a group has, 0 for the others.")
+    yield from _head(*STATUS)
     for row in groups:
         for status in STATUSES:
             labels = _labels({**_group_labels(row), "status": status})
-            yield f"{name}{labels} {int(row['status'] == status)}"
+            yield f"{STATUS.name}{labels} {int(row['status'] == status)}"
 
 
 def _about(report: Report) -> Iterator[str]:
     header = report.header
-    name = "cometmq_lag_report_coverage_ratio"
-    yield from _head(name, "gauge", "Queues with data / queues expected.")
-    yield f"{name} {_number(header.coverage)}"
-    name = "cometmq_lag_report_timestamp_seconds"
-    yield from _head(name, "gauge", "When the newest snapshot of the report was taken.")
-    yield f"{name} {_number(header.snapshot_ts.timestamp())}"
+    yield from _head(*COVERAGE)
+    yield f"{COVERAGE.name} {_number(header.coverage)}"
+    yield from _head(*TIMESTAMP)
+    yield f"{TIMESTAMP.name} {_number(header.snapshot_ts.timestamp())}"
 
 
 def _head(name: str, kind: str, meaning: str) -> Iterator[str]:

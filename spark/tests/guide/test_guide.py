@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/guides/spark.md: every Python block runs, and prints what the guide says.
+
+`python -m pytest spark/tests/guide --write-guide` writes what they print into the guide.
+"""
+
+import asyncio
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cometmq.client.admin import AdminClient
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import create_topic
+from cometmq.remoting.message.batch import BatchItem
+from cometmq.spark.offsets_json import Queue
+from cometmq.spark.testing import fill
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
+BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?", re.DOTALL)
+ORDERS_A_QUEUE = 250
+CONSUMED_A_QUEUE = 100
+
+
+def order(queue: Queue, number: int) -> BatchItem:
+    """Return an order: the same at every run."""
+    identity = ("broker-a", "broker-b").index(queue.broker_name) * 500 + queue.queue_id * 250
+    identity += number
+    amount = identity * 37 % 1000 / 10
+    body = f'{{"id": {identity}, "shop": "shop-{identity % 3}", "amount": {amount}}}'
+    tag = "large" if amount >= 80 else "small"
+    properties = f"TAGS\x01{tag}\x02KEYS\x01order-{identity}\x02UNIQ_KEY\x01order-{identity}"
+    return BatchItem(0, body.encode(), properties)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Iterator[CometCluster]:
+    """Two brokers with orders, and a group that has read a part of them."""
+    settings = {"mappedFileSizeCommitLog": 1 << 24}
+    with CometCluster(tmp_path / "suite", settings, broker_count=2) as running:
+        for topic in ("Orders", "LargeOrders"):
+            create_topic(running.namesrv_addr, running.broker_addrs, topic, queue_count=2)
+        fill(running.namesrv_addr, "Orders", ORDERS_A_QUEUE, make=order)
+        asyncio.run(consume_some(running.namesrv_addr))
+        yield running
+
+
+async def consume_some(namesrv: str) -> None:
+    """Commit offsets as a consumer does that has read a part."""
+    async with AdminClient(namesrv) as admin:
+        for broker in (await admin.masters()).values():
+            for queue_id in range(2):
+                await broker.commit_offset("billing", "Orders", queue_id, CONSUMED_A_QUEUE)
+
+
+def normalised(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+@pytest.mark.slow
+def test_the_guide_prints_what_it_says(
+    spark: SparkSession, prepared: CometCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    names: dict[str, Any] = {"NAMESRV": prepared.namesrv_addr, "FOLDER": str(tmp_path)}
+    text = GUIDE.read_text(encoding="utf-8")
+    written: list[str] = []
+    position = 0
+    for block in BLOCK.finditer(text):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(block["code"], str(GUIDE), "exec"), names)  # our own guide
+        printed = normalised(out.getvalue())
+        written.append(text[position : block.start()] + f"```python\n{block['code']}```\n")
+        if printed:
+            written.append(f"\n```text\n{printed}\n```\n")
+        position = block.end()
+        if not request.config.getoption("--write-guide", default=False):
+            assert printed == normalised(block["output"] or "")
+    if request.config.getoption("--write-guide", default=False):
+        GUIDE.write_text("".join(written) + text[position:], encoding="utf-8")
