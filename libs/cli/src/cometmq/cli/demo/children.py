@@ -22,13 +22,13 @@ _BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below 
 
 
 @asynccontextmanager
-async def suite(folder: Path) -> AsyncIterator[str]:
-    """Run `cometmq standalone` below a folder; give the name server's address."""
+async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
+    """Run `cometmq standalone` below a folder, with more options; give the namesrv's address."""
     namesrv_port = _free_port((0,))
     broker_port = _free_port(_BROKER_NEIGHBOURS)
     options = [
         *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
-        *("--broker-port", str(broker_port), "--http-port", "-1"),
+        *("--broker-port", str(broker_port), "--http-port", "-1", *more),
     ]
     async with _child("cometmq.cli", "standalone", *options) as process:
         await _wait_until_it_runs(process)
