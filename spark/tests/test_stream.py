@@ -188,10 +188,13 @@ def test_a_queue_gone_with_unread_messages_is_a_loss() -> None:
         stream.reader.partitions(at(a=0, b=5), at(a=10, b=10))
 
 
-def test_a_topic_made_anew_is_a_loss_or_begins_anew() -> None:
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_made_anew_is_a_loss_or_begins_anew(available_now: bool) -> None:
     strict, lenient = Stream(), Stream(failOnDataLoss="false")
     for stream in (strict, lenient):
         stream.brokers.now = {A: (2, 50)}
+        if available_now:
+            stream.reader.prepareForTriggerAvailableNow()
 
     with pytest.raises(DataLoss, match=r"T a 0 ends at 50, before the offset 1000 .* anew"):
         strict.reader.latestOffset(at(a=1000), ALL)

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -58,6 +58,13 @@ _PULLED: Final = frozenset(
 _BUSY: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
 _PAUSE_MS: Final = 50
 _PAUSE_MS_MAX: Final = 3000
+
+
+class Piece(NamedTuple):
+    """Whole records, of which those with offsets before `end` count."""
+
+    body: bytes
+    end: int
 
 
 class _Chunk(msgspec.Struct):
@@ -108,8 +115,12 @@ class Fetcher:
         self._connection: BrokerConnection | None = None
         self.lost_count = 0
 
-    def bodies(self) -> Iterator[bytes]:
-        """Yield what pulls bring: whole records, in the order of their offsets."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yield what pulls bring, in the order of offsets.
+
+        A filtered answer may hold more than belongs to it: messages from `Piece.end` on come
+        again.
+        """
         try:
             while self._next_start < self._span.end or self._chunks:
                 yield from self._turn()
@@ -118,7 +129,7 @@ class Fetcher:
         if self.lost_count:
             self._log.warning("messages.lost", queue=str(self._span.queue), count=self.lost_count)
 
-    def _turn(self) -> list[bytes]:
+    def _turn(self) -> list[Piece]:
         """Ask, wait for something, and return what is complete in order."""
         try:
             connection = self._connected()
@@ -233,17 +244,17 @@ class Fetcher:
         self._pause(min(_PAUSE_MS_MAX, _PAUSE_MS << self._failure_count) / 1000)
         self._find_brokers()
 
-    def _take(self) -> list[bytes]:
+    def _take(self) -> list[Piece]:
         """Return the bodies of finished chunks, and what the first unfinished one has."""
-        found: list[bytes] = []
+        found: list[Piece] = []
         while self._chunks:
             chunk = self._chunks[0]
-            found += chunk.bodies
+            found += [Piece(body, chunk.end) for body in chunk.bodies]
             chunk.bodies = []
             if not chunk.is_done:
                 break
             self._chunks.popleft()
-        self._waiting_bytes -= sum(map(len, found))
+        self._waiting_bytes -= sum(len(piece.body) for piece in found)
         return found
 
     def _connected(self) -> BrokerConnection:

@@ -37,7 +37,7 @@ def read_range(
     )
     fetcher = Fetcher(span, partition.addresses, options, log=WORKER_LOG)
     count = 0
-    for buffer, starts in _gathered(fetcher, options.arrow_batch_rows, span.start, span.end):
+    for buffer, starts in _gathered(fetcher, options.arrow_batch_rows, span.start):
         count += len(starts)
         yield decode_records(buffer, starts, context)
     missing = span.size - count - fetcher.lost_count
@@ -47,16 +47,14 @@ def read_range(
         WORKER_LOG.warning("messages.lost", queue=str(span.queue), count=missing)
 
 
-def _gathered(
-    fetcher: Fetcher, rows: int, begin: int, end: int
-) -> Iterator[tuple[bytes, list[int]]]:
+def _gathered(fetcher: Fetcher, rows: int, begin: int) -> Iterator[tuple[bytes, list[int]]]:
     """Yield records joined to batches, and where in them each begins."""
     bodies: list[bytes] = []
     starts: list[int] = []
     size = 0
-    source = fetcher.bodies()
+    source = fetcher.pieces()
     try:
-        for body in source:
+        for body, end in source:
             starts += [size + start for start in record_starts(body, begin, end)]
             bodies.append(body)
             size += len(body)

@@ -88,11 +88,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = from_json(start, source=_CHECKPOINT, lowest=0)
         ends = self._ends(must_exist=False)
         if self._frozen is not None:
-            ends = {
-                queue: (first, min(end, self._frozen[queue]))
-                for queue, (first, end) in ends.items()
-                if queue in self._frozen
-            }
+            ends = {queue: both for queue, both in ends.items() if queue in self._frozen}
         self._latest = {queue: end for queue, (_, end) in ends.items()}
         following, spans = self._following(begun, ends)
         if self._must_wait(spans):
@@ -155,10 +151,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue not in begun:
                 self._log.info("queue.found", queue=str(queue), offset=first)
                 following[queue] = first
-            elif self._frozen is None and end < begun[queue]:
+            elif end < begun[queue]:
                 following[queue] = self._begin_anew(queue, begun[queue], first, end)
             else:
-                spans.append(Span(queue, begun[queue], max(begun[queue], end)))
+                last = end if self._frozen is None else min(end, self._frozen[queue])
+                spans.append(Span(queue, begun[queue], max(begun[queue], last)))
         return following, spans
 
     def _begin_anew(self, queue: Queue, offset: int, first: int, end: int) -> int:

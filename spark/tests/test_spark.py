@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries of a local Spark over a real broker: what users write, and what they get."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.wire import call
+from cometmq.spark.offsets_json import Queue
+from cometmq.spark.testing import fill
+
+DELETE_TOPIC = 215
+RUN_TIMEOUT_S = 120
+
+
+@pytest.fixture
+def load(spark: SparkSession, cluster: CometCluster) -> Callable[..., DataFrame]:
+    """A batch of messages."""
+
+    def load_(**options: Any) -> DataFrame:
+        reader = spark.read.format("rocketmq").option("nameServer", cluster.namesrv_addr)
+        return reader.options(**options).load()
+
+    return load_
+
+
+class Streams:
+    """Runs queries that end when they have read what is there."""
+
+    def __init__(self, spark: SparkSession, name_server: str, folder: Path) -> None:
+        self.spark = spark
+        self.name_server = name_server
+        self.folder = folder
+
+    def run(self, topic: str, **options: Any) -> tuple[list[int], dict[str, Any]]:
+        """Append to the table `out` of this folder; return rows of each batch, last offsets."""
+        source = (
+            self.spark.readStream.format("rocketmq")
+            .option("nameServer", self.name_server)
+            .options(subscribe=topic, startingOffsets="earliest", **options)
+            .load()
+        )
+        query = (
+            source.writeStream.format("parquet")
+            .option("path", str(self.folder / "out"))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        return self.finish(query)
+
+    def finish(self, query: StreamingQuery) -> tuple[list[int], dict[str, Any]]:
+        assert query.awaitTermination(RUN_TIMEOUT_S)
+        progress = [json.loads(one.json) for one in query.recentProgress]
+        rows = [one["numInputRows"] for one in progress if one["numInputRows"]]
+        last = progress[-1]["sources"][0]["endOffset"] if progress else {}
+        return rows, json.loads(last) if isinstance(last, str) else last
+
+    def out(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.folder / "out"))
+
+
+@pytest.fixture
+def streams(spark: SparkSession, cluster: CometCluster, tmp_path: Path) -> Streams:
+    """Streams with a checkpoint of this test alone."""
+    return Streams(spark, cluster.namesrv_addr, tmp_path)
+
+
+def checksum(rows: DataFrame) -> list[tuple[Any, ...]]:
+    """Count and sum of hashes by queue: equal only if the messages are."""
+    by_queue = rows.groupBy("broker_name", "queue_id").agg(
+        f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
+    )
+    return sorted(tuple(row) for row in by_queue.collect())
+
+
+def test_a_batch_holds_every_message_with_its_types(
+    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 500)
+
+    rows = load(subscribe=topic, minPartitions=8)
+
+    assert rows.count() == 2000
+    assert [row[2:4] for row in checksum(rows)] == [(500, 500)] * 4
+    first = rows.where("broker_name = 'broker-a' and queue_id = 1 and queue_offset = 7").first()
+    assert first is not None
+    assert first.keys == "broker-a-1-7"
+    assert first.properties["TAGS"] == "t1"
+    assert bytes(first.body).startswith(b"broker-a-1-7:")
+
+
+def test_filters_of_spark_are_right_in_every_order(
+    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+) -> None:
+    """Spark would push filters down if the source let it, and give wrong rows."""
+    fill(cluster.namesrv_addr, topic, 100)
+    rows = load(subscribe=topic)
+
+    assert rows.where("queue_id = 1").count() == 200
+    assert rows.count() == 400
+    both = rows.where("queue_id = 0").union(rows.where("queue_id = 1")).groupBy("queue_id").count()
+    assert sorted(map(tuple, both.collect())) == [(0, 200), (1, 200)]
+
+
+def test_a_dataframe_is_a_snapshot(
+    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 10)
+    before = load(subscribe=topic)
+    assert before.count() == 40
+    fill(cluster.namesrv_addr, topic, 10, first=10)
+
+    assert before.count() == 40
+    assert load(subscribe=topic).count() == 80
+
+
+@pytest.mark.parametrize(("form", "kind"), [("raw", "string"), ("none", "string")])
+def test_forms_of_properties(
+    load: Callable[..., DataFrame], cluster: CometCluster, topic: str, form: str, kind: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 5)
+
+    rows = load(subscribe=topic, includeProperties=form, includeBody="false")
+
+    assert dict(rows.dtypes)["properties"] == kind
+    assert rows.where("body is not null").count() == 0
+    assert rows.where("properties is null").count() == (20 if form == "none" else 0)
+    assert rows.where("tags = 't0'").count() == 8
+
+
+def test_a_selection_of_columns_and_an_empty_topic(
+    spark: SparkSession, cluster: CometCluster, topic: str
+) -> None:
+    reader = spark.read.format("rocketmq").schema("body binary, queue_offset bigint")
+    options = {"nameServer": cluster.namesrv_addr, "subscribe": topic}
+    assert reader.options(**options).load().collect() == []
+    fill(cluster.namesrv_addr, topic, 2)
+
+    rows = reader.options(**options).load()
+
+    assert rows.columns == ["body", "queue_offset"]
+    assert sorted(row.queue_offset for row in rows.collect()) == [0] * 4 + [1] * 4
+
+
+def test_a_stream_reads_what_is_there_and_goes_on_after_a_restart(
+    streams: Streams, cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 100)
+    rows, offsets = streams.run(topic)
+    assert sum(rows) == 400
+    assert offsets[topic]["broker-a"] == {"0": 100, "1": 100}
+
+    assert streams.run(topic)[0] == []
+
+    fill(cluster.namesrv_addr, topic, 50, first=100)
+    assert sum(streams.run(topic)[0]) == 200
+    assert [row[2:4] for row in checksum(streams.out())] == [(150, 150)] * 4
+
+
+def test_limited_batches(streams: Streams, cluster: CometCluster, topic: str) -> None:
+    fill(cluster.namesrv_addr, topic, 500)
+
+    rows, _ = streams.run(topic, maxOffsetsPerTrigger="700")
+
+    assert rows == [700, 700, 600]
+    assert streams.out().count() == 2000
+
+
+def test_new_queues_are_read_from_their_first_message(
+    streams: Streams, cluster: CometCluster, make_topic: Callable[[str], str]
+) -> None:
+    one, two = make_topic("grows_1"), "grows_2"
+    fill(cluster.namesrv_addr, one, 10)
+    options = {"subscribePattern": "grows_.*", "startingOffsets": "latest"}
+
+    def run() -> list[int]:
+        source = streams.spark.readStream.format("rocketmq").options(
+            nameServer=cluster.namesrv_addr, **options
+        )
+        query = (
+            source.load()
+            .writeStream.format("parquet")
+            .option("path", str(streams.folder / "out"))
+            .option("checkpointLocation", str(streams.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        return streams.finish(query)[0]
+
+    assert run() == []
+    make_topic(two)
+    fill(cluster.namesrv_addr, two, 10)
+    assert sum(run()) == 40
+    assert {row.topic for row in streams.out().select("topic").distinct().collect()} == {two}
+
+
+def test_a_topic_made_anew_is_a_loss_unless_allowed(
+    streams: Streams, cluster: CometCluster, topic: str, make_topic: Callable[[str], str]
+) -> None:
+    fill(cluster.namesrv_addr, topic, 100)
+    streams.run(topic)
+    for address in [*cluster.broker_addrs, cluster.namesrv_addr]:
+        code = 216 if address == cluster.namesrv_addr else DELETE_TOPIC
+        assert call(address, code, {"topic": topic}).code == 0
+    make_topic(topic)
+    fill(cluster.namesrv_addr, topic, 20)
+
+    with pytest.raises(StreamingQueryException, match=r"its topic was created anew"):
+        streams.run(topic)
+    rows, _ = streams.run(topic, failOnDataLoss="false")
+    assert sum(rows) == 80
+
+
+def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
+    spark: SparkSession,
+    streams: Streams,
+    cluster: CometCluster,
+    load: Callable[..., DataFrame],
+    make_topic: Callable[[str], str],
+) -> None:
+    source, target = make_topic("copied_from"), make_topic("copied_to")
+    fill(cluster.namesrv_addr, source, 50)
+
+    def copy() -> None:
+        rows = (
+            spark.readStream.format("rocketmq")
+            .options(nameServer=cluster.namesrv_addr, subscribe=source, startingOffsets="earliest")
+            .load()
+            .select("body", "tags", f.split("keys", " ").alias("keys"))
+        )
+        query = (
+            rows.writeStream.format("rocketmq")
+            .options(nameServer=cluster.namesrv_addr, topic=target)
+            .option("checkpointLocation", str(streams.folder / "copy"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        streams.finish(query)
+
+    copy()
+    written = load(subscribe=target)
+    assert written.count() == 200
+    assert written.select("msg_id").distinct().count() == 200
+    expected = {row.keys for row in load(subscribe=source).select("keys").collect()}
+    assert {row.keys for row in written.select("keys").collect()} == expected
+
+    # Spark did not know that the batch was done: as after a crash between sending and its note.
+    for commit in (streams.folder / "copy" / "commits").iterdir():
+        commit.unlink()
+    copy()
+    again = load(subscribe=target)
+    assert again.count() == 400
+    assert again.select("msg_id").distinct().count() == 200
+
+
+def test_a_batch_is_written_and_other_modes_are_refused(
+    spark: SparkSession, load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+) -> None:
+    rows = spark.range(100).select(f.col("id").cast("string").alias("body"))
+    writer = rows.write.format("rocketmq").options(nameServer=cluster.namesrv_addr, topic=topic)
+
+    writer.mode("append").save()
+
+    found = load(subscribe=topic).select(f.col("body").cast("string").alias("body"))
+    assert {row.body for row in found.collect()} == {str(i) for i in range(100)}
+    with pytest.raises(PySparkException, match="can only be appended"):
+        writer.mode("overwrite").save()
+
+
+def test_commits_of_a_query_are_seen_by_tools(
+    streams: Streams, cluster: CometCluster, topic: str
+) -> None:
+    for first in (0, 20):  # a batch is committed when the next one begins
+        fill(cluster.namesrv_addr, topic, 20, first=first)
+        streams.run(topic, commitGroup="CID_spark_query")
+
+    place = Queue(topic, "broker-a", 0)
+    fields = {"consumerGroup": "CID_spark_query", "topic": topic, "queueId": str(place.queue_id)}
+    answer = call(cluster.broker_addrs[0], 14, fields)
+    assert answer.code == 0
+    assert int(answer.fields["offset"]) in {20, 40}
+
+
+def test_tables_about_groups_and_brokers(
+    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 7)
+
+    brokers = load(table="brokers").select("broker_name").collect()
+    offsets = load(table="offsets").where(f.col("topic") == topic)
+
+    assert sorted(row.broker_name for row in brokers) == ["broker-a", "broker-b"]
+    assert [row.max_offset for row in offsets.collect()] == [7] * 4
+    assert load(table="groups").columns[:4] == ["snapshot_id", "cluster", "group", "broker_name"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"subscribePatern": "x"},
+            "unknown option `subscribepatern`: did you mean `subscribePattern`",
+        ),
+        ({"subscribe": "no_such_topic"}, "topic `no_such_topic` does not exist"),
+        ({"subscribe": "x", "nameServer": "127.0.0.1:1"}, "no name server answers: .*127.0.0.1:1"),
+        ({"subscribe": "x", "startingOffsets": "{"}, "option `startingOffsets`: no JSON"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    load: Callable[..., DataFrame], options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(PySparkException, match=reason):
+        load(**options).count()
