@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make lag-demo`: the whole of it, and what it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.clock import wall_ms
+from cometmq.spark.demo.groups import ACTORS
+from cometmq.spark.demo.old_messages import COUNT, FILE_BYTES, QUEUES, TOPIC, write_old_messages
+from cometmq.spark.demo.run import compare
+from cometmq.store.disk import OsDisk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.settings import StoreSettings
+
+DEMO = [sys.executable, "-m", "cometmq.spark.demo"]
+
+
+def test_a_broker_finds_the_old_messages(tmp_path: Path) -> None:
+    write_old_messages(tmp_path)
+    settings = StoreSettings(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=FILE_BYTES
+    )
+    store = MessageStore.open(settings, disk=OsDisk(), clock_ms=lambda: 0)
+    try:
+        ends = [store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES)]
+        assert ends == [COUNT // QUEUES] * QUEUES
+        newest_h = (wall_ms() - store.recovered.last_timestamp) / 3_600_000
+        assert 69 < newest_h < 70
+        assert store.recovered.was_clean
+    finally:
+        store.close()
+
+
+def test_a_status_that_is_not_as_expected_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    right = {actor.group: actor.status for actor in ACTORS}
+    assert compare(right)
+    assert "WRONG" not in capsys.readouterr().out
+    assert not compare(right | {"audit": "OK"})
+    assert "WRONG, it is REWIND" in capsys.readouterr().out
+    del right["billing"]
+    assert not compare(right)
+    assert "not there" in capsys.readouterr().out
+
+
+def test_a_demo_too_short_to_tell_is_refused() -> None:
+    done = subprocess.run([*DEMO, "--seconds", "5"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "at least 100, not 5" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_report_of_the_demo_calls_each_group_by_its_name(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--out", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    report = json.loads((tmp_path / "report.json").read_bytes())
+    found = {row["group"]: row["status"] for row in report["group"]}
+    assert found == {actor.group: actor.status for actor in ACTORS}
