@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from cometmq.spark.errors import DataLoss
+from cometmq.spark.errors import BrokerUnreachable, DataLoss
 from cometmq.spark.offsets_json import Queue
 from cometmq.spark.options import parse
 from cometmq.spark.schemas import table_schema
@@ -23,13 +23,18 @@ class Brokers:
     def __init__(self) -> None:
         self.now: dict[Queue, tuple[int, int]] = {}
         self.brokers: dict[str, dict[int, str]] = {"a": {0: "a:1"}, "b": {0: "b:1"}}
+        self.away: set[str] = set()
         self.committed: list[tuple[str, dict[Queue, int]]] = []
 
     def queues(self, *, must_exist: bool = True) -> list[Queue]:
         return list(self.now)
 
     def ends(self, queues: list[Queue]) -> dict[Queue, tuple[int, int]]:
-        return {queue: self.now[queue] for queue in queues}
+        return {queue: self.now.get(queue, (0, 0)) for queue in queues}
+
+    def find_brokers(self, names: set[str]) -> None:
+        for name in names & self.away:
+            raise BrokerUnreachable(f"broker `{name}` is away")
 
     def commit(self, group: str, offsets: dict[Queue, int]) -> None:
         self.committed.append((group, offsets))
@@ -180,11 +185,22 @@ def test_deleted_messages_are_counted_where_losses_are_allowed() -> None:
     ]
 
 
-def test_a_queue_gone_with_unread_messages_is_a_loss() -> None:
-    stream = Stream()
-    stream.brokers.now = {A: (0, 10)}
+def test_a_deleted_topic_with_unread_messages_is_a_loss() -> None:
+    strict, lenient = Stream(), Stream(failOnDataLoss="false")
+    for stream in (strict, lenient):
+        stream.brokers.now = {A: (0, 10)}
 
     with pytest.raises(DataLoss, match=r"5 messages of T b 0 from offset 5 on are gone with"):
+        strict.reader.partitions(at(a=0, b=5), at(a=10, b=10))
+    assert lenient.spans(at(a=0, b=5), at(a=10, b=10)) == [(A, 0, 10)]
+
+
+def test_a_broker_that_is_away_loses_nothing() -> None:
+    stream = Stream(failOnDataLoss="false")
+    stream.brokers.now = {A: (0, 10)}
+    stream.brokers.away = {"b"}
+
+    with pytest.raises(BrokerUnreachable, match="broker `b` is away"):
         stream.reader.partitions(at(a=0, b=5), at(a=10, b=10))
 
 

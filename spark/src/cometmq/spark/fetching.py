@@ -41,8 +41,8 @@ PREFETCH_BYTES_MAX: Final = 8 << 20
 FILTERED_CHUNK: Final = 4096
 """Offsets in a chunk where a filter leaves most of them out."""
 
-ATTEMPTS_MAX: Final = 6
-"""Failures in a row, each after a longer pause, before a task fails: some six seconds."""
+ATTEMPTS_MAX: Final = 10
+"""Failures in a row, with growing pauses, before a task fails: 15 s, so that brokers restart."""
 
 MISSING_MAX: Final = 3
 """How often a message that must be there may be said not to be."""

@@ -3,7 +3,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Self
 
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -48,6 +48,13 @@ class Metadata:
         queues, brokers = find_queues(self.names, self._options, must_exist=must_exist)
         self.brokers.update(brokers)
         return queues
+
+    def find_brokers(self, names: Collection[str]) -> None:
+        """Learn where brokers are, whatever topics they have; BrokerUnreachable if one is away."""
+        self.brokers.update(self.names.brokers())
+        for name in sorted(names):
+            if name not in self.brokers:
+                raise BrokerUnreachable(f"broker `{name}` is away: no name server knows it")
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
         """Return first offset and exclusive end of each queue; the first is asked for first."""

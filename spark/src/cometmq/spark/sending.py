@@ -64,10 +64,15 @@ class Sender:
         self,
         options: Options,
         *,
+        first_queue: int = 0,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; nothing is connected before the first row."""
+        """Prepare; nothing is connected before the first row.
+
+        Tasks begin with different queues, so that small tasks fill all of them.
+        """
+        self._first_queue = first_queue
         self._options = options
         settings = LinkSettings.of(options)
         self._settings = msgspec.structs.replace(settings, timeout_ms=options.send_timeout_ms)
@@ -134,7 +139,8 @@ class Sender:
         if row.sharding_key:
             return queues[abs(java_hash(row.sharding_key)) % len(queues)], True
         # The next queue is for the next batch: full batches cost less than many queues.
-        return queues[self._turns[row.topic] % len(queues)], False
+        turn = self._first_queue + self._turns[row.topic]
+        return queues[turn % len(queues)], False
 
     def _seal(self, queue: Queue) -> None:
         parcel = self._open.pop(queue)

@@ -52,7 +52,8 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
         ids = RowIds(*self._task_names()) if self._options.dedup_id else RowIds(uuid.uuid4())
-        sender = Sender(self._options)
+        task = TaskContext.get()
+        sender = Sender(self._options, first_queue=task.partitionId() if task else 0)
         count = 0
         try:
             for batch in iterator:

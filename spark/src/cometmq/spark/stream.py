@@ -110,7 +110,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = [span for span in spans_between(begun, ended) if span.size > 0]
         if not spans:
             return []
-        ends = self._ends(must_exist=False)
+        ends = self._ends_of(spans)
         spans = [there for span in spans if (there := self._there(span, ends)).size > 0]
         return ranges_of(spans, self._metadata, self._options)
 
@@ -176,15 +176,29 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ms = self._clock_ms() - self._batch_ms
         return waited_ms < duration_ms(self._options.max_trigger_delay)
 
+    def _ends_of(self, spans: Sequence[Span]) -> Ends:
+        """Return the ends of queues that a batch was planned for.
+
+        Queues that no route names any more are asked for at their brokers: a topic may have been
+        deleted, but a broker that is away comes back, and nothing is lost then.
+        """
+        ends = dict(self._ends(must_exist=False))
+        missing = [span.queue for span in spans if span.queue not in ends]
+        if missing:
+            self._metadata.find_brokers({queue.broker_name for queue in missing})
+            ends.update(self._metadata.ends(missing))
+        return ends
+
     def _there(self, span: Span, ends: Ends) -> Span:
         """Return the part of a span that is still there; DataLoss unless losses are allowed."""
-        known = ends.get(span.queue)
-        first = span.end if known is None else min(known[0], span.end)
+        first, end = ends[span.queue]
+        is_deleted = end == 0
+        first = span.end if is_deleted else min(first, span.end)
         if span.start >= first:
             return span
         lost = first - span.start
         if self._options.fail_on_data_loss:
-            reason = "are gone" if known else "are gone with their queue"
+            reason = "are gone with their queue" if is_deleted else "are gone"
             raise data_loss(span.queue, span.start, lost, reason)
         self._log.warning("messages.lost", queue=str(span.queue), count=lost)
         return Span(span.queue, first, span.end)

@@ -3,6 +3,7 @@
 
 import difflib
 import re
+import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Final, Self
@@ -11,7 +12,7 @@ import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import TopicList
-from cometmq.remoting.bodies.route import TopicRoute
+from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
@@ -49,6 +50,8 @@ class NameServers:
         """Remember the addresses; nothing is connected yet."""
         self._text = options.name_server
         self._settings = LinkSettings.of(options)
+        self._attempts = options.fetch_num_retries + 1
+        self._pause_s = options.fetch_retry_interval_ms / 1000
         self._connection: BrokerConnection | None = None
 
     def route(self, topic: str) -> Route | None:
@@ -59,6 +62,12 @@ class NameServers:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         return route_of(topic, decode_json(TopicRoute, answer.body))
+
+    def brokers(self) -> dict[str, Addresses]:
+        """Return where all brokers are."""
+        answer = self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = decode_json(ClusterInfo, answer.body).broker_addr_table
+        return {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def topics(self) -> list[str]:
         """Return the names of all topics."""
@@ -72,21 +81,24 @@ class NameServers:
         *,
         ok: tuple[int, ...] = (ResponseCode.SUCCESS,),
     ) -> Response:
-        """Ask the name server that answered last, then the others."""
+        """Ask the name server that answered last, then the others, some times if none does."""
         if self._connection is not None:
             try:
                 return self._connection.invoke(code, header, ok=ok)
             except TransportError:
                 self.close()
-        failures = []
-        for address in addresses_of(self._text):
-            try:
-                self._connection = BrokerConnection(address, self._settings)
-                return self._connection.invoke(code, header, ok=ok)
-            except TransportError as error:
-                failures.append(str(error))
-                self.close()
-        raise NameServerUnreachable(f"no name server answers: {'; '.join(failures)}")
+        failures: dict[str, str] = {}
+        for attempt in range(self._attempts):
+            if attempt:
+                time.sleep(self._pause_s)
+            for address in addresses_of(self._text):
+                try:
+                    self._connection = BrokerConnection(address, self._settings)
+                    return self._connection.invoke(code, header, ok=ok)
+                except TransportError as error:
+                    failures[address] = str(error)
+                    self.close()
+        raise NameServerUnreachable(f"no name server answers: {'; '.join(failures.values())}")
 
     def close(self) -> None:
         """End the connection, if there is one."""
