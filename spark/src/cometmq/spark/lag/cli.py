@@ -11,7 +11,7 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -24,9 +24,6 @@ from cometmq.spark.collect.loop import INTERVAL_MIN_S, collect_once, collect_unt
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
 from cometmq.spark.lag.rules import Rules
-
-STOP_TIMEOUT_S: Final = 30.0
-"""A Spark that does not stop within this time is left behind."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -192,12 +189,8 @@ def main() -> None:
 
 def _status() -> int:
     try:
-        app(standalone_mode=False)
-    except typer.Exit as done:
-        return done.exit_code
-    except typer.Abort:
-        return Exit.INTERRUPTED
-    except KeyboardInterrupt:
+        status = app(standalone_mode=False)  # what a command's `typer.Exit` says, else None
+    except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except (CometError, OSError, msgspec.ValidationError) as error:
         say(str(error))
@@ -207,7 +200,7 @@ def _status() -> int:
             raise
         error.show()  # type: ignore[attr-defined]  # usage errors of the parser beneath typer
         return Exit.USAGE
-    return Exit.OK
+    return Exit.OK if status is None else int(status)
 
 
 def _leave(status: int) -> None:

@@ -46,7 +46,8 @@ def r_squared(name: str) -> str:
     """Return the part of the spread that the line explains; null if there is no spread."""
     explained = f"{_co_spread(name)} * {_co_spread(name)}"
     both = f"{_spread(name, 'x')} * {_spread(name, 'y')}"
-    return f"CASE WHEN {name}_n >= {POINTS_MIN} THEN least(1, try_divide({explained}, {both})) END"
+    share = f"try_divide({explained}, {both})"
+    return f"CASE WHEN {name}_n >= {POINTS_MIN} THEN nvl2({share}, least(1, {share}), NULL) END"
 
 
 def _spread(name: str, of: str) -> str:

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same figures a second time, in plain Python over what DuckDB reads: no code is shared.
+
+Every queue is looked at alone, point after point, as one would do by hand.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import duckdb
+
+Row = dict[str, Any]
+KEY = ("cluster", "group", "broker_name", "topic", "queue_id")
+
+
+def queue_table(root: Path, rules: Any) -> dict[tuple[Any, ...], Row]:
+    """Return the rows of the table `queue` by key."""
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
+    tables = {name: _rows(database, root, name) for name in ("progress", "offsets", "brokers")}
+    tables["groups"] = _rows(database, root, "groups", "message_model = 'BROADCASTING'")
+    last_id = max(row["snapshot_id"] for row in tables["brokers"])
+    recent_id = last_id - rules.long_window_s // 60
+    brokers: dict[Any, list[Row]] = defaultdict(list)
+    for row in sorted(tables["brokers"], key=lambda it: it["snapshot_id"]):
+        if row["snapshot_id"] >= recent_id:
+            brokers[row["cluster"], row["broker_name"]].append(row)
+    facts = {
+        key: _broker(points, rules)
+        for key, points in brokers.items()
+        if points[-1]["snapshot_id"] == last_id
+    }
+    ends: dict[Any, dict[int, tuple[float, int]]] = defaultdict(dict)
+    for row in tables["offsets"]:
+        key = (row["cluster"], row["broker_name"], row["topic"], row["queue_id"])
+        if row["snapshot_id"] >= last_id - rules.history_s // 60:
+            ends[key][row["snapshot_id"]] = (_s(row["read_ts"]), row["max_offset"])
+    seen = {(row["cluster"], row["group"]) for row in tables["groups"]}
+    series: dict[Any, dict[int, Row]] = defaultdict(dict)
+    for row in tables["progress"]:
+        if row["snapshot_id"] >= recent_id:
+            series[tuple(row[name] for name in KEY)][row["snapshot_id"]] = row
+    found = {}
+    for key, by_id in series.items():
+        fact = facts.get((key[0], key[2]))
+        is_present = max(by_id) == last_id
+        if fact is None or (not is_present and fact["reachable"]):
+            continue
+        points = [by_id[number] for number in sorted(by_id)]
+        history = ends[key[0], key[2], key[3], key[4]]
+        found[key] = _queue(
+            points, [history[it] for it in sorted(history)], fact, rules,
+            is_present=is_present, is_broadcast=(key[0], key[1]) in seen,
+        )  # fmt: skip
+    return found
+
+
+def _rows(
+    database: duckdb.DuckDBPyConnection, root: Path, table: str, where: str = "true"
+) -> list[Row]:
+    cursor = database.execute(
+        f"SELECT * FROM read_parquet('{root}/raw/{table}/*/*/*.parquet', hive_partitioning = false)"
+        f" WHERE {where}"
+    )
+    names = [it[0] for it in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _s(moment: datetime | None) -> float:
+    return math.nan if moment is None else moment.timestamp()
+
+
+def _broker(points: list[Row], rules: Any) -> Row:
+    last = dict(points[-1])
+    for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio"):
+        last[name] = next((it[name] for it in reversed(points) if it[name] is not None), None)
+    ratio = last["commitlog_disk_ratio"]
+    line = fit(
+        [
+            (_s(it["read_ts"]) - _s(last["read_ts"]), it["commitlog_disk_ratio"])
+            for it in points
+            if it["commitlog_disk_ratio"] is not None
+        ]
+    )
+    limit = min((last["disk_max_used_ratio"] or 75) / 100, 0.85)
+    fills = False
+    if ratio is not None:
+        slope = 0 if line is None else line["slope"]
+        fills = ratio >= limit or (slope > 0 and (limit - ratio) / slope <= rules.disk_hours * 3600)
+    hours = last["file_reserved_hours"]
+    return {
+        "reachable": last["reachable"],
+        "keeps_s": (72 if hours is None else hours) * 3600,
+        "hours": {int(it) for it in (last["delete_when"] or "04").split(";")},
+        "fills": fills,
+    }
+
+
+def fit(points: list[tuple[float, float]]) -> dict[str, float] | None:
+    """Return the least-squares line; None below three points."""
+    count = len(points)
+    if count < 3:
+        return None
+    mean_x = math.fsum(x for x, _ in points) / count
+    mean_y = math.fsum(y for _, y in points) / count
+    sxx = math.fsum((x - mean_x) ** 2 for x, _ in points)
+    sxy = math.fsum((x - mean_x) * (y - mean_y) for x, y in points)
+    syy = math.fsum((y - mean_y) ** 2 for _, y in points)
+    if not sxx:
+        return None
+    slope = sxy / sxx
+    rest = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    return {
+        "slope": slope,
+        "error": math.sqrt(rest / (count - 2) / sxx),
+        "r2": sxy * sxy / (sxx * syy) if syy else math.nan,
+    }
+
+
+def _lag(row: Row) -> int | None:
+    c, n, m = row["consumer_offset"], row["min_offset"], row["max_offset"]
+    if c is None:
+        return 0 if m <= n else None
+    return max(0, m - max(c, n))
+
+
+def _lost(row: Row) -> int:
+    return max(0, row["min_offset"] - row["consumer_offset"]) if row["consumer_offset"] else 0
+
+
+def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
+    lag, c = _lag(row), row["consumer_offset"]
+    if lag is not None and lag <= rules.allowed_lag:
+        return True
+    if c is None:
+        return False
+    if row["next_ts"] is not None:
+        return max(0.0, _s(row["read_ts"]) - _s(row["next_ts"])) <= rules.allowed_age_s
+    if before is None or row["max_offset"] <= before["max_offset"]:
+        return False
+    position = max(c, row["min_offset"])
+    if position < before["max_offset"]:
+        return False
+    begin, end = _s(before["max_read_ts"]), _s(row["max_read_ts"])
+    share = (position - before["max_offset"]) / (row["max_offset"] - before["max_offset"])
+    arrived = begin + share * (end - begin)
+    return max(0.0, _s(row["read_ts"]) - arrived) <= rules.allowed_age_s + 1e-9
+
+
+def _arrival(position: int, history: list[tuple[float, int]]) -> tuple[float, bool] | None:
+    """Return when a message arrived, and whether that is the latest moment possible."""
+    before = max((i for i, (_, m) in enumerate(history) if m <= position), default=None)
+    after = next((i for i, (_, m) in enumerate(history)
+                  if m > position and (before is None or i > before)), None)  # fmt: skip
+    if after is None:
+        return None
+    if before is None:
+        return history[after][0], True
+    (t0, m0), (t1, m1) = history[before], history[after]
+    return t0 + (position - m0) / (m1 - m0) * (t1 - t0), False
+
+
+def _dies_s(stored_s: float, now_s: float, fact: Row, zone: ZoneInfo) -> float | None:
+    moment = max(now_s, stored_s + fact["keeps_s"])
+    local = datetime.fromtimestamp(moment, UTC)
+    for _ in range(5 * 24 * 60):
+        if local.astimezone(zone).hour in fact["hours"]:
+            return local.timestamp()
+        local = local.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    return None
+
+
+def _queue(
+    points: list[Row],
+    history: list[tuple[float, int]],
+    fact: Row,
+    rules: Any,
+    *,
+    is_present: bool,
+    is_broadcast: bool,
+) -> Row:
+    last = points[-1]
+    now_s = _s(last["read_ts"])
+    c, n, m = last["consumer_offset"], last["min_offset"], last["max_offset"]
+    lag, lost = _lag(last), _lost(last)
+    first_live = 0
+    for i in range(1, len(points)):
+        a, b = points[i - 1], points[i]
+        went_back = (
+            a["consumer_offset"] is not None
+            and b["consumer_offset"] is not None
+            and b["consumer_offset"] < a["consumer_offset"]
+        )
+        if went_back or b["max_offset"] < a["max_offset"]:
+            first_live = i
+    live = points[first_live:]
+    in_w = [it for it in points if _s(it["read_ts"]) >= now_s - rules.window_s]
+    live_w = [it for it in live if it in in_w]
+
+    def line(rows: list[Row], x: str, value: Any) -> dict[str, float] | None:
+        return fit([(_s(r[x]) - _s(last[x]), value(r)) for r in rows if value(r) is not None])
+
+    def c_of(r: Row) -> float | None:
+        return None if r["consumer_offset"] is None or c is None else r["consumer_offset"] - c
+
+    def d_of(r: Row) -> float | None:
+        return None if c_of(r) is None else (r["consumer_offset"] - r["max_offset"]) - (c - m)
+
+    def l_of(r: Row) -> float | None:
+        return None if r["consume_ts"] is None else _s(r["consume_ts"]) - now_s
+
+    out_w, in_rate = (
+        line(live_w, "read_ts", c_of),
+        line(live_w, "max_read_ts", lambda r: r["max_offset"] - m),
+    )
+    drain = line(live_w, "read_ts", d_of)
+    out_long = line(live, "read_ts", c_of)
+    in_long = line(live, "max_read_ts", lambda r: r["max_offset"] - m)
+    min_long = line(live, "max_read_ts", lambda r: r["min_offset"] - n)
+    speed = line(live_w, "read_ts", l_of)
+    cs = [it["consumer_offset"] for it in in_w if it["consumer_offset"] is not None]
+    stands = bool(cs) and min(cs) == max(cs)
+    log_speed = 0.0 if stands else (None if speed is None else speed["slope"])
+
+    position = None if c is None else max(c, n)
+    age = interp = None
+    method = "unknown"
+    here = _position(last)
+    same = [it["next_ts"] for it in points if it["next_ts"] is not None and _position(it) == here]
+    if lag == 0:
+        age = interp = 0.0
+        method = "zero"
+    elif position is not None:
+        found = _arrival(position, history)
+        if found is not None:
+            interp = max(0.0, now_s - found[0])
+            method = "extrap_min" if found[1] else "interp"
+        if same:
+            age = max(0.0, now_s - _s(max(same)))
+            method = "exact"
+    time = interp if age is None else age
+
+    ttl_time = ttl_disk = None
+    if lag and c is not None:
+        if not log_speed or log_speed <= 0:
+            if time is not None:
+                dies = _dies_s(now_s - time, now_s, fact, ZoneInfo(rules.timezone))
+                ttl_time = None if dies is None else dies - now_s
+        elif log_speed < 1 and time is not None:
+            ttl_time = max(0.0, fact["keeps_s"] - time) / (1 - log_speed)
+        out = out_long["slope"] if out_long else 0.0
+        if fact["fills"] and min_long is not None and min_long["slope"] > out:
+            ttl_disk = max(0, c - n) / (min_long["slope"] - out)
+    loss = min((it for it in (ttl_time, ttl_disk) if it is not None), default=None)
+    if lag and c is not None and lost:
+        loss = 0.0
+    drains = drain is not None and drain["slope"] > 0 and drain["slope"] > 2 * drain["error"]
+    fine = {
+        it["snapshot_id"]: _is_fine(it, points[i - 1] if i else None, rules)
+        for i, it in enumerate(points)
+    }
+    pairs = list(itertools.pairwise(in_w))
+    consumed = [
+        it["consume_ts"]
+        for it in points
+        if it["consume_ts"] is not None and c is not None and it["consumer_offset"] == c
+    ]
+    span = None
+    if lag == 0:
+        span = 0.0
+    elif consumed and last["last_update_ts"] is not None:
+        span = max(0.0, _s(last["last_update_ts"]) - _s(max(consumed)))
+    state = {
+        "broadcast": is_broadcast or any(it["message_model"] == "BROADCASTING" for it in points),
+        "complete": is_present and len(in_w) >= rules.points_min,
+        "losing": any(_lost(b) > _lost(a) for a, b in pairs),
+        "loss": loss,
+        "online": last["online"],
+        "always_online": all(it["online"] for it in in_w),
+        "fine_now": fine[last["snapshot_id"]],
+        "fine_once": any(fine[it["snapshot_id"]] for it in in_w),
+        "stands": stands,
+        "back": any(
+            a["consumer_offset"] is not None
+            and b["consumer_offset"] is not None
+            and b["consumer_offset"] < a["consumer_offset"]
+            for a, b in pairs
+        ),
+        "top": max(cs, default=None),
+        "drains": drains,
+    }
+    return {
+        "status": _status(state, c, n, m, lag, rules),
+        "online": last["online"], "filtered": last["filtered"],
+        "consumer_offset": c, "min_offset": n, "max_offset": m, "lag": lag, "lost": lost,
+        "lag_age_s": age, "lag_interp_s": interp, "lag_time_s": time, "lag_time_method": method,
+        "lag_span_s": span,
+        "rate_in": in_rate and in_rate["slope"], "rate_out": out_w and out_w["slope"],
+        "rate_in_long": in_long and in_long["slope"],
+        "rate_out_long": out_long and out_long["slope"],
+        "drain": drain and drain["slope"], "drain_se": drain and drain["error"],
+        "rate_r2": drain and (None if math.isnan(drain["r2"]) else drain["r2"]),
+        "points": sum(1 for it in live_w if d_of(it) is not None),
+        "eta_catchup_s": 0.0 if lag == 0 else lag / drain["slope"] if drains and lag else None,
+        "log_speed": log_speed,
+        "ttl_time_s": ttl_time, "ttl_disk_s": ttl_disk, "time_to_loss_s": loss,
+        "ttl_model": _model(loss, lost, ttl_disk),
+        "retention_ratio": None if c is None or m == n else 100 * (m - c) / (m - n),
+    }  # fmt: skip
+
+
+def _position(row: Row) -> int:
+    c = row["consumer_offset"]
+    return row["min_offset"] if c is None else max(c, row["min_offset"])
+
+
+def _model(loss: float | None, lost: int, disk: float | None) -> str:
+    if loss is None:
+        return "none"
+    if lost:
+        return "lost"
+    return "disk" if loss == disk else "time"
+
+
+def _status(s: Row, c: int | None, n: int, m: int, lag: int | None, rules: Any) -> str:
+    if s["broadcast"]:
+        return "BROADCAST"
+    if not s["complete"]:
+        return "UNKNOWN"
+    if s["losing"]:
+        return "LOST"
+    if s["loss"] is not None and s["loss"] < rules.risk_hours * 3600:
+        return "AT_RISK"
+    if c is None and m > n and s["always_online"]:
+        return "NEVER_COMMITTED"
+    if lag is None:
+        return "UNKNOWN"
+    if s["fine_now"]:
+        return "OK"
+    if not s["online"] and s["stands"] and not s["fine_once"]:
+        return "STOPPED"
+    if s["back"] and c is not None and c < s["top"]:
+        return "REWIND"
+    if s["online"] and s["stands"] and not s["fine_once"]:
+        return "STALLED"
+    if s["fine_once"]:
+        return "OK"
+    return "CATCHING_UP" if s["drains"] else "SLOW"

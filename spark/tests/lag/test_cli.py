@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq-lag` as a person runs it: exit status, one line a mistake, nothing overwritten."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cometmq.spark.lag.columns import Header
+from cometmq.spark.lag.exits import Exit, FailOn, exit_of
+
+from .histories import batch, moment
+
+PROGRAM = Path(sys.executable).with_name("cometmq-lag")
+
+
+def _run(*words: object) -> tuple[int, str, list[str]]:
+    done = subprocess.run(
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["repport"], "repport"),
+        (["report"], "HISTORY"),
+        (["report", "x", "--fail-on", "sometimes"], "sometimes"),
+        (["snapshot", "x", "--interval", "5"], "5"),
+        (["report", "x", "--broker-timezone", "Mars/Olympus"], "no zone Mars/Olympus"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what(words: list[str], said: str) -> None:
+    status, _, lines = _run(*words)
+    assert status == Exit.USAGE
+    assert any(said in line for line in lines)
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_a_report_without_history_is_one_line(tmp_path: Path) -> None:
+    status, _, lines = _run("report", tmp_path)
+    assert status == Exit.FAILED
+    assert lines == [f"cometmq-lag: {tmp_path}: no snapshots; cometmq-lag snapshot makes them"]
+
+
+def test_an_unknown_form_is_one_line(tmp_path: Path) -> None:
+    status, _, lines = _run("report", tmp_path, "--form", "pdf")
+    assert status == Exit.FAILED
+    assert lines == ["cometmq-lag: no form pdf of a report; there are html, markdown, json"]
+
+
+def test_no_name_server_is_one_line(tmp_path: Path) -> None:
+    status, _, lines = _run("snapshot", tmp_path, "--namesrv", "127.0.0.1:1")
+    assert status == Exit.FAILED
+    assert len(lines) == 1
+    assert "127.0.0.1:1" in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_credentials_file_is_one_line(tmp_path: Path) -> None:
+    status, _, lines = _run("snapshot", tmp_path, "--credentials", tmp_path / "none.yml")
+    assert status == Exit.FAILED
+    assert len(lines) == 1
+    assert "none.yml" in lines[0]
+
+
+def test_a_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
+    batch(tmp_path, seed=1, end=moment("2026-05-01T10:59"), minutes=60, first=0, count=1)
+    assert _run("verify", tmp_path)[0] == Exit.OK
+    status, _, lines = _run("compact", tmp_path)
+    assert (status, lines[0]) == (Exit.OK, "cometmq-lag: compacted 1 hours")
+    assert not list(tmp_path.glob("raw/*/dt=*/hh=*"))  # long ago: removed at once
+
+    (file,) = tmp_path.glob("agg60/stats/*/*.parquet")
+    whole = file.read_bytes()
+    batch(tmp_path, seed=1, end=moment("2026-05-01T11:30"), minutes=20, first=0, count=1)
+    broken = min(tmp_path.glob("raw/progress/*/*/*.parquet"))
+    broken.write_bytes(b"PAR1")
+    status, out, _ = _run("verify", tmp_path)
+    assert status == Exit.FAILED
+    assert out.startswith(f"{broken}: no whole Parquet file")
+    status, _, lines = _run("compact", tmp_path)
+    assert (status, len(lines)) == (Exit.FAILED, 1)
+    assert str(broken) in lines[0]
+    assert file.read_bytes() == whole
+
+
+def _header(severity: str, coverage: float) -> Header:
+    return Header(
+        run_id="x", snapshot_ts=datetime(2026, 1, 1, tzinfo=UTC), snapshot_id=1, snapshot_count=1,
+        window_s=600, long_window_s=3600, history_s=86400, risk_hours=12, allowed_lag=0,
+        allowed_age_s=30, timezone="UTC", coverage=coverage, unreachable=(), severity=severity,
+        status_counts={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("severity", "coverage", "fail_on", "status"),
+    [
+        ("ok", 1.0, FailOn.WARN, 0),
+        ("info", 1.0, FailOn.WARN, 0),
+        ("warn", 1.0, FailOn.WARN, 10),
+        ("warn", 1.0, FailOn.ERROR, 0),
+        ("error", 1.0, FailOn.WARN, 20),
+        ("critical", 1.0, FailOn.CRITICAL, 30),
+        ("critical", 1.0, FailOn.NEVER, 0),
+        ("critical", 0.5, FailOn.CRITICAL, 30),
+        ("error", 0.5, FailOn.CRITICAL, 3),
+        ("ok", 0.98, FailOn.CRITICAL, 3),
+    ],
+)
+def test_exit_status(severity: str, coverage: float, fail_on: FailOn, status: int) -> None:
+    assert exit_of(_header(severity, coverage), fail_on=fail_on, coverage_min=0.99) == status
