@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the benchmarks of the Spark package: all, or those that are named.
+
+make spark-bench ARGS="messages snapshot"
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "run")
+
+
+def main(names: list[str]) -> int:
+    """Run the programs one after the other; the number of those that failed."""
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}: {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    failed = 0
+    for name in names or NAMES:
+        print(f"-- {name}", flush=True)
+        failed += subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
