@@ -183,7 +183,8 @@ class Sender:
 
     def _answered(self, parcel: _Parcel, answer: Response | CometError) -> None:
         self._in_flight -= 1
-        self._held.discard(parcel.queue)
+        if parcel.is_ordered:
+            self._held.discard(parcel.queue)
         if isinstance(answer, Response):
             if answer.code in STORED:
                 self.stored_count += len(parcel.rows)
