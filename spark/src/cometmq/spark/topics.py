@@ -22,15 +22,13 @@ from cometmq.spark.connection import BrokerConnection, LinkSettings
 from cometmq.spark.errors import NameServerUnreachable, OptionError, TopicMissing
 from cometmq.spark.offsets_json import Queue, assigned_from_text
 from cometmq.spark.options import Options
+from cometmq.spark.tables.names import topic_kind
 
 MASTER_ID: Final = 0
 Addresses = Mapping[int, str]
 """Where the brokers of a group are, by broker id."""
 
-_SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
-_SYSTEM_TOPICS: Final = frozenset(
-    {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"}
-)
+_NORMAL: Final = "NORMAL"
 _LIST_BYTES_MAX: Final = 64 * 1024
 _LIST_TIMEOUT_S: Final = 3.0
 
@@ -144,11 +142,6 @@ def route_of(topic: str, data: TopicRoute) -> Route:
     return Route(tuple(sorted(readable)), tuple(sorted(writable)), brokers)
 
 
-def is_system_topic(topic: str) -> bool:
-    """Tell whether a pattern finds a topic only if it is asked to."""
-    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
-
-
 def find_queues(
     names: NameServers, options: Options, *, must_exist: bool = True
 ) -> tuple[list[Queue], dict[str, Addresses]]:
@@ -190,7 +183,7 @@ def _topics(names: NameServers, options: Options, assigned: Iterable[Queue]) -> 
     return [
         topic
         for topic in names.topics()
-        if pattern.fullmatch(topic) and (options.include_system or not is_system_topic(topic))
+        if pattern.fullmatch(topic) and (options.include_system or topic_kind(topic) == _NORMAL)
     ]
 
 
