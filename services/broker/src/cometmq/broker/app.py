@@ -21,7 +21,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.transactions import recall_ended
+from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.timers import background_steps
@@ -128,7 +128,7 @@ class BrokerApp:
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
         stack.push_async_callback(broker.driver.settle)  # with what timers began at last
-        recall_ended(broker)
+        recall_transactions(broker)
         server = await self._listen(broker)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)

@@ -278,8 +278,14 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
     broker.driver.put(message, stored)
 
 
-def recall_ended(broker: Broker) -> None:
-    """Find out, beside all else, which half messages an earlier run has ended."""
+def recall_transactions(broker: Broker) -> None:
+    """Know the topics that the store has; find out, beside all else, what an earlier run ended.
+
+    Compatibility: RocketMQ's broker reads op messages without a topic; ours are pulled.
+    """
+    for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+        if broker.store.queue(topic, HALF_QUEUE_ID) is not None:
+            broker.topics.create(topic, queue_nums=QUEUE_COUNT)
     examined = broker.offsets.committed(CHECK_GROUP, OP_HALF_TOPIC, HALF_QUEUE_ID) or 0
 
     def failed(error: Exception) -> None:
