@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collector that stays."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.clock import wall_ms
+from cometmq.spark.collect import loop
+from cometmq.spark.collect.loop import collect_forever, collect_once
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.snapshot import Snapshot, snapshot_id_of
+from cometmq.spark.collect.writer import is_taken, snapshot_path, write
+from cometmq.spark.tables.state import BrokerState
+
+NOBODY = CollectSettings(namesrv="127.0.0.1:1")
+
+
+def _snapshot(number: int) -> Snapshot:
+    state = BrokerState(
+        snapshot_id=number, cluster="c", broker_name="b", broker_id=0, address="a",
+        asked_ms=number * 60_000, error="no answer",
+    )  # fmt: skip
+    return Snapshot(number, [state])
+
+
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
+    stop, said = asyncio.Event(), []
+
+    def say(text: str) -> None:
+        said.append(text)
+        stop.set()
+
+    async with asyncio.timeout(30):
+        await collect_forever(tmp_path, NOBODY, 60, say, stop)
+    assert len(said) == 1
+    assert said[0].startswith("no snapshot: ")
+    assert "127.0.0.1:1" in said[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_is_told_to_stop_takes_no_snapshot(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await collect_forever(tmp_path, NOBODY, 60, pytest.fail, stop)
+
+
+async def test_the_minute_of_another_collector_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = snapshot_id_of(wall_ms())
+    monkeypatch.setattr(loop, "wall_ms", lambda: number * 60_000)
+    write(tmp_path, _snapshot(number))
+    said: list[str] = []
+
+    assert await collect_once(tmp_path, NOBODY, said.append) is None  # nobody is asked
+
+    assert said == [f"snapshot {number} is there already"]
+
+
+def test_a_snapshot_that_was_not_finished_is_written_again(tmp_path: Path) -> None:
+    write(tmp_path, _snapshot(7))
+    snapshot_path(tmp_path, "progress", 7).unlink()  # as if killed before the last file
+    assert not is_taken(tmp_path, 7)
+
+    assert write(tmp_path, _snapshot(7)) == {"offsets": 0, "groups": 0, "brokers": 1, "progress": 0}
+    assert is_taken(tmp_path, 7)
+
+
+def test_a_failing_disk_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_table: object, path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cometmq.spark.collect.writer.pq.write_table", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path, _snapshot(8))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
