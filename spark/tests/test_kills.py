@@ -18,7 +18,9 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.java import JavaCluster
 from cometmq.peers.processes import Child, wait_until
+from cometmq.spark.metadata import Metadata
 from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options import parse
 from cometmq.spark.testing import fill, numbered
 
 PROGRAM = Path(__file__).parent / "programs" / "read_messages.py"
@@ -40,7 +42,15 @@ def filled(
     """A broker with the messages."""
     with request.param(tmp_path_factory.mktemp("filled")) as cluster:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUES)
-        fill(cluster.namesrv_addr, TOPIC, counts_of(type(cluster)))
+        count = counts_of(type(cluster))
+        queues = fill(cluster.namesrv_addr, TOPIC, count)
+        with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": TOPIC})) as metadata:
+            metadata.queues()
+            wait_until(  # RocketMQ puts messages into queues after it stored them
+                lambda: all(end == count for _, end in metadata.ends(queues).values()),
+                60,
+                "messages in their queues",
+            )
         yield cluster
 
 
