@@ -25,6 +25,10 @@ def _snapshot(number: int) -> Snapshot:
     return Snapshot(number, [state])
 
 
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 async def test_a_round_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
     stop, said = asyncio.Event(), []
 
@@ -37,7 +41,7 @@ async def test_a_round_that_fails_is_told_and_the_next_one_comes(tmp_path: Path)
     assert len(said) == 1
     assert said[0].startswith("no snapshot: ")
     assert "127.0.0.1:1" in said[0]
-    assert list(tmp_path.iterdir()) == []
+    assert _files(tmp_path) == []
 
 
 async def test_who_is_told_to_stop_takes_no_snapshot(tmp_path: Path) -> None:
@@ -78,4 +82,4 @@ def test_a_failing_disk_leaves_nothing_half_written(
     monkeypatch.setattr("cometmq.spark.collect.writer.pq.write_table", fail)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path, _snapshot(8))
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert _files(tmp_path) == []
