@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.types import Buffer
 from cometmq.store.consume_queue import ENTRY
 from cometmq.store.disk import OsDisk
 from cometmq.store.matching_reader import BLOCK_COUNT_MAX
@@ -72,9 +73,13 @@ def test_it_reads_what_a_read_by_tag_does(count, offset, count_max, size, topics
 
 def test_a_read_that_finds_nothing_looks_at_so_many_and_says_where_to_go_on(rig):
     fill(rig, SCAN_COUNT_MIN + 10)
-    tested = []
+    tested: list[Buffer] = []
 
-    result = finish(rig.store.find_messages("T", 0, 5, 32, lambda record: tested.append(record)))
+    def refuse(record: Buffer) -> bool:
+        tested.append(record)
+        return False
+
+    result = finish(rig.store.find_messages("T", 0, 5, 32, refuse))
 
     assert (result.status, result.next_offset) == (
         GetStatus.NO_MATCHED_MESSAGE,
