@@ -11,6 +11,7 @@ import pytest
 from cometmq.peers.comet import CometCluster
 from cometmq.remoting.message.batch import BatchItem
 from cometmq.spark.batch import MessageReader
+from cometmq.spark.connection import BrokerConnection
 from cometmq.spark.errors import (
     DataLoss,
     NameServerUnreachable,
@@ -226,13 +227,27 @@ def test_a_range_behind_the_end_is_lost(cluster: CometCluster, topic: str) -> No
         list(reader.read(beyond))
 
 
-def test_a_closed_reader_leaves_no_socket(cluster: CometCluster, topic: str) -> None:
+def test_a_closed_reader_leaves_no_socket(
+    cluster: CometCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(cluster.namesrv_addr, topic, 1000)
     reader = reader_of(cluster, topic, arrowBatchRows="10")
+    part = reader.partitions()[0]
+    closed: list[str] = []
+    close = BrokerConnection.close
 
-    rows = reader.read(reader.partitions()[0])
+    def note(connection: BrokerConnection) -> None:
+        closed.append(connection.address)
+        close(connection)
+
+    monkeypatch.setattr(BrokerConnection, "close", note)
+    rows = reader.read(part)
     assert next(rows).num_rows >= 10
-    rows.close()  # a leaked socket is a warning, and warnings are errors here
+    assert closed == []
+
+    rows.close()
+
+    assert closed == [part.addresses[0]]
 
 
 def test_a_topic_that_may_not_be_read_is_refused(cluster: CometCluster, topic: str) -> None:

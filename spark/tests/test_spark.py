@@ -98,6 +98,16 @@ def test_a_batch_holds_every_message_with_its_types(
     assert bytes(first.body).startswith(b"broker-a-1-7:")
 
 
+def test_the_format_is_found_without_registration(
+    spark: SparkSession, cluster: CometCluster, topic: str
+) -> None:
+    fill(cluster.namesrv_addr, topic, 3)
+
+    reader = spark.newSession().read.format("rocketmq")
+
+    assert reader.options(nameServer=cluster.namesrv_addr, subscribe=topic).load().count() == 12
+
+
 def test_filters_of_spark_are_right_in_every_order(
     load: Callable[..., DataFrame], cluster: CometCluster, topic: str
 ) -> None:
