@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from generators.markdown import code, table
 
-from cometmq.spark import schemas
+from cometmq.spark import schemas, sink_rows
 from cometmq.spark.lag import columns as lag_columns
 from cometmq.spark.lag.output.html import MEANINGS
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
@@ -105,6 +105,8 @@ def columns_page() -> str:
     ]
     read = 'What `spark.read.format("rocketmq")` gives: [the guide](../guides/spark.md).'
     lines += _columns("Table `messages`", read, schemas.MESSAGES)
+    written = 'What `write.format("rocketmq")` and `writeStream` take; other columns are errors.'
+    lines += _columns("Rows to be written", written, sink_rows.INPUT)
     for name, columns in table_columns.TABLES.items():
         lines += _columns(f"Table `{name}`", f"The option `table={name}`, and snapshots.", columns)
     for name, intro in REPORT_INTRO.items():
