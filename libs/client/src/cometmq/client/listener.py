@@ -2,7 +2,6 @@
 """What applications write: the listener of a push consumer, and what it may answer."""
 
 import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 import msgspec
 
 from cometmq.client.background import described
+from cometmq.client.foreign import is_cancelled, on_thread
 from cometmq.client.message import MessageExt
 from cometmq.remoting.log import Log
 
@@ -146,9 +146,7 @@ class ListenerCaller(Generic[R]):
         if self._pool is None:
             result: Any = await cast("Awaitable[Any]", self._listener(messages))
         else:
-            loop = asyncio.get_running_loop()
-            context = contextvars.copy_context()
-            result = await loop.run_in_executor(self._pool, context.run, self._listener, messages)
+            result = await on_thread(self._pool, self._listener, messages)
         if result is None:
             return self._success
         kind = type(self._success)
@@ -165,8 +163,7 @@ class ListenerCaller(Generic[R]):
                 return await self._watch.around(self.call, messages)
             return await self.call(messages)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             error_text = "the listener was cancelled from inside"
         except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
@@ -189,3 +186,16 @@ def is_coroutine_function(function: object) -> bool:
     """Whether calling it gives a coroutine: an object with async `__call__` does too."""
     call = getattr(type(function), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+async def called(callback: Callable[..., Any], *arguments: object) -> None:
+    """Call a coroutine function on the loop, a plain function on a thread; raise Exceptions."""
+    try:
+        if is_coroutine_function(callback):
+            await callback(*arguments)
+        else:
+            await on_thread(None, callback, *arguments)
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise ListenerError("a callback was cancelled from inside") from error

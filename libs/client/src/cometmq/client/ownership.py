@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.background import Background, described
-from cometmq.client.listener import is_coroutine_function
+from cometmq.client.listener import called
 from cometmq.client.namespace import RETRY_PREFIX, Namespace
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
@@ -148,12 +148,7 @@ class Ownership:
         if callback is None or not visible:
             return
         try:
-            if is_coroutine_function(callback):
-                result = callback(visible)
-                assert result is not None
-                await result
-            else:
-                await asyncio.to_thread(callback, visible)
+            await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # foreign code: the queues move all the same
             self._log.warning("callback.failed", error=described(error))
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from cometmq.client.background import described
 from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import is_coroutine_function
+from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
 
 QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
@@ -40,12 +40,6 @@ class QueueWatch:
         if before is None or before == queues:
             return
         try:
-            name = namespace.unwrap(topic)
-            if is_coroutine_function(callback):
-                result = callback(name, queues)
-                assert result is not None
-                await result
-            else:
-                await asyncio.to_thread(callback, name, queues)
+            await called(callback, namespace.unwrap(topic), queues)
         except Exception as error:  # noqa: BLE001  # foreign code: the next change is told too
             self._instance.log.warning("callback.failed", error=described(error))

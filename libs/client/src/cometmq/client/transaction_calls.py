@@ -2,12 +2,12 @@
 """Calling what applications write about their transactions."""
 
 import asyncio
-import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, cast
 
+from cometmq.client.foreign import is_cancelled, on_thread
 from cometmq.client.hooks import TransactionState
 from cometmq.client.listener import ListenerError, is_coroutine_function
 from cometmq.client.message import Message, MessageExt
@@ -38,13 +38,10 @@ class StateCaller:
             if is_coroutine_function(function):
                 answer = await cast("Awaitable[Any]", function(*arguments))
             else:
-                loop = asyncio.get_running_loop()
-                context = contextvars.copy_context()
-                answer = await loop.run_in_executor(self._pool, context.run, function, *arguments)
+                answer = await on_thread(self._pool, function, *arguments)
             return state_of(answer), None
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             return TransactionState.UNKNOWN, error
         except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no answer

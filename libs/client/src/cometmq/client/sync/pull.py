@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from cometmq import client
+from cometmq.client.foreign import contained
 from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.puller import Pulled
@@ -143,7 +144,7 @@ class ScheduledPull:
 
         async def call(_: client.PullConsumer, queue: MessageQueue) -> int | None:
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._pool, callback, self.consumer, queue)
+            running = loop.run_in_executor(self._pool, contained, callback, self.consumer, queue)
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
