@@ -98,7 +98,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             parts.strategy,
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
-            take=self._take,
+            take=self._share,
             is_shared=not self.is_broadcasting,
         )
 
@@ -135,6 +135,13 @@ class GroupMember(ABC, Generic[OptionsT]):
         if self._sharing is not None:
             self._sharing.cancel()
             await asyncio.wait([self._sharing])
+
+    async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Take our share of a topic, and leave it again if nobody wants it any more."""
+        is_complete = await self._take(topic, queues)
+        if topic not in self.topics:
+            await self.unsubscribed(topic)
+        return is_complete
 
     async def unsubscribed(self, topic: str) -> None:
         """Give the queues of a topic up."""

@@ -49,6 +49,13 @@ class ProcessQueue:
         """How far the last held message is from the first."""
         return self._order[-1] - self._order[0] if self._order else 0
 
+    def begun_anew(self, next_offset: int) -> "ProcessQueue":
+        """Drop all that is held; return an empty one, whose end waits for what still runs."""
+        self.is_dropped = True
+        fresh = ProcessQueue(self.queue, next_offset)
+        fresh.calls = self.calls
+        return fresh
+
     def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
         """Take pulled messages, and return those that are not held already."""
         fresh = [message for message in messages if message.queue_offset not in self._held]

@@ -156,6 +156,7 @@ class PullGroup(GroupMember[LitePullOptions]):
                 f"Seek offset illegal, seek offset = {offset}, min offset = {begin}, "
                 f"max offset = {end}"
             )
+        self.reader(queue)  # another member may have it by now
         await self._readers.seek(queue, offset)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:

@@ -128,8 +128,7 @@ class Reader:
             if len(held) and pulled.next_offset < held.next_offset:
                 # The topic was made again. What is held is gone from the queue, and its offsets
                 # must not be committed: the group would miss all messages up to them.
-                held.is_dropped = True
-                held = self.process_queue = ProcessQueue(held.queue, pulled.next_offset)
+                held = self.process_queue = held.begun_anew(pulled.next_offset)
             held.next_offset = pulled.next_offset
             if not len(held):
                 context.offsets.update(held.queue, pulled.next_offset, is_reset=True)

@@ -95,7 +95,7 @@ class Readers:
         self._context.offsets.update(queue, offset, is_reset=True)
         reader = self._readers[queue] = Reader(self._context, queue, offset)
         if before is not None:
-            before.process_queue.is_dropped = True
+            reader.process_queue = before.process_queue.begun_anew(offset)
             reader.is_paused = before.is_paused
         self._run(queue)
         await self._context.offsets.persist([queue])

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens while something else does: queues that go during a seek, a reset, an end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ConsumeFrom,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PushConsumer,
+    PushOptions,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.offsets import QueueOffsetTable
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.callbacks import ResetConsumerClientOffset
+
+
+def named(cluster: MemoryCluster, listener: Any, name: str, *, orderly: bool) -> PushConsumer:
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, instance_name=name
+    )
+    return consumer_of(cluster, listener, options)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_callbacks_that_are_cancelled_from_inside_hold_nothing_up(
+    cluster: MemoryCluster, orderly: bool
+) -> None:
+    """A callback that awaits a task it has cancelled raises so."""
+    told: list[int] = []
+
+    async def cancelled(queues: list[MessageQueue]) -> None:
+        told.append(len(queues))
+        raise asyncio.CancelledError
+
+    first = named(cluster, Recorder(), "a", orderly=orderly)
+    first.on_assigned(cancelled)
+    first.on_revoked(cancelled)
+    second = named(cluster, Recorder(), "b", orderly=orderly)
+    async with first:
+        async with second:
+            await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+        await eventually(lambda: len(first.queues) == 4)
+    assert told == [4, 2, 2, 4]
+
+
+async def test_a_queue_that_was_reset_stays_locked_until_the_call_before_has_ended(
+    cluster: MemoryCluster,
+) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+    last = MessageQueue("T", "broker-a", 3)
+
+    async def slow(_: list[MessageExt]) -> None:
+        begun.set()
+        await gate.wait()
+
+    seen = Recorder()
+    await send(cluster, *texts(3), queue=last)
+    first = named(cluster, slow, "a", orderly=True)
+    second = named(cluster, seen, "b", orderly=True)
+    async with first:
+        await begun.wait()
+        ((peer, _),) = cluster.broker.groups["cg"].values()
+        peer.send(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ResetConsumerClientOffset("T", "cg", timestamp=0, is_force=True),
+            encode_json(QueueOffsetTable({last: 1})),
+        )
+        await eventually(lambda: cluster.committed("cg", "T").get(last) == 1)
+        async with second:
+            await eventually(lambda: last not in first.queues)
+            count = cluster.broker.requests[RequestCode.LOCK_BATCH_MQ] + 2
+            await eventually(lambda: cluster.broker.requests[RequestCode.LOCK_BATCH_MQ] >= count)
+            assert cluster.broker.locks["cg", last] == first.client_id
+            assert last not in second.queues
+            gate.set()
+            await eventually(lambda: seen.bodies == [b"1", b"2"])
+
+
+async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:
+    """Its new owner would get the same messages, and lose its offset."""
+    await send(cluster, *texts(3))
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.subscribe("T")
+    async with consumer:
+        member = consumer._member
+        assert member is not None
+        bounds = member.bounds
+
+        async def slow_bounds(queue: MessageQueue) -> tuple[int, int]:
+            found = await bounds(queue)
+            await member._readers.drop([queue])
+            return found
+
+        member.bounds = slow_bounds  # type: ignore[method-assign]
+        with pytest.raises(InvalidArgument, match="not in assigned list"):
+            await consumer.seek(QUEUE_0, 2)
+        assert QUEUE_0 not in consumer.queues
+
+
+async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
+    cluster: MemoryCluster,
+) -> None:
+    """Nobody would give its queues up later, and other members would wait for the locks."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    consumer = named(cluster, Recorder(), "a", orderly=True)
+    cluster.create_topic("U")
+    async with consumer:
+        member = consumer._member
+        assert member is not None
+        first_offset = member._readers._first_offset
+
+        async def slow_first_offset(queue: MessageQueue) -> int:
+            if queue.topic == "U":
+                asked.set()
+                await go_on.wait()
+            return await first_offset(queue)
+
+        member._readers._first_offset = slow_first_offset
+        consumer.subscribe("U")
+        await asked.wait()
+        await consumer.unsubscribe("U")
+        go_on.set()
+        topics = {"T", "%RETRY%cg"}
+        await eventually(lambda: {queue.topic for _, queue in cluster.broker.locks} == topics)
+        assert {queue.topic for queue in consumer.queues} == {"T"}
+
+
+@pytest.mark.parametrize("error", [StopIteration("no more"), SystemExit(1)])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_whatever_a_plain_function_raises_is_a_failure(
+    cluster: MemoryCluster, error: BaseException, orderly: bool
+) -> None:
+    times: list[int] = []
+
+    def listener(messages: list[MessageExt]) -> None:
+        times.append(messages[0].reconsume_times)
+        if len(times) == 1:
+            raise error
+
+    async with named(cluster, listener, "a", orderly=orderly):
+        await send(cluster, Message("T", b"x"))
+        await eventually(lambda: times == [0, 1])
