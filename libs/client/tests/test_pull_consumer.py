@@ -6,6 +6,7 @@ import asyncio
 import pytest
 
 from cometmq.client import (
+    BrokerMissing,
     ClientStateError,
     Message,
     MessageQueue,
@@ -17,9 +18,13 @@ from cometmq.client import (
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, send, texts
 from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.offsets import ConsumerStatus
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.commands.callbacks import GetConsumerRunningInfo
+from cometmq.remoting.commands.callbacks import (
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+)
 from cometmq.remoting.errors import ServerError
 
 
@@ -70,6 +75,18 @@ async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 7
         consumer.update_offset(QUEUE_0, 5)  # going back is the application's right
     assert cluster.committed("pull", "T") == {QUEUE_0: 5}
+
+
+async def test_a_topic_that_is_gone_keeps_no_other_offset_from_its_broker(
+    cluster: MemoryCluster,
+) -> None:
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        await consumer.queues_of("T")
+        consumer.update_offset(MessageQueue("Gone", "broker-z", 0), 3)
+        consumer.update_offset(QUEUE_0, 7)
+        with pytest.raises(BrokerMissing, match="broker-z"):
+            await consumer.commit()
+        assert cluster.committed("pull", "T") == {QUEUE_0: 7}
 
 
 async def test_offsets_are_stored_at_intervals(cluster: MemoryCluster) -> None:
@@ -141,6 +158,19 @@ async def test_a_pull_consumer_tells_what_it_is(cluster: MemoryCluster) -> None:
     info = decode_json(ConsumerRunningInfo, answer.body)
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
     assert info.mq_table == {}
+
+
+async def test_a_pull_consumer_tells_how_far_it_is(cluster: MemoryCluster) -> None:
+    consumer = PullConsumer("pull", cluster.namesrv)
+    consumer.register("T")
+    async with consumer:
+        ((peer, _),) = cluster.broker.groups["pull"].values()
+        consumer.update_offset(QUEUE_0, 7)
+        consumer.update_offset(MessageQueue("U", "broker-a", 0), 3)
+        header = GetConsumerStatusFromClient("T", "pull")
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        answer = await peer.invoke(code, header, b"", timeout_ms=3000)
+    assert decode_json(ConsumerStatus, answer.body).message_queue_table == {QUEUE_0: 7}
 
 
 async def test_refusals_go_to_the_caller(cluster: MemoryCluster) -> None:

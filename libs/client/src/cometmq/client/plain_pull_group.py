@@ -2,6 +2,7 @@
 """A member of a consumer group that reads nothing by itself: what is behind a pull consumer."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 from cometmq.client.background import described
@@ -137,8 +138,16 @@ class PlainPullGroup(GroupMember[PullOptions]):
     async def commit(self) -> None:
         """Store all noted offsets."""
         for topic in {queue.topic for queue in self._noted}:
-            await self._instance.routes.find(topic)
+            with suppress(CometError):  # the queues whose brokers stay unknown say so below
+                await self._instance.routes.find(topic)
         await self._offsets.commit(self._noted)
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the noted offsets of a topic."""
+        noted = ((queue, self._offsets.position(queue)) for queue in self._noted)
+        return {
+            queue: offset for queue, offset in noted if queue.topic == topic and offset is not None
+        }
 
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
