@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Push consumers as members of a group: sharing, changes, what brokers ask, life."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from cometmq.client import (
     ClientStateError,
     ConsumeFrom,
+    ConsumeResult,
     InvalidArgument,
     Message,
     MessageExt,
@@ -203,14 +205,29 @@ async def test_a_consumer_tells_what_it_does(cluster: MemoryCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"), [(b"good", "CR_SUCCESS"), (b"bad", "CR_THROW_EXCEPTION")]
+    ("body", "expected"),
+    [
+        (b"good", "CR_SUCCESS"),
+        (b"counted", "CR_SUCCESS"),
+        (b"none", "CR_LATER"),
+        (b"bad", "CR_THROW_EXCEPTION"),
+        (b"cancelled", "CR_THROW_EXCEPTION"),
+    ],
 )
 async def test_one_message_is_consumed_on_request(
     cluster: MemoryCluster, body: bytes, expected: str
 ) -> None:
-    def answer(messages: list[MessageExt]) -> None:
-        if messages[0].body == b"bad":
-            raise ValueError("bad")
+    def answer(messages: list[MessageExt]) -> ConsumeResult | None:
+        match messages[0].body:
+            case b"bad":
+                raise ValueError("bad")
+            case b"cancelled":
+                raise asyncio.CancelledError
+            case b"counted":
+                return ConsumeResult.consumed(1)
+            case b"none":
+                return ConsumeResult.consumed(0)
+        return None
 
     seen = Recorder(answer)
     async with consumer_of(cluster, seen, PushOptions()) as consumer:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group with a listener: what is behind a push consumer."""
 
+import asyncio
 from collections.abc import Collection
 from typing import Final, Protocol
 
 from cometmq.client.background import Background, described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.delivery import Delivery
+from cometmq.client.foreign import is_cancelled
 from cometmq.client.identity import unique_ids
 from cometmq.client.listener import (
     ConsumeResult,
@@ -229,6 +231,10 @@ class PushGroup(GroupMember[PushOptions]):
         answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
         try:
             result = await self._caller.call([message])
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
         except Exception as error:  # noqa: BLE001  # foreign code: the administrator asked for it
             answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
         else:
@@ -236,7 +242,8 @@ class PushGroup(GroupMember[PushOptions]):
                 answer.consume_result = _ORDERLY_NAMES[result.action]
                 answer.auto_commit = result.action is not OrderlyAction.HOLD
             else:
-                answer.consume_result = _CONCURRENT_NAMES[result == ConsumeResult.SUCCESS]
+                is_consumed = result.consumed_count is None or result.consumed_count > 0
+                answer.consume_result = _CONCURRENT_NAMES[is_consumed]
         answer.spent_time_mills = monotonic_ms() - begin_ms
         return answer
 
