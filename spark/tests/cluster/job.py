@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Spark job as a user submits it: reads a topic, makes a report, prints one line of JSON."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from cometmq.spark.lag.history import History
+from cometmq.spark.lag.report import build
+from cometmq.spark.lag.rules import Rules
+from cometmq.spark.source import RocketMQDataSource
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def gate(folder: str) -> Callable[[Batches], Batches]:
+    """Let each task read one batch, tell so by a file, and go on when the file `go` is there."""
+
+    def step(batches: Batches) -> Batches:
+        import threading
+
+        yield next(batches)
+        context = TaskContext.get()
+        assert context is not None
+        Path(folder, f"task-{context.partitionId()}-{context.attemptNumber()}").touch()
+        pause = threading.Event()
+        while not Path(folder, "go").exists():
+            pause.wait(0.05)
+        yield from batches
+
+    return step
+
+
+def read(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
+    """Return the topic in at least eight ranges."""
+    return (
+        spark.read.format("rocketmq")
+        .option("nameServer", namesrv)
+        .option("subscribe", topic)
+        .option("minPartitions", 8)
+        .option("arrowBatchRows", 1000)
+        .option("includeProperties", "raw")
+        .load()
+        .select("keys", "body")
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("namesrv")
+    parser.add_argument("topic")
+    parser.add_argument("--history")
+    parser.add_argument("--gate")
+    arguments = parser.parse_args()
+    spark = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark.dataSource.register(RocketMQDataSource)
+    messages = read(spark, arguments.namesrv, arguments.topic)
+    if arguments.gate:
+        messages = messages.mapInArrow(gate(arguments.gate), messages.schema)
+    row = messages.agg(
+        F.count("*").alias("count"),
+        F.countDistinct("keys").alias("keys"),
+        F.sum(F.crc32("body")).alias("checksum"),
+    ).collect()[0]
+    found = row.asDict()
+    if arguments.history:
+        report = build(spark, History(Path(arguments.history)), Rules())
+        found["groups"] = report.table("group")["group"].to_pylist()
+    # The word tells this line from what Spark prints.
+    sys.stdout.write(f"RESULT {json.dumps(found)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

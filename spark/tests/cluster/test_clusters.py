@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same job on Spark's clusters: everything is read once, also when a worker is killed."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client.admin import AdminClient
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.processes import Child, wait_until
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.snapshot import take
+from cometmq.spark.collect.writer import write
+from cometmq.spark.testing import fill, numbered
+
+MESSAGES_A_QUEUE = 10_000
+JOB_S = 300
+FIRST_SNAPSHOT = 29_539_440
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def filled(cluster: CometCluster, topic: str) -> dict[str, int]:
+    """Fill a topic; return what the job must find."""
+    queues = fill(cluster.namesrv_addr, topic, MESSAGES_A_QUEUE)
+    bodies = [numbered(queue, n).body for queue in queues for n in range(MESSAGES_A_QUEUE)]
+    return {
+        "count": len(bodies),
+        "keys": len(bodies),
+        "checksum": sum(zlib.crc32(body) for body in bodies),
+    }
+
+
+def result(job: Child) -> dict[str, Any]:
+    """Return what the job printed when it is over."""
+    wait_until(lambda: job.exit_status is not None, JOB_S, "end of the job")
+    log = job.log()
+    assert job.exit_status == 0, log[-4000:]
+    line = next(line for line in log.splitlines() if line.startswith("RESULT "))
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+    return found
+
+
+async def take_history(namesrv: str, topic: str, history: Path) -> None:
+    """Take snapshots of a group that has read one message of a queue."""
+    async with AdminClient(namesrv) as admin:
+        broker = next(iter((await admin.masters()).values()))
+        await broker.commit_offset(f"reader-of-{topic}", topic, 0, 1)
+    for number in range(6):
+        snapshot = await take(CollectSettings(namesrv=namesrv), FIRST_SNAPSHOT + number)
+        write(history, snapshot)
+
+
+def test_a_job_on_executors_of_their_own_processes(
+    cluster: CometCluster, topic: str, tmp_path: Path, submit: Callable[..., Child]
+) -> None:
+    expected = filled(cluster, topic)
+    history = tmp_path / "history"
+    asyncio.run(take_history(cluster.namesrv_addr, topic, history))
+    job = submit(
+        "local-cluster[2,1,1024]",
+        tmp_path / "job",
+        *(cluster.namesrv_addr, topic, "--history", str(history)),
+    )
+    found = result(job)
+    assert f"reader-of-{topic}" in found.pop("groups")
+    assert found == expected
+
+
+def test_a_job_on_a_master_with_two_workers(
+    cluster: CometCluster,
+    topic: str,
+    standalone: Any,
+    tmp_path: Path,
+    submit: Callable[..., Child],
+) -> None:
+    expected = filled(cluster, topic)
+    history = tmp_path / "history"
+    asyncio.run(take_history(cluster.namesrv_addr, topic, history))
+    job = submit(
+        standalone.url,
+        tmp_path / "job",
+        *(cluster.namesrv_addr, topic, "--history", str(history)),
+    )
+    found = result(job)
+    assert f"reader-of-{topic}" in found.pop("groups")
+    assert found == expected
+    assert all("Asked to launch executor" in worker.log() for worker in standalone.workers)
+
+
+def test_a_killed_worker_costs_time_but_no_message(
+    cluster: CometCluster,
+    topic: str,
+    standalone: Any,
+    tmp_path: Path,
+    submit: Callable[..., Child],
+) -> None:
+    expected = filled(cluster, topic)
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    job = submit(
+        standalone.url,
+        tmp_path / "job",
+        *(cluster.namesrv_addr, topic, "--gate", str(gate)),
+    )
+    job.wait_until(lambda: len(list(gate.glob("task-*"))) == 2, JOB_S, "both executors read")
+    standalone.workers[0].kill()
+    (gate / "go").touch()
+    assert result(job) == expected
+    tasks = {path.name for path in gate.glob("task-*")}
+    assert any(name.endswith("-1") for name in tasks), "a task was repeated"
