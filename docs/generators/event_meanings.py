@@ -64,7 +64,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "subscription.mismatched": "Members of one group want different things and miss messages: "
     "give them equal subscriptions, or groups of their own.",
     "group.creation_refused": "As many groups came by themselves as may; somebody invents names.",
-    "filter.invalid": "A group subscribed by an SQL expression that is none; its pulls are refused.",
+    "filter.invalid": "A group subscribed by SQL that is none; its pulls are refused.",
     "filter.refused": "A group's SQL filter was not kept: there are too many already.",
     "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
     "namesrv.lookup_failed": "A name in namesrvAddr has no address now; the known ones are used.",
