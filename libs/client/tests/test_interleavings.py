@@ -16,6 +16,7 @@ from cometmq.client import (
     MessageQueue,
     PushConsumer,
     PushOptions,
+    ownership,
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
@@ -85,6 +86,47 @@ async def test_a_queue_that_was_reset_stays_locked_until_the_call_before_has_end
             assert last not in second.queues
             gate.set()
             await eventually(lambda: seen.bodies == [b"1", b"2"])
+
+
+async def test_a_queue_whose_call_is_slow_holds_no_other_queue_back(
+    cluster: MemoryCluster,
+) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+    idle, busy = (MessageQueue("T", "broker-a", queue_id) for queue_id in (2, 3))
+
+    async def slow(_: list[MessageExt]) -> None:
+        begun.set()
+        await gate.wait()
+
+    await send(cluster, *texts(1), queue=busy)
+    first = named(cluster, slow, "a", orderly=True)
+    second = named(cluster, Recorder(), "b", orderly=True)
+    async with first:
+        await begun.wait()
+        async with second:
+            await eventually(lambda: second.queues == [idle])
+            gate.set()
+            await eventually(lambda: second.queues == [idle, busy])
+
+
+async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 20)
+    told = asyncio.Event()
+    consumer = named(cluster, Recorder(), "a", orderly=False)
+
+    @consumer.on_revoked
+    async def revoked(queues: list[MessageQueue]) -> None:
+        if queues[0].topic == "U":
+            told.set()
+            await asyncio.Event().wait()
+
+    cluster.create_topic("U")
+    consumer.subscribe("U")
+    async with asyncio.timeout(5), consumer:
+        await consumer.unsubscribe("U")
+        await told.wait()
 
 
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:

@@ -16,6 +16,11 @@ class Calls:
         self._count = 0
         self._idle: asyncio.Event | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call runs."""
+        return not self._count
+
     def began(self) -> None:
         """Count a call."""
         self._count += 1

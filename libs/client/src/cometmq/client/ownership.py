@@ -26,7 +26,8 @@ QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain one, which is called on a thread."""
 
 FORCED_LEAVE_MS: Final = 60_000
-"""How long a queue without a lock waits for its listener before the application is told anyway."""
+"""How long a queue without a lock waits for its listener before the application is told anyway,
+and how long the end waits for an application that is being told."""
 
 
 class OwnershipCallbacks(msgspec.Struct):
@@ -93,15 +94,19 @@ class Ownership:
             self._disown(held)
             if not is_lost:
                 await self._offsets.persist(queues)
-        task = self._background.spawn(self._finish(held, is_lost=is_lost), name="leave-queues")
-        for queue in queues:
-            self._leaving[queue] = task
+        for part in self._apart(held):
+            task = self._background.spawn(self._finish(part, is_lost=is_lost), name="leave-queues")
+            self._leaving.update(dict.fromkeys((one.queue for one in part), task))
 
     async def close(self, held: Collection[ProcessQueue], *, is_drained: bool) -> None:
         """Let all queues go; if not drained, what still runs is given up."""
         self._disown(held)
         if self._leaving and is_drained:
-            await asyncio.wait(set(self._leaving.values()))
+            _, late = await asyncio.wait(
+                set(self._leaving.values()), timeout=FORCED_LEAVE_MS / 1000
+            )
+            if late:
+                self._log.warning("queues.undrained", count=len(self._leaving))
         queues = [one.queue for one in held]
         await self.commit(queues)
         await self.told_revoked(queues)
@@ -114,6 +119,13 @@ class Ownership:
             await self._offsets.commit(queues)
         except (CometError, OSError) as error:
             self._log.warning("offset.unsaved", error=described(error))
+
+    def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
+        """Return lists that leave each by itself: a busy queue keeps no other one locked."""
+        if self._locks is None:
+            return [held]
+        idle = [one for one in held if one.calls.is_idle]
+        return [idle, *([one] for one in held if not one.calls.is_idle)]
 
     async def _finish(self, held: Collection[ProcessQueue], *, is_lost: bool) -> None:
         queues = [one.queue for one in held]
