@@ -2,6 +2,8 @@
 """Pull consumers: any queue from any offset, offsets by hand, shares, and calls at intervals."""
 
 import asyncio
+from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -234,3 +236,20 @@ async def test_a_failing_call_is_made_again_and_calls_are_bounded(cluster: Memor
     async with scheduled:
         await eventually(lambda: failed > 20)
     assert most <= 2
+
+
+async def test_a_call_that_answers_nonsense_or_is_cancelled_from_inside_is_made_again(
+    cluster: MemoryCluster,
+) -> None:
+    calls: Counter[int] = Counter()
+
+    async def callback(_: PullConsumer, queue: MessageQueue) -> Any:
+        calls[queue.queue_id] += 1
+        if queue.queue_id == 0:
+            return "soon"
+        raise asyncio.CancelledError
+
+    scheduled = ScheduledPull("pull", cluster.namesrv)
+    scheduled.register("T", callback)
+    async with scheduled:
+        await eventually(lambda: all(calls[queue_id] > 1 for queue_id in range(4)))

@@ -132,3 +132,15 @@ def test_requests_wait_for_their_reply(served: MemoryCluster) -> None:
             queues = consumer.call_admin(lambda admin: admin.queues("T"))
             ends = [requester.call_admin(lambda admin, q=q: admin.max_offset(q)) for q in queues]
     assert sum(ends) == 1
+
+
+def test_a_coroutine_that_calls_exit_does_not_end_the_loop_of_all_clients(
+    served: MemoryCluster,
+) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with Producer("pg", served.namesrv) as producer:
+        with pytest.raises(SystemExit):
+            loop_thread().run(leave())
+        assert producer.send(Message("T", b"x"), timeout_ms=5_000).queue.topic == "T"

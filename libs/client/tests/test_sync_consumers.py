@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cometmq.client import (
+    ClientStateError,
     ConsumeFrom,
     LitePullOptions,
     Message,
@@ -146,6 +147,22 @@ def test_our_queues_are_pulled_at_intervals(served: MemoryCluster) -> None:
         send(served, 3)
         assert [arrived.get(timeout=5) for _ in range(3)] == [b"0", b"1", b"2"]
     assert served.committed("pull", "T")[QUEUE_0] == 3
+
+
+def test_a_callback_that_waits_for_its_own_end_is_refused(served: MemoryCluster) -> None:
+    errors: queue.Queue[Exception] = queue.Queue()
+    scheduled = ScheduledPull("pull", served.namesrv)
+
+    def callback(_: PullConsumer, __: MessageQueue) -> int:
+        try:
+            scheduled.close()
+        except ClientStateError as error:
+            errors.put(error)
+        return 10
+
+    scheduled.register("T", callback)
+    with scheduled:
+        assert "its own end" in str(errors.get(timeout=5))
 
 
 def test_a_signal_calls_back_once_and_then_has_its_usual_effect() -> None:

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from cometmq.client.background import described
 from cometmq.client.errors import ClientStateError
+from cometmq.client.foreign import is_cancelled
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import PullOptions
@@ -72,13 +73,22 @@ class ScheduledPull:
     async def _run(self, queue: MessageQueue) -> None:
         callback = self._callbacks[queue.topic]
         while True:
-            delay_ms: int | None = None
             async with self._slots:
-                try:
-                    delay_ms = await callback(self.consumer, queue)
-                except Exception as error:  # noqa: BLE001  # foreign code: called again later
-                    self._log.warning("callback.failed", error=described(error))
-            await asyncio.sleep((DELAY_MS if delay_ms is None else delay_ms) / 1000)
+                delay_s = await self._call(callback, queue)
+            await asyncio.sleep(delay_s)
+
+    async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
+        """Return after how many seconds to call again, also after whatever goes wrong."""
+        try:
+            delay_ms = await callback(self.consumer, queue)
+            return (DELAY_MS if delay_ms is None else delay_ms) / 1000
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            self._log.warning("callback.failed", error=described(error))
+        except Exception as error:  # noqa: BLE001  # foreign code: called again later
+            self._log.warning("callback.failed", error=described(error))
+        return DELAY_MS / 1000
 
     async def start(self) -> None:
         """Take our share, and begin to call."""

@@ -22,10 +22,15 @@ class LoopThread:
     def __init__(self) -> None:
         """Start the thread."""
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="cometmq-client", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="cometmq-client", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except SystemExit:  # of one coroutine: who waits for it gets it, and all others go on
+                continue
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work on the loop and wait for it; an interrupted wait cancels it."""

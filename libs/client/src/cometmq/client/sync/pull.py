@@ -2,12 +2,14 @@
 """The pull consumers that wait."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
 from cometmq import client
+from cometmq.client.errors import ClientStateError
 from cometmq.client.foreign import contained
 from cometmq.client.message import MessageExt
 from cometmq.client.offsets import OffsetStore
@@ -137,7 +139,12 @@ class ScheduledPull:
             group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
         )
         self.consumer = PullConsumer.around(self._inner.consumer)
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="cometmq-pull")
+        self._own = threading.local()
+        self._pool = ThreadPoolExecutor(
+            concurrency,
+            thread_name_prefix="cometmq-pull",
+            initializer=lambda: setattr(self._own, "is_callback", True),
+        )
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call back for our queues of a topic."""
@@ -159,6 +166,8 @@ class ScheduledPull:
 
     def close(self) -> None:
         """Begin no more calls, wait for those that run, store the offsets, and leave."""
+        if getattr(self._own, "is_callback", False):
+            raise ClientStateError("a callback cannot wait for its own end: close elsewhere")
         loop_thread().run(self._inner.close())
         self._pool.shutdown()
 

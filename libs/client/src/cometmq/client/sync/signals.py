@@ -2,18 +2,19 @@
 """Ending in order when the process is told to, without an event loop."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from cometmq.client.signals import END_SIGNALS
 
 
 def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
     """Wait until the process is told to end."""
-    is_told = threading.Event()
-    with on_signal(is_told.set, signals=signals):
-        is_told.wait()
+    # An Event must not be set by a signal that interrupts its `wait`: it has a lock.
+    told: SimpleQueue[None] = SimpleQueue()
+    with on_signal(lambda: told.put(None), signals=signals):
+        told.get()
 
 
 @contextmanager
