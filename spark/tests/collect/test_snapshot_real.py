@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots of a real broker: what was sent and committed is what they say."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +114,18 @@ async def test_a_silent_name_server_is_an_error_of_one_line() -> None:
     with pytest.raises(CometError, match=r"127\.0\.0\.1:1\b") as caught:
         await take(CollectSettings(namesrv="127.0.0.1:1"))
     assert "\n" not in str(caught.value)
+
+
+def test_the_command_takes_snapshots_until_it_is_told_to_stop(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    program = Path(sys.executable).with_name("cometmq-lag")
+    words = [program, "snapshot", tmp_path, "--namesrv", cluster.namesrv_addr, "--interval", "60"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        said = child.stderr.readline()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+    assert " offsets, " in said
+    (path,) = tmp_path.glob("raw/progress/*/*/*.parquet")
+    assert said.startswith(f"cometmq-lag: snapshot {path.stem.removeprefix('snap-')}: ")
