@@ -112,6 +112,30 @@ def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
     assert served.committed("cg", "T")[QUEUE_0] == 5
 
 
+def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
+    """A signal may interrupt a call whose lock the loop needs before it can do anything else."""
+    go_on, is_stopped = threading.Event(), threading.Event()
+
+    def stop_the_loop() -> None:
+        is_stopped.set()
+        go_on.wait(20)
+
+    consumer = lite(served)
+    with pytest.raises(ClientStateError):
+        consumer.finish()
+    with consumer:
+        loop_thread().soon(stop_the_loop)
+        assert is_stopped.wait(5)
+        asking = threading.Thread(target=consumer.finish)
+        asking.start()
+        asking.join(timeout=5)
+        try:
+            assert not asking.is_alive()
+        finally:
+            go_on.set()
+        assert list(consumer) == []
+
+
 def test_queues_are_pulled_by_hand(served: MemoryCluster) -> None:
     send(served, 4)
     options = PullOptions(suspend_ms=20)

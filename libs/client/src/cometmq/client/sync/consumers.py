@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cometmq import client
+from cometmq.client.errors import ClientStateError
 from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.hooks import ConsumeHook
 from cometmq.client.listener import Listener, OrderlyListener
@@ -14,7 +15,7 @@ from cometmq.client.push_consumer import ConsumerStats
 from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import LitePullOptions, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
-from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.sync.loop import WorkingClient, loop_thread
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 
@@ -175,8 +176,13 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
             yield item
 
     def finish(self) -> None:
-        """Have iterators end when the message or list in work is done; from any thread."""
-        self._on_loop(self._inner.finish)
+        """Have iterators end when the message or list in work is done.
+
+        From any thread, and when a signal comes: this waits for nothing.
+        """
+        if not self._inner.is_running:
+            raise ClientStateError(f"The consumer service state not OK, {self._inner.state}")
+        loop_thread().soon(self._inner.finish)
 
     def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Store that everything returned so far is consumed; with `queues`, only in these."""

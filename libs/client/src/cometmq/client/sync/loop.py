@@ -44,6 +44,13 @@ class LoopThread:
             future.cancel()
             raise
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a function called on the loop, without waiting for it.
+
+        For signals: who is interrupted may hold what the loop needs to go on.
+        """
+        self._loop.call_soon_threadsafe(function)
+
 
 _LOOPS: Final[dict[int, LoopThread]] = {}
 _LOOPS_LOCK: Final = threading.RLock()

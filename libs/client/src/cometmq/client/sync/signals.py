@@ -23,7 +23,8 @@ def on_signal(
 ) -> Iterator[None]:
     """Call a function on the main thread when a signal comes, instead of what it does otherwise.
 
-    The second time each signal has its usual effect.
+    The second time each signal has its usual effect. The function must not wait: it interrupts
+    whatever the main thread does, perhaps in the middle of a call of a client.
     """
     before = {number: signal.getsignal(number) for number in signals}
 
