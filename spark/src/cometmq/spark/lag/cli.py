@@ -182,6 +182,26 @@ def report(
     raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
 
 
+@app.command()
+def stream(
+    root: Root,
+    namesrv: Namesrv = "",
+    window: Annotated[int, typer.Option(min=60, help="W in seconds.")] = 600,
+    allowed_lag: Annotated[int, typer.Option(min=0, help="OK at and below.")] = 0,
+    allowed_age: Annotated[float, typer.Option(min=0, help="OK up to so many seconds.")] = 30.0,
+    credentials: Credentials = None,
+    master: Master = None,
+) -> None:
+    """Stay, and print a line of JSON whenever the status of a queue has changed for good."""
+    from cometmq.spark.lag.job import run_stream  # noqa: PLC0415  # Spark
+
+    rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
+    options = {"nameServer": namesrv}
+    if credentials is not None:
+        options["secretFile"] = str(credentials.absolute())
+    run_stream(root, rules, options, master=master, tell=typer.echo)
+
+
 def main() -> None:
     """Run the command line; an error that a person can mend is one line."""
     _leave(_status())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One report from start to end: Spark, the result, its files, its metrics."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,13 @@ from cometmq.spark.lag.output.prometheus import PushFailed
 from cometmq.spark.lag.report import build
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.spark import session
+from cometmq.spark.lag.stream import line_of, start
+from cometmq.spark.source import RocketMQDataSource
 
 STOP_TIMEOUT_S: Final = 30.0
+"""A Spark that does not stop within this time is left behind."""
+POLL_S: Final = 0.5
+"""How often a job that stays looks whether it runs and is wanted."""
 
 Say = Callable[[str], None]
 
@@ -64,6 +70,29 @@ def run_report(
     counts = ", ".join(f"{n} {status}" for status, n in result.header.status_counts.items() if n)
     say(f"{result.header.severity}: {counts or 'no groups'}")
     return result.header
+
+
+def run_stream(
+    root: Path,
+    rules: Rules,
+    options: dict[str, str],
+    *,
+    master: str | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Run the streaming job until SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with _spark(master) as spark:
+        spark.dataSource.register(RocketMQDataSource)
+        query = start(spark, root, options, rules, lambda change: tell(line_of(change)))
+        while query.isActive and not stop.wait(POLL_S):
+            pass
+        failure = query.exception()
+        query.stop()
+    if failure is not None:
+        raise CometError(_first_line(failure))
 
 
 @contextmanager

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streaming job: the status of every queue each minute, and a line when one changes.
+
+It knows what the snapshots of the last W say: no history, no disks. So there is no time to loss
+and no AT_RISK here; the report has them. A restart goes on from the checkpoint, but tells once
+more what is not fine.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cometmq.spark.lag import regression
+from cometmq.spark.lag.hysteresis import Change, Hysteresis
+from cometmq.spark.lag.metrics import T_STATISTIC, with_steps
+from cometmq.spark.lag.recent import KEY, LAG, LOST
+from cometmq.spark.lag.rules import Rules
+from cometmq.spark.lag.status import STATUS
+
+SLIDE_S: Final = 60
+LATENESS: Final = "2 minutes"
+FOLDER: Final = "stream/status"
+
+_AGE: Final = (
+    "CASE WHEN next_ts IS NOT NULL THEN (unix_micros(read_ts) - unix_micros(next_ts)) / 1e6D END"
+)
+
+_POINTS: Final = f"""
+SELECT {KEY}, snapshot_id, read_ts, c, n, m, online, lag, {LOST} AS lost, broadcast,
+       coalesce(lag <= {{allowed_lag}}, false) OR coalesce(age <= {{allowed_age_s}}, false) AS fine
+FROM (SELECT *, {LAG} AS lag, {_AGE} AS age,
+             coalesce(message_model = 'BROADCASTING', false) AS broadcast
+      FROM (SELECT *, consumer_offset AS c, min_offset AS n, max_offset AS m FROM {{progress}}))
+"""
+
+_NEWEST: Final = "max_by({0}, snapshot_id) AS {1}"
+
+
+def windows(progress: DataFrame, rules: Rules) -> DataFrame:
+    """Return the status of each series in each window of W, of a stream or of a table."""
+    points = progress.sparkSession.sql(
+        _POINTS.replace("{allowed_lag}", str(rules.allowed_lag)).replace(
+            "{allowed_age_s}", f"{rules.allowed_age_s}D"
+        ),
+        progress=progress,
+    )
+    newest = [
+        _NEWEST.format(*pair)
+        for pair in (
+            ("c", "c"), ("n", "n"), ("m", "m"), ("lag", "lag"), ("online", "online"),
+            ("fine", "fine_now"), ("lost", "lost"), ("read_ts", "read_ts"),
+        )
+    ]  # fmt: skip
+    aggregates = [
+        *newest,
+        "size(collect_set(snapshot_id)) AS points_w",
+        "min(c) AS c_min",
+        "max(c) AS c_max",
+        "min_by(lost, snapshot_id) < max_by(lost, snapshot_id) AS losing",
+        "bool_or(broadcast) AS broadcast",
+        "bool_or(fine) AS fine_once",
+        "bool_and(online) AS always_online",
+        "regr_count(d, t) AS rd_n",
+        "regr_slope(d, t) AS slope",
+        "regr_sxx(d, t) AS sxx",
+        "regr_syy(d, t) AS syy",
+        "regr_sxy(d, t) AS sxy",
+    ]
+    keyed = points.selectExpr(
+        "*",
+        "CAST(c - m AS double) AS d",
+        f"(unix_micros(read_ts) / 1e6D) % {10 * 86_400} AS t",
+        f"window(read_ts, '{rules.window_s} seconds', '{SLIDE_S} seconds') AS w",
+    )
+    grouped = keyed.groupBy("w", *(name.strip("`") for name in KEY.split(", ")))
+    return _with_status(grouped.agg(*map(_expression, aggregates)), rules)
+
+
+def _expression(sql: str) -> Any:
+    from pyspark.sql import functions  # noqa: PLC0415  # needs a session
+
+    return functions.expr(sql)
+
+
+def _with_status(frame: DataFrame, rules: Rules) -> DataFrame:
+    steps = {
+        "points_min": str(rules.points_min),
+        "seen_broadcast": "false",
+        "present": "true",
+        "time_to_loss_s": "CAST(NULL AS double)",
+        "risk_s": "0D",
+        "went_back": "c < c_max",
+        "drain": f"CASE WHEN rd_n >= {regression.POINTS_MIN} THEN slope END",
+        "rest": "greatest(0, syy - try_divide(sxy * sxy, sxx))",
+        "drain_se": "sqrt(try_divide(rest, (rd_n - 2) * sxx))",
+        "drains": f"coalesce(drain > 0 AND drain > {T_STATISTIC} * drain_se, false)",
+        "status": STATUS,
+    }
+    columns = ("lag", "lost", "drain", "read_ts", "status")
+    return with_steps(frame, steps).selectExpr("w.end AS window_end", *KEY.split(", "), *columns)
+
+
+class Sink:
+    """What happens to each batch: the windows that are full go to a file, changes are told."""
+
+    def __init__(self, root: Path, tell: Callable[[Change], None]) -> None:
+        """Write below `root`."""
+        self._root = root
+        self._tell = tell
+        self._hysteresis = Hysteresis()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Take the windows that a batch has changed; a batch that comes again does the same."""
+        # Of the windows with the newest snapshot the one that ends first is full.
+        newest = "(SELECT max(read_ts) FROM {batch})"
+        sql = (
+            f"SELECT * FROM {{batch}} WHERE window_end > {newest}"
+            f" AND window_end <= {newest} + INTERVAL {SLIDE_S} SECONDS"
+        )
+        table = batch.sparkSession.sql(sql, batch=batch).toArrow()
+        path = self._root / FOLDER / f"batch-{batch_id:09d}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
+        names = [name.strip("`") for name in KEY.split(", ")]
+        rows = sorted(table.to_pylist(), key=lambda row: row["window_end"])
+        found = {tuple(row[name] for name in names): row["status"] for row in rows}
+        for change in self._hysteresis.update(found):
+            self._tell(change)
+
+
+def start(
+    spark: SparkSession,
+    root: Path,
+    options: dict[str, str],
+    rules: Rules,
+    tell: Callable[[Change], None],
+) -> StreamingQuery:
+    """Start the job: `options` are those of the data source, `tell` gets each change."""
+    progress = spark.readStream.format("rocketmq").options(table="progress", **options).load()
+    result = windows(progress.withWatermark("read_ts", LATENESS), rules)
+    writer = result.writeStream.outputMode("update").foreachBatch(Sink(root, tell))
+    writer = writer.option("checkpointLocation", str(root / "stream" / "checkpoint"))
+    return writer.trigger(processingTime=f"{SLIDE_S} seconds").start()
+
+
+def line_of(change: Change) -> str:
+    """Return a change as a line of JSON."""
+    return msgspec.json.encode(change).decode()
