@@ -33,6 +33,13 @@ def named(cluster: MemoryCluster, listener: Any, name: str, *, orderly: bool) ->
     return consumer_of(cluster, listener, options)
 
 
+def lite(cluster: MemoryCluster) -> LitePullConsumer:
+    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
+    consumer.subscribe("T")
+    return consumer
+
+
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_callbacks_that_are_cancelled_from_inside_hold_nothing_up(
     cluster: MemoryCluster, orderly: bool
@@ -132,9 +139,7 @@ async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:
     """Its new owner would get the same messages, and lose its offset."""
     await send(cluster, *texts(3))
-    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
-    consumer = LitePullConsumer("cg", cluster.namesrv, options=options)
-    consumer.subscribe("T")
+    consumer = lite(cluster)
     async with consumer:
         member = consumer._member
         assert member is not None
@@ -149,6 +154,38 @@ async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluste
         with pytest.raises(InvalidArgument, match="not in assigned list"):
             await consumer.seek(QUEUE_0, 2)
         assert QUEUE_0 not in consumer.queues
+
+
+async def test_an_end_while_queues_leave_stores_their_offsets(cluster: MemoryCluster) -> None:
+    last = MessageQueue("T", "broker-a", 3)
+    await send(cluster, *texts(3), queue=last)
+    first, second = (lite(cluster) for _ in range(2))
+    leaving = asyncio.Event()
+
+    async def never(_: Any) -> None:
+        leaving.set()
+        await asyncio.Event().wait()
+
+    async with first:
+        while len(await first.poll()) == 0:
+            continue
+        await first.poll(timeout_ms=0)
+        assert first._member is not None
+        first._member._offsets.persist = never  # type: ignore[method-assign]
+        async with second:
+            await leaving.wait()
+            await first.close()
+            assert cluster.committed("cg", "T")[last] == 3
+
+
+async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> None:
+    consumer = lite(cluster)
+    await consumer.start()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(consumer.poll(timeout_ms=60_000))
+        await asyncio.sleep(0)
+        await consumer.close()
+    assert waiting.result() == []
 
 
 async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(

@@ -66,6 +66,7 @@ class PullGroup(GroupMember[LitePullOptions]):
 
     async def stop(self, *, is_committing: bool) -> None:
         """Pull no more; what was returned last counts as consumed if it is to be committed."""
+        self.interrupt()
         await self._end_sharing()
         self._readers.stop()
         if is_committing:
