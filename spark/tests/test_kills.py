@@ -26,13 +26,9 @@ from cometmq.spark.testing import fill, numbered
 PROGRAM = Path(__file__).parent / "programs" / "read_messages.py"
 TOPIC = "million"
 QUEUES = 4
+COUNT = 250_000
 RUN_TIMEOUT_S = 900
 pytestmark = pytest.mark.slow
-
-
-def counts_of(cluster: type[Cluster]) -> int:
-    """Messages of each queue: a million altogether, less with the slower broker."""
-    return 250_000 if cluster is CometCluster else 50_000
 
 
 @pytest.fixture(scope="module", params=[CometCluster, JavaCluster], ids=["comet", "java"])
@@ -42,26 +38,24 @@ def filled(
     """A broker with the messages."""
     with request.param(tmp_path_factory.mktemp("filled")) as cluster:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUES)
-        count = counts_of(type(cluster))
-        queues = fill(cluster.namesrv_addr, TOPIC, count)
+        queues = fill(cluster.namesrv_addr, TOPIC, COUNT)
         with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": TOPIC})) as metadata:
             metadata.queues()
             wait_until(  # RocketMQ puts messages into queues after it stored them
-                lambda: all(end == count for _, end in metadata.ends(queues).values()),
+                lambda: all(end == COUNT for _, end in metadata.ends(queues).values()),
                 60,
                 "messages in their queues",
             )
         yield cluster
 
 
-def expected(cluster: Cluster) -> list[list[Any]]:
+def expected() -> list[list[Any]]:
     """What was sent: count, different offsets, and sum of checksums by queue."""
-    count = counts_of(type(cluster))
     rows = []
     for queue_id in range(QUEUES):
         queue = Queue(TOPIC, "broker-a", queue_id)
-        total = sum(crc32(bytes(numbered(queue, number).body)) for number in range(count))
-        rows.append(["broker-a", queue_id, count, count, total])
+        total = sum(crc32(bytes(numbered(queue, number).body)) for number in range(COUNT))
+        rows.append(["broker-a", queue_id, COUNT, COUNT, total])
     return rows
 
 
@@ -101,7 +95,7 @@ def test_every_message_is_read_once(filled: Cluster, tmp_path: Path) -> None:
     program = Program(filled, tmp_path, master="local[2]", stream=False)
     program.given["options"]["minPartitions"] = "8"
 
-    assert program.report(program.start())["queues"] == expected(filled)
+    assert program.report(program.start())["queues"] == expected()
 
 
 def test_a_killed_executor_loses_and_doubles_nothing(filled: Cluster, tmp_path: Path) -> None:
@@ -112,12 +106,12 @@ def test_a_killed_executor_loses_and_doubles_nothing(filled: Cluster, tmp_path: 
 
     report = program.report(program.start())
 
-    assert report == {"killed": True, "queues": expected(filled)}
+    assert report == {"killed": True, "queues": expected()}
 
 
 def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_path: Path) -> None:
     program = Program(filled, tmp_path, master="local[2]", stream=True)
-    limit = counts_of(type(filled)) * QUEUES // 5
+    limit = COUNT * QUEUES // 5
     program.given["options"]["maxOffsetsPerTrigger"] = str(limit)
     offsets, commits = tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits"
 
@@ -137,4 +131,4 @@ def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_pa
     assert planned(offsets) > planned(commits)
     wait_until(lambda: child.exit_status is not None, 10, "the driver's end")
 
-    assert program.report(program.start())["queues"] == expected(filled)
+    assert program.report(program.start())["queues"] == expected()
