@@ -156,28 +156,6 @@ async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluste
         assert QUEUE_0 not in consumer.queues
 
 
-async def test_an_end_while_queues_leave_stores_their_offsets(cluster: MemoryCluster) -> None:
-    last = MessageQueue("T", "broker-a", 3)
-    await send(cluster, *texts(3), queue=last)
-    first, second = (lite(cluster) for _ in range(2))
-    leaving = asyncio.Event()
-
-    async def never(_: Any) -> None:
-        leaving.set()
-        await asyncio.Event().wait()
-
-    async with first:
-        while len(await first.poll()) == 0:
-            continue
-        await first.poll(timeout_ms=0)
-        assert first._member is not None
-        first._member._offsets.persist = never  # type: ignore[method-assign]
-        async with second:
-            await leaving.wait()
-            await first.close()
-            assert cluster.committed("cg", "T")[last] == 3
-
-
 async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> None:
     consumer = lite(cluster)
     await consumer.start()

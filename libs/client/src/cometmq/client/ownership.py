@@ -58,7 +58,6 @@ class Ownership:
         self._background = background
         self._log = log
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._unstored: set[MessageQueue] = set()
 
     async def claim(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
         """Return those of the queues that may be read now; the others have to be tried again."""
@@ -86,7 +85,7 @@ class Ownership:
         queues = [one.queue for one in held]
         if self._locks is None and self._callbacks.revoked is None:
             self._disown(held)
-            await self._store(queues)
+            await self._offsets.persist(queues)
             self._forget(queues)
             return
         for one in held:
@@ -94,7 +93,7 @@ class Ownership:
         if is_lost or self._locks is None:
             self._disown(held)
             if not is_lost:
-                await self._store(queues)
+                await self._offsets.persist(queues)
         for part in self._apart(held):
             task = self._background.spawn(self._finish(part, is_lost=is_lost), name="leave-queues")
             self._leaving.update(dict.fromkeys((one.queue for one in part), task))
@@ -109,16 +108,10 @@ class Ownership:
             if late:
                 self._log.warning("queues.undrained", count=len(self._leaving))
         queues = [one.queue for one in held]
-        await self.commit([*queues, *self._unstored])
+        await self.commit(queues)
         await self.told_revoked(queues)
         if self._locks is not None:
             await self._locks.release_all()
-
-    async def _store(self, queues: Collection[MessageQueue]) -> None:
-        """Store offsets of queues that leave; the end makes good what it has interrupted."""
-        self._unstored.update(queues)
-        await self._offsets.persist(queues)
-        self._unstored.difference_update(queues)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Store offsets, and return when that has succeeded or failed."""
