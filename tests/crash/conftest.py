@@ -15,6 +15,7 @@ KILLS_DEFAULT = 12
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the caller say how much and from which seed."""
     parser.addoption("--kills", type=int, default=KILLS_DEFAULT, help="kill -9 in all")
+    parser.addoption("--absence", type=float, default=6.0, help="s without a txn-checker")
     parser.addoption("--seed", type=int, default=1, help="same seed, same moments")
 
 
@@ -23,6 +24,13 @@ def kills(request: pytest.FixtureRequest) -> int:
     """Return how many kills all tests together make."""
     count: int = request.config.getoption("--kills")
     return count
+
+
+@pytest.fixture
+def absence_s(request: pytest.FixtureRequest) -> float:
+    """Return for how long the txn-checker is away, in seconds."""
+    seconds: float = request.config.getoption("--absence")
+    return seconds
 
 
 @pytest.fixture

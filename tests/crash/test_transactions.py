@@ -30,7 +30,6 @@ GROUP: Final = "Transactors"
 ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 PRODUCERS: Final = 3
 SETTLE_TIMEOUT_S: Final = 90.0
-ABSENCE_S: Final = 6.0
 BROKER: Final = {
     "registerNameServerPeriod": 10_000,
     "mappedFileSizeCommitLog": 4 << 20,
@@ -262,15 +261,15 @@ async def test_transactions_survive_everything(
         await _nothing_was_given_up(chaos)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_folder_lost", [False, True])
 async def test_a_txn_checker_that_was_away_resolves_everything(
-    tmp_path: Path, random: Random, is_folder_lost: bool
+    tmp_path: Path, random: Random, absence_s: float, is_folder_lost: bool
 ) -> None:
     async with chaos_in(tmp_path, random, "ASYNC_FLUSH") as chaos:
         await chaos.work(2.0)
         assert await asyncio.to_thread(chaos.cluster.stop_txn_checker) == 0
-        await chaos.work(ABSENCE_S)
+        await chaos.work(absence_s)
         async with AdminClient(chaos.cluster.namesrv_addr) as admin:
             open_count = await _open_count(admin)
         assert open_count > 20
