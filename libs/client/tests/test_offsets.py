@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cometmq.client.offsets import LocalOffsets, Positions, RemoteOffsets
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.commands.offsets import QueryConsumerOffsetReply
 from cometmq.remoting.errors import CommandError, QueryNotFound, SystemBusy
 from cometmq.remoting.log import NO_LOG
 
@@ -116,6 +118,7 @@ class FakeInstance:
         self.remoting = self.routes = self
         self.commits: list[tuple[int, int]] = []
         self.refusal: CommandError | None = None
+        self.stored = 0
         self.meanwhile = lambda: None
 
     def any_of(self, broker_name: str) -> tuple[int, str]:
@@ -129,8 +132,9 @@ class FakeInstance:
         self.meanwhile()
 
     async def invoke(self, *_: Any, **__: Any) -> Any:
-        assert self.refusal is not None
-        raise self.refusal
+        if self.refusal is not None:
+            raise self.refusal
+        return SimpleNamespace(header=QueryConsumerOffsetReply(self.stored))
 
 
 async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> None:
@@ -141,6 +145,33 @@ async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> Non
     instance.meanwhile = lambda: (store.forget(A), store.forget(B))  # type: ignore[assignment]
     await store.persist([A, B])
     assert len(instance.commits) == 1
+
+
+async def test_what_was_read_and_has_not_moved_is_not_stored_again() -> None:
+    """The member that had the queue before may have stored more in the meantime."""
+    instance = FakeInstance()
+    instance.stored = 7
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, await store.read(A) or 0)
+    await store.persist([A])
+    assert instance.commits == []
+    assert (store.position(A), store.unsaved(A)) == (7, None)
+    store.update(A, 8)
+    assert store.unsaved(A) == 8
+    await store.persist([A])
+    store.update(A, 7, is_reset=True)
+    await store.persist([A])
+    assert [offset for _, offset in instance.commits] == [8, 7]
+
+
+async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
+    """0 is also what brokers answer for young queues: it is stored to be sure."""
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, await store.read(A) or 0)
+    store.update(B, 5)
+    await store.persist([A, B])
+    assert sorted(offset for _, offset in instance.commits) == [0, 5]
 
 
 async def test_only_the_answer_that_there_is_no_offset_means_that_there_is_none() -> None:

@@ -51,6 +51,9 @@ class SlowOffsets:
         self.may_store = asyncio.Event()
         self.positions = Positions()
 
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        return self.position(queue)
+
     def position(self, queue: MessageQueue) -> int | None:
         return self.positions.offsets.get(queue)
 

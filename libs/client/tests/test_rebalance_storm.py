@@ -106,9 +106,10 @@ async def test_nothing_is_lost_without_order(cluster: MemoryCluster, seed: int) 
     group = Group(cluster, seed, orderly=False)
     await run_storm(cluster, group)
     committed = cluster.committed("cg", "T")
-    assert {queue: committed[queue] for queue in QUEUES} == dict.fromkeys(
-        QUEUES, STEP_COUNT * SENT_PER_STEP
-    )
+    for queue in QUEUES:  # a member that is slow to go may turn the offset back, never forward
+        consumed = set(group.offsets[queue])
+        assert set(range(committed[queue])) <= consumed
+        assert consumed == set(range(STEP_COUNT * SENT_PER_STEP))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -250,6 +250,10 @@ class GivenOffsets:
         """Return how far we are."""
         return self._offsets.get(queue)
 
+    def unsaved(self, _queue: MessageQueue) -> int | None:
+        """Return nothing, so that no pull commits."""
+        return None
+
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Note how far we are."""
         if is_reset or offset > self._offsets.get(queue, -1):

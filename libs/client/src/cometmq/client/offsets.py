@@ -36,6 +36,9 @@ class OffsetStore(Protocol):
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
 
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory if it is not stored yet."""
+
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Note an offset; one that is behind counts only as a reset."""
 
@@ -50,12 +53,22 @@ class OffsetStore(Protocol):
 
 
 class Positions:
-    """Offsets in memory, and which of them are not stored yet."""
+    """Offsets in memory, and which of them are not stored yet.
+
+    What was read from the store and has not moved is never stored again: the member that had
+    the queue before may have stored more in the meantime.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
         self.offsets: dict[MessageQueue, int] = {}
         self.unsaved: set[MessageQueue] = set()
+        self._read: dict[MessageQueue, int] = {}
+
+    def note_read(self, queue: MessageQueue, offset: int) -> None:
+        """Note what the store says; 0 may also mean that it has nothing."""
+        if offset > 0:
+            self._read[queue] = offset
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool) -> None:
         """Note an offset."""
@@ -63,7 +76,8 @@ class Positions:
         if known == offset or (known is not None and offset < known and not is_reset):
             return
         self.offsets[queue] = offset
-        self.unsaved.add(queue)
+        if known is not None or self._read.pop(queue, None) != offset:
+            self.unsaved.add(queue)
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Note that these are stored; what has moved since is not."""
@@ -73,6 +87,11 @@ class Positions:
         """Drop an offset."""
         self.offsets.pop(queue, None)
         self.unsaved.discard(queue)
+        self._read.pop(queue, None)
+
+    def unsaved_offset(self, queue: MessageQueue) -> int | None:
+        """Return an offset that is not stored yet."""
+        return self.offsets.get(queue) if queue in self.unsaved else None
 
 
 class RemoteOffsets:
@@ -103,11 +122,16 @@ class RemoteOffsets:
             return None
         if not isinstance(response.header, QueryConsumerOffsetReply):
             raise RemoteProtocolError("an answer about an offset lacks it")
+        self._positions.note_read(queue, response.header.offset)
         return response.header.offset
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
         return self._positions.offsets.get(queue)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory if the broker may not know it."""
+        return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Note an offset."""
@@ -191,6 +215,10 @@ class LocalOffsets:
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
         return self._positions.offsets.get(queue)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory if the file does not have it."""
+        return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Note an offset."""

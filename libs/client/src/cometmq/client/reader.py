@@ -142,14 +142,14 @@ class Reader:
             context.offsets.update(held.queue, held.committable)
 
     def _commit_offset(self) -> int | None:
-        """Return what a pull may commit: never 0, which is no progress.
+        """Return what a pull may commit: progress that is not stored yet.
 
-        A Java broker handles pulls and commits on different threads, so a first pull that
-        says 0 can undo the commit that follows it.
+        A Java broker handles pulls and commits on different threads, and another member may
+        own the queue already: what is repeated without need can undo a later commit.
         """
         if not self._context.commits_by_pull:
             return None
-        return self._context.offsets.position(self.process_queue.queue) or None
+        return self._context.offsets.unsaved(self.process_queue.queue) or None
 
     async def _has_room(self) -> bool:
         """Wait until the queue may be read; False once it is dropped."""
