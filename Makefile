@@ -99,7 +99,7 @@ spark-setup: spark/.venv/.ready ## Create the environment of the Spark package
 
 .PHONY: spark-test
 spark-test: spark-setup ## Data source and lag jobs on a local Spark
-	cd spark && .venv/bin/pytest -q -m "not slow"
+	cd spark && .venv/bin/pytest -q -m "$(or $(MARK),not slow)"
 
 .PHONY: spark-test-all
 spark-test-all: spark-test ## Spark clusters, killed executors, a Java broker

@@ -84,3 +84,13 @@ def spark() -> Iterator[SparkSession]:
         session.dataSource.register(RocketMQDataSource)
         yield session
         session.stop()
+
+
+_SERVERS = frozenset({"spark", "cluster", "forgetful", "topic", "make_topic"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Spark or brokers."""
+    for item in items:
+        if not _SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.servers)
