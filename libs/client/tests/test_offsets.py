@@ -164,6 +164,31 @@ async def test_what_was_read_and_has_not_moved_is_not_stored_again() -> None:
     assert [offset for _, offset in instance.commits] == [8, 7]
 
 
+async def test_an_offset_is_told_twice_if_nobody_answers() -> None:
+    """Java's broker may serve a pull that was sent before, and has an older offset, after it."""
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, 7)
+    for _ in range(4):
+        await store.persist([A])
+    store.update(A, 8)
+    await store.persist([A])
+    store.update(A, 9)
+    for _ in range(3):
+        await store.persist([A])
+    assert [offset for _, offset in instance.commits] == [7, 7, 8, 9, 9]
+    assert store.unsaved(A) is None
+
+
+async def test_an_offset_that_was_answered_is_told_once() -> None:
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, 7)
+    await store.commit([A])
+    await store.persist([A])
+    assert instance.commits == []
+
+
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
     """0 is also what brokers answer for young queues: it is stored to be sure."""
     instance = FakeInstance()

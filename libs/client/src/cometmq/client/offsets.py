@@ -63,6 +63,9 @@ class Positions:
         """Start empty."""
         self.offsets: dict[MessageQueue, int] = {}
         self.unsaved: set[MessageQueue] = set()
+        self.unsure: set[MessageQueue] = set()
+        """Sent without an answer: they are sent once more. A Java broker handles pulls and commits
+        on different threads, so a pull that was sent before may undo a commit."""
         self._read: dict[MessageQueue, int] = {}
 
     def note_read(self, queue: MessageQueue, offset: int) -> None:
@@ -78,6 +81,19 @@ class Positions:
         self.offsets[queue] = offset
         if known is not None or self._read.pop(queue, None) != offset:
             self.unsaved.add(queue)
+            self.unsure.discard(queue)
+
+    def to_save(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Return those of the queues whose offset the store may not have."""
+        return (self.unsaved | self.unsure).intersection(queues)
+
+    def note_sent(self, queue: MessageQueue, *, is_answered: bool) -> None:
+        """Note that an offset was sent."""
+        if is_answered or queue in self.unsure:
+            self.unsure.discard(queue)
+        else:
+            self.unsure.add(queue)
+        self.unsaved.discard(queue)
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Note that these are stored; what has moved since is not."""
@@ -87,6 +103,7 @@ class Positions:
         """Drop an offset."""
         self.offsets.pop(queue, None)
         self.unsaved.discard(queue)
+        self.unsure.discard(queue)
         self._read.pop(queue, None)
 
     def unsaved_offset(self, queue: MessageQueue) -> int | None:
@@ -139,7 +156,7 @@ class RemoteOffsets:
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers, without waiting for answers."""
-        for queue in self._positions.unsaved.intersection(queues):
+        for queue in self._positions.to_save(queues):
             try:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
@@ -151,8 +168,7 @@ class RemoteOffsets:
         """Tell the brokers, and wait until they know; CometError if one of them refuses."""
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._failure(queue))
-                for queue in self._positions.unsaved.intersection(queues)
+                group.create_task(self._failure(queue)) for queue in self._positions.to_save(queues)
             ]
         for task in tasks:
             if (failure := task.result()) is not None:
@@ -181,7 +197,7 @@ class RemoteOffsets:
             timeout_ms=COMMIT_TIMEOUT_MS,
         )
         if self._positions.offsets.get(queue) == offset:
-            self._positions.unsaved.discard(queue)
+            self._positions.note_sent(queue, is_answered=is_awaited)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory."""
