@@ -251,6 +251,7 @@ def test_queues_are_printed(ask, topic, sent):
 def test_entries_of_a_queue_are_shown(ask, topic, sent, suite):
     found = ask("queryCq", "-t", topic, "-q", 0, "-i", 1, "-c", 2, "--json").json
     assert len(found["queueData"]) == 2
+    ask("queryCq", "-t", topic, "-q", 0, "-i", 9999).assert_refused(1, "QUERY_NOT_FOUND")
     text = ask("queryCq", "-t", topic, "-q", 0, "-i", 1, "-b", suite.broker).out
     assert text.startswith("Queue data: \nmax: ")
     assert "idx: 1\nConsumeQueueData{physicOffset=" in text

@@ -52,6 +52,7 @@ def test_what_is_open_is_listed(ask, suite, topic, begun):
 
 def test_what_is_ended_is_not_listed(ask, suite, topic):
     ids = asyncio.run(_begin(suite.namesrv, topic, topic, 2, end_with=TransactionState.COMMIT))
+    assert len(set(ids)) == 2
     wait_until(lambda: not set(_open(ask, topic)) & set(ids), 10, "ends")
 
 

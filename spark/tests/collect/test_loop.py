@@ -48,6 +48,7 @@ async def test_who_is_told_to_stop_takes_no_snapshot(tmp_path: Path) -> None:
     stop = asyncio.Event()
     stop.set()
     await collect_forever(tmp_path, NOBODY, 60, pytest.fail, stop)
+    assert _files(tmp_path) == []
 
 
 async def test_the_minute_of_another_collector_is_left_alone(

@@ -7,6 +7,7 @@ from cometmq.client.admin_broker_groups import PROXIED_TIMEOUT_MS
 from cometmq.client.admin_calls import BrokerCalls
 from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.puller import Pulled, PullStatus
+from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries
 from cometmq.remoting.codes import RequestCode as Code
@@ -14,7 +15,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands import callbacks, queries
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
-from cometmq.remoting.errors import CorruptRecord, RemoteProtocolError
+from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.record import decode_records
 
@@ -97,9 +98,15 @@ class BrokerMessages(BrokerCalls):
     async def queue_entries(
         self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
     ) -> ConsumeQueueEntries:
-        """Return entries of a consume queue, and how the filter of a group judges them."""
+        """Return entries of a consume queue, and how the filter of a group judges them.
+
+        Raise QueryNotFound for an index that it does not have, which brokers answer in words.
+        """
         header = queries.QueryConsumeQueue(topic, queue_id, index, count, group)
-        return await self._json(ConsumeQueueEntries, Code.QUERY_CONSUME_QUEUE, header)
+        response = await self.invoke(Code.QUERY_CONSUME_QUEUE, header)
+        if not response.body:
+            raise QueryNotFound(response.remark or "the broker answers nothing")
+        return decode_json(ConsumeQueueEntries, response.body)
 
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str

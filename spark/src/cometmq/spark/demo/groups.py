@@ -2,6 +2,7 @@
 """The consumer groups of the demo: each behaves in its own way while messages come."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -106,11 +107,9 @@ async def stopped(stage: Stage, group: str) -> None:
 
 async def rewound(stage: Stage, group: str) -> None:
     """Keep up, until somebody sets the offsets back; what follows takes a long time."""
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(stage.seconds * REWIND_AT):
             await consume(stage, group, at_once)
-    except TimeoutError:
-        pass
     async with AdminClient(stage.namesrv) as admin:
         for broker in (await admin.masters()).values():
             for queue_id in range(ORDER_QUEUES):
