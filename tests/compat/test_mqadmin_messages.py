@@ -18,6 +18,8 @@ pytestmark = pytest.mark.compat
 
 COUNT = 10
 ROUND_TIMEOUT_S = 90
+OFFSETS_TIMEOUT_S = 60
+"""A leaving client tells its offsets without waiting for an answer."""
 TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
 
 
@@ -39,13 +41,18 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
+def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[Scene]:
     """Ten messages, consumed by a group of which one consumer stays on line."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     messages = named(java.run("send", count=COUNT, key="admin", **server), "sent")
     consumed = java.run("consume", group=GROUP, count=COUNT, **server)
     assert received(consumed) == sent(messages)
+    wait_until(
+        lambda: "Diff Total: 0" in mqadmin.run("consumerProgress", "-g", GROUP).output,
+        OFFSETS_TIMEOUT_S,
+        "offsets",
+    )
     with java.start("consume", group=GROUP, count=COUNT, timeout_s=900, **server) as consumer:
         consumer.wait_for("started")
         yield Scene(messages)
