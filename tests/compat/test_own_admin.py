@@ -139,7 +139,7 @@ async def test_consumers_and_their_progress_are_seen(
     async with AdminClient(cluster.namesrv_addr) as admin:
         async with asyncio.timeout(DEADLINE_S):  # a leaving client waits for no answer
             while sum(lag.committed_offset for lag in await admin.lag(group, topic)) < COUNT:
-                await asyncio.sleep(0)
+                pass  # every look is a request of its own
         lags = [lag for lag in await admin.lag(group) if lag.queue.topic == topic]
         assert sum(lag.committed_offset for lag in lags) == len(messages)
         assert {lag.lag for lag in lags} == {0}
