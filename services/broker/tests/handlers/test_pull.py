@@ -450,6 +450,21 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
     broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
 
 
+async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a member that leaves turns its own last commit back, and messages come again."""
+    store(broker, "a")
+    monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
+
+    assert ask(broker, pull_call(sys_flag=SUBSCRIPTION | COMMIT, commit_offset=7)) is None
+    assert broker.offsets.committed("G", "T", 1) == 7
+    broker.offsets.commit("G", "T", 1, 8)
+    await broker.driver.drain()
+
+    assert broker.offsets.committed("G", "T", 1) == 8
+
+
 async def test_a_cold_read_that_fails_is_an_answer(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,11 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     header = call.header
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
+    if may_hold and header.sys_flag & _COMMIT and not broker.is_slave:
+        # Before the reading, which may take a while: a commit that comes meanwhile is newer.
+        broker.offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
     if isinstance(accept, RecordFilter):
         _search(broker, call, group, accept, may_hold=may_hold)
         return None
@@ -207,12 +212,8 @@ def _conclude(
     *,
     may_hold: bool,
 ) -> Reply | None:
-    """Commit the offset that came along, then answer or hold the pull."""
+    """Answer or hold the pull."""
     header = call.header
-    if may_hold and header.sys_flag & _COMMIT and not broker.is_slave:
-        broker.offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
     code = _CODES.get(result.status)
     if code is None:  # an empty queue
         code = _MOVED if header.queue_offset != 0 else _NOT_FOUND
