@@ -5,11 +5,12 @@ import asyncio
 import gc
 import json
 import socket
+from functools import partial
 
 import pytest
 import structlog
 
-from cometmq.namesrv.app import NamesrvApp, expire, serve, server_settings
+from cometmq.namesrv.app import NamesrvApp, expire, server_settings
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
 from cometmq.namesrv.settings import NamesrvSettings
@@ -30,6 +31,7 @@ from cometmq.remoting.errors import CommandError, SettingsError
 from cometmq.remoting.transport import ClientSettings, RemotingClient, TlsMode, TlsSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
+from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import load
 
@@ -189,7 +191,8 @@ async def test_the_program_serves_until_asked_to_stop(settings):
         warning = error = debug = info
 
     try:
-        await serve(settings, stop, log=Log(), clock=SystemClock())
+        build = partial(NamesrvApp, settings)
+        await program(build, log=Log(), http_port=settings.value.admin_http_port)(stop)
     finally:
         gc.unfreeze()
     events = [call.args[0] for call in log.calls]

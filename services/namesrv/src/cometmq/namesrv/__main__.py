@@ -2,20 +2,24 @@
 """`python -m cometmq.namesrv`: a name server with the settings of its environment."""
 
 import sys
+from functools import partial
 
-from cometmq.namesrv.app import serve
+from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import load_namesrv
 from cometmq.runtime import logging
-from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop, run
+
+log = logging.get("namesrv")
 
 
 async def main(stop: Stop) -> None:
     """Read the environment and serve."""
     settings = load_namesrv(None, {})
-    await serve(settings, stop, log=logging.get("namesrv"), clock=SystemClock())
+    build = partial(NamesrvApp, settings)
+    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
 
 
 if __name__ == "__main__":
     logging.configure()
-    sys.exit(run(main, log=logging.get("namesrv")))
+    sys.exit(run(main, log=log))

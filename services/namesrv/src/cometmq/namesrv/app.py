@@ -18,7 +18,6 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
 from cometmq.runtime.metrics import StatsCollector
-from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, every
 from cometmq.runtime.tls_keys import server_tls
@@ -100,21 +99,6 @@ class NamesrvApp:
             _show(self._admin, namesrv, server)
         self.addresses = [f"{host}:{port}" for host, port in server.addresses]
         self._log.info("namesrv.ready", addresses=self.addresses)
-
-
-async def serve(settings: Loaded[NamesrvSettings], stop: Stop, *, log: Log, clock: Clock) -> None:
-    """Run a name server with its own HTTP port until asked to stop."""
-    admin = AdminHttp(log=log)
-    app = NamesrvApp(settings, log=log, clock=clock, admin=admin)
-    await app.start()
-    try:
-        if settings.value.admin_http_port >= 0:
-            await admin.start(settings.value.admin_http_port)
-        stop.serving()
-        await stop.wait()
-    finally:
-        await app.stop()
-        await admin.stop()
 
 
 def expire(namesrv: Namesrv) -> None:

@@ -2,21 +2,25 @@
 """`python -m cometmq.txnchecker`: a txn-checker with the settings of its environment."""
 
 import sys
+from functools import partial
 
 from cometmq.runtime import logging
-from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import load
-from cometmq.txnchecker.app import serve
+from cometmq.txnchecker.app import TxnCheckerApp
 from cometmq.txnchecker.settings import TxnCheckerSettings
+
+log = logging.get("txn-checker")
 
 
 async def main(stop: Stop) -> None:
     """Read the environment and serve."""
     settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER")
-    await serve(settings, stop, log=logging.get("txn-checker"), clock=SystemClock())
+    build = partial(TxnCheckerApp, settings)
+    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
 
 
 if __name__ == "__main__":
     logging.configure()
-    sys.exit(run(main, log=logging.get("txn-checker")))
+    sys.exit(run(main, log=log))

@@ -17,7 +17,6 @@ from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
-from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, describe, every
 from cometmq.runtime.worker import Worker
@@ -166,23 +165,6 @@ class _Invoker:
         timeout_ms: int | None = None,
     ) -> Response:
         return await self._app.invoke(self._name, code, header, ok=ok, timeout_ms=timeout_ms)
-
-
-async def serve(
-    settings: Loaded[TxnCheckerSettings], stop: Stop, *, log: Log, clock: Clock
-) -> None:
-    """Run a txn-checker with its own HTTP port until asked to stop."""
-    admin = AdminHttp(log=log)
-    app = TxnCheckerApp(settings, log=log, clock=clock, admin=admin)
-    await app.start()
-    try:
-        if settings.value.admin_http_port >= 0:
-            await admin.start(settings.value.admin_http_port)
-        stop.serving()
-        await stop.wait()
-    finally:
-        await app.stop()
-        await admin.stop()
 
 
 def _options(settings: TxnCheckerSettings) -> ClientOptions:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq namesrv`: run a name server in the foreground."""
 
+from functools import partial
+
 import typer
 
 from cometmq.cli.programs.running import (
@@ -16,9 +18,6 @@ from cometmq.cli.programs.running import (
 )
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
-from cometmq.remoting.log import Log
-from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import parse_options
 
 app = typer.Typer(add_completion=False)
@@ -45,7 +44,5 @@ def namesrv(
     log = configure_log("namesrv", level=log_level, json=log_json)
     warn_unknown(settings, log)
 
-    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> NamesrvApp:
-        return NamesrvApp(settings, log=log, clock=clock, admin=admin)
-
+    build = partial(NamesrvApp, settings)
     serve(build, log=log, http_port=settings.value.admin_http_port)

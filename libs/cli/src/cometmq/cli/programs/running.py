@@ -5,16 +5,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import typer
 
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
-from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import Clock, SystemClock
-from cometmq.runtime.service import EXIT_CANNOT_START, Stop, run
+from cometmq.runtime.program import Build, program
+from cometmq.runtime.service import EXIT_CANNOT_START, run
 from cometmq.runtime.settings import Loaded
 
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -23,6 +22,9 @@ OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigFile = Annotated[
     Path | None,
     typer.Option("-c", "--config", help="Settings: RocketMQ's properties file, or TOML."),
+]
+Namesrv = Annotated[
+    str | None, typer.Option("-n", "--namesrv", help="Name servers, host:port;host:port.")
 ]
 PrintSettings = Annotated[
     bool,
@@ -39,16 +41,6 @@ LogJson = Annotated[
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
-
-
-class App(Protocol):
-    """A program as the frame sees it."""
-
-    async def start(self) -> None:
-        """Serve; raise CometError or OSError where the environment does not allow it."""
-
-    async def stop(self) -> None:
-        """End in order."""
 
 
 @contextmanager
@@ -80,27 +72,6 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
         log.warning("settings.unknown", keys=sorted(loaded.unknown))
 
 
-class Build(Protocol):
-    """Constructs a program."""
-
-    def __call__(self, *, log: Log, clock: Clock, admin: AdminHttp) -> App:
-        """Construct, without starting anything."""
-
-
 def serve(build: Build, *, log: Log, http_port: int) -> None:
     """Run one program until a signal asks it to stop; exit with its status."""
-
-    async def main(stop: Stop) -> None:
-        admin = AdminHttp(log=log)
-        app = build(log=log, clock=SystemClock(), admin=admin)
-        await app.start()
-        try:
-            if http_port >= 0:
-                await admin.start(http_port)
-            stop.serving()
-            await stop.wait()
-        finally:
-            await app.stop()
-            await admin.stop()
-
-    sys.exit(run(main, log=log))
+    sys.exit(run(program(build, log=log, http_port=http_port), log=log))

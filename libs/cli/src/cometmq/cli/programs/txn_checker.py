@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq txn-checker`: run a transaction check service in the foreground."""
 
-from typing import Annotated
+from functools import partial
 
 import typer
 
@@ -10,24 +10,18 @@ from cometmq.cli.programs.running import (
     ConfigFile,
     LogJson,
     LogLevel,
+    Namesrv,
     PrintSettings,
     configure_log,
     exit_on_bad_settings,
     serve,
     warn_unknown,
 )
-from cometmq.remoting.log import Log
-from cometmq.runtime.admin_http import AdminHttp
-from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import load, parse_options
 from cometmq.txnchecker.app import TxnCheckerApp
 from cometmq.txnchecker.settings import TxnCheckerSettings
 
 app = typer.Typer(add_completion=False)
-
-Namesrv = Annotated[
-    str | None, typer.Option("-n", "--namesrv", help="Name servers, host:port;host:port.")
-]
 
 
 @app.command(context_settings=OWN_OPTIONS)
@@ -54,7 +48,5 @@ def txn_checker(  # one parameter per option
     log = configure_log("txn-checker", level=log_level, json=log_json)
     warn_unknown(settings, log)
 
-    def build(*, log: Log, clock: Clock, admin: AdminHttp) -> TxnCheckerApp:
-        return TxnCheckerApp(settings, log=log, clock=clock, admin=admin)
-
+    build = partial(TxnCheckerApp, settings)
     serve(build, log=log, http_port=settings.value.admin_http_port)

@@ -47,6 +47,7 @@ class BrokerProcess:
             "brokerIP1": LOCALHOST,
             "bindAddress": LOCALHOST,
             "listenPort": "0",
+            "adminHttpPort": "-1",
             "storePathRootDir": str(folder / "store"),
             **settings,
         }

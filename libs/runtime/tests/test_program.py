@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One service as a process: what starts is stopped, whatever happens between."""
+
+import asyncio
+import gc
+import socket
+
+import pytest
+
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.program import program
+from cometmq.runtime.service import Stop
+
+
+class Service:
+    """Notes what its process does with it; its HTTP port asks the process to stop."""
+
+    def __init__(self, notes, stop, admin):
+        self.notes, self.stop_request = notes, stop
+        admin.add_live_check("service", self.looked_at)
+
+    def looked_at(self):
+        self.notes.append("looked at")
+        self.stop_request.request("test")
+
+    async def start(self):
+        self.notes.append("started")
+
+    async def stop(self):
+        self.notes.append("stopped")
+
+
+@pytest.fixture(autouse=True)
+def thawed():
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def main_of(notes, stop, port):
+    def build(*, log, clock, admin):
+        return Service(notes, stop, admin)
+
+    return program(build, log=NO_LOG, http_port=port)(stop)
+
+
+async def ask_for_health(port):
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0)
+            continue
+        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        return writer
+
+
+async def test_health_is_served_while_the_service_runs(port):
+    notes, stop = [], Stop()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(main_of(notes, stop, port))
+        asking = tasks.create_task(ask_for_health(port))
+    asking.result().close()
+    assert notes == ["started", "looked at", "stopped"]
+    assert stop.is_serving
+
+
+async def test_a_port_in_use_stops_the_service_that_had_started():
+    notes, stop = [], Stop()
+    with socket.create_server(("0.0.0.0", 0)) as other, pytest.raises(OSError, match="in use"):
+        await main_of(notes, stop, other.getsockname()[1])
+    assert notes == ["started", "stopped"]
+    assert not stop.is_serving
+
+
+async def test_a_service_without_a_port_serves_all_the_same():
+    notes, stop = [], Stop()
+    stop.request("test")
+    await main_of(notes, stop, -1)
+    assert notes == ["started", "stopped"]
