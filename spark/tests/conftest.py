@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker and one Spark session for all tests that need them."""
+"""Brokers of both makers and one Spark session, for all tests that need them.
+
+A test that takes `cluster` runs against CometMQ, and in the long form against RocketMQ too.
+"""
 
 import re
 import sys
@@ -10,30 +13,36 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
+from cometmq.peers.java import JavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.spark.options import parse
 from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.topics import NameServers
 
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+
+
+@pytest.fixture(scope="session", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
+def maker(request: pytest.FixtureRequest) -> type[Cluster]:
+    """Whose programs a test runs against."""
+    return MAKERS[request.param]
+
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[CometCluster]:
-    """A name server and two brokers of CometMQ."""
+def cluster(maker: type[Cluster]) -> Iterator[Cluster]:
+    """A name server and two brokers that create no groups by themselves."""
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-spark-") as folder,
-        CometCluster(
-            Path(folder),
-            {"autoCreateSubscriptionGroup": False},
-            broker_count=2,
-        ) as running,
+        maker(Path(folder), {"autoCreateSubscriptionGroup": False}, broker_count=2) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def make_topic(cluster: CometCluster) -> Callable[[str], str]:
+def make_topic(cluster: Cluster) -> Callable[[str], str]:
     """Creates topics with two queues at each broker, known to the name server."""
 
     def make(name: str) -> str:
@@ -86,7 +95,7 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
-_SERVERS = frozenset({"spark", "cluster", "forgetful", "topic", "make_topic"})
+_SERVERS = frozenset({"spark", "maker", "cluster"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.peers.comet import CometCluster
+from cometmq.peers.cluster import Cluster
 from cometmq.remoting.message.batch import BatchItem
 from cometmq.spark.batch import MessageReader
 from cometmq.spark.connection import BrokerConnection
@@ -21,19 +21,20 @@ from cometmq.spark.errors import (
     TopicMissing,
 )
 from cometmq.spark.metadata import Metadata
-from cometmq.spark.offsets_json import Queue, to_text
+from cometmq.spark.offsets_json import Queue, to_json, to_text
 from cometmq.spark.options import parse
 from cometmq.spark.planning import QueueRange
 from cometmq.spark.schemas import table_schema
+from cometmq.spark.stream import MessageStreamReader
 from cometmq.spark.testing import fill
 
 
-def reader_of(cluster: CometCluster, topic: str, **options: str) -> MessageReader:
+def reader_of(cluster: Cluster, topic: str, **options: str) -> MessageReader:
     parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic, **options})
     return MessageReader(parsed, table_schema(parsed))
 
 
-def read(cluster: CometCluster, topic: str, **options: str) -> list[dict[str, Any]]:
+def read(cluster: Cluster, topic: str, **options: str) -> list[dict[str, Any]]:
     """Read as a query would, task after task."""
     reader = reader_of(cluster, topic, **options)
     return [
@@ -44,7 +45,7 @@ def read(cluster: CometCluster, topic: str, **options: str) -> list[dict[str, An
     ]
 
 
-def test_everything_is_read_once_and_in_order(cluster: CometCluster, topic: str) -> None:
+def test_everything_is_read_once_and_in_order(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 1000)
 
     rows = read(cluster, topic, arrowBatchRows="300")
@@ -57,7 +58,7 @@ def test_everything_is_read_once_and_in_order(cluster: CometCluster, topic: str)
         assert [row["keys"] for row in own] == [f"{queue[1]}-{queue[2]}-{i}" for i in range(1000)]
 
 
-def test_depths_and_sizes_of_pulls_make_no_difference(cluster: CometCluster, topic: str) -> None:
+def test_depths_and_sizes_of_pulls_make_no_difference(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 333)
     expected = sorted(row["msg_id"] for row in read(cluster, topic))
 
@@ -70,7 +71,7 @@ def test_depths_and_sizes_of_pulls_make_no_difference(cluster: CometCluster, top
         assert sorted(row["msg_id"] for row in read(cluster, topic, **options)) == expected
 
 
-def test_large_messages_come_in_short_answers(cluster: CometCluster, topic: str) -> None:
+def test_large_messages_come_in_short_answers(cluster: Cluster, topic: str) -> None:
     def large(queue: Queue, number: int) -> BatchItem:
         return BatchItem(0, bytes([number]) * (100_000 + number), "")
 
@@ -82,7 +83,7 @@ def test_large_messages_come_in_short_answers(cluster: CometCluster, topic: str)
     assert sorted(len(row["body"]) for row in rows) == sorted(4 * [100_000 + n for n in range(60)])
 
 
-def test_tags_are_filtered_and_offsets_advance(cluster: CometCluster, topic: str) -> None:
+def test_tags_are_filtered_and_offsets_advance(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 900)
 
     rows = read(cluster, topic, subExpression="t1 || t2", minPartitions="12")
@@ -93,7 +94,7 @@ def test_tags_are_filtered_and_offsets_advance(cluster: CometCluster, topic: str
     assert read(cluster, topic, subExpression="none") == []
 
 
-def test_begin_and_end_by_offsets(cluster: CometCluster, topic: str) -> None:
+def test_begin_and_end_by_offsets(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 50)
     one = Queue(topic, queues[0].broker_name, 0)
 
@@ -109,7 +110,7 @@ def test_begin_and_end_by_offsets(cluster: CometCluster, topic: str) -> None:
     assert len(rows) == 10 + 2 * 50
 
 
-def test_begin_and_end_by_moments(cluster: CometCluster, topic: str) -> None:
+def test_begin_and_end_by_moments(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 40)
     middle = max(row["store_ts"] for row in read(cluster, topic)).timestamp() * 1000 + 1
     fill(cluster.namesrv_addr, topic, 30, first=40)
@@ -122,7 +123,7 @@ def test_begin_and_end_by_moments(cluster: CometCluster, topic: str) -> None:
     assert sorted(row["queue_offset"] for row in early) == sorted(4 * list(range(40)))
 
 
-def test_every_moment_finds_the_first_message_not_older(cluster: CometCluster, topic: str) -> None:
+def test_every_moment_finds_the_first_message_not_older(cluster: Cluster, topic: str) -> None:
     for first in range(0, 30, 3):
         queues = fill(cluster.namesrv_addr, topic, 3, first=first)
     rows = [r for r in read(cluster, topic) if r["broker_name"] == queues[0].broker_name]
@@ -135,9 +136,7 @@ def test_every_moment_finds_the_first_message_not_older(cluster: CometCluster, t
             assert metadata.offset_at(queues[0], moment, ends) == expected
 
 
-def test_a_moment_after_everything_is_an_error_or_the_end(
-    cluster: CometCluster, topic: str
-) -> None:
+def test_a_moment_after_everything_is_an_error_or_the_end(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 5)
     future = "99999999999999"
 
@@ -147,7 +146,7 @@ def test_a_moment_after_everything_is_an_error_or_the_end(
     assert read(cluster, topic, startingTimestamp=future, **latest) == []
 
 
-def test_begin_where_a_group_is(cluster: CometCluster, topic: str) -> None:
+def test_begin_where_a_group_is(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 20)
     with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})) as metadata:
         metadata.queues()
@@ -158,7 +157,27 @@ def test_begin_where_a_group_is(cluster: CometCluster, topic: str) -> None:
     assert len(rows) == 5 + 20 + 20 + 0
 
 
-def test_assigned_queues_alone_are_read(cluster: CometCluster, topic: str) -> None:
+def test_batches_of_a_stream_begin_where_its_group_is(cluster: Cluster, topic: str) -> None:
+    queues = fill(cluster.namesrv_addr, topic, 100)
+    one = Queue(topic, "broker-b", 1)
+    given = {"nameServer": cluster.namesrv_addr, "subscribe": topic}
+    options = parse({**given, "startingOffsetsFromGroup": "CID_s", "commitGroup": "CID_s"})
+    stream = MessageStreamReader(options, table_schema(options))
+    stream.commit(to_json({one: 40}))
+
+    begin = stream.initialOffset()
+    end = stream.latestOffset(begin, stream.getDefaultReadLimit())
+    parts = stream.partitions(begin, end)
+    count = sum(batch.num_rows for part in parts for batch in stream.read(part))
+    stream.stop()
+
+    # Brokers say 0 for a group that has nothing committed in a young queue.
+    assert begin == to_json(dict.fromkeys(queues, 0) | {one: 40})
+    assert end == to_json(dict.fromkeys(queues, 100))
+    assert count == 360
+
+
+def test_assigned_queues_alone_are_read(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 10)
     assign = json.dumps({topic: {queues[0].broker_name: [1]}})
 
@@ -168,7 +187,7 @@ def test_assigned_queues_alone_are_read(cluster: CometCluster, topic: str) -> No
 
 
 def test_a_pattern_finds_topics_and_no_system_topics(
-    cluster: CometCluster, make_topic: Callable[[str], str]
+    cluster: Cluster, make_topic: Callable[[str], str]
 ) -> None:
     for name in ("pattern_one", "pattern_two", "other_pattern_x"):
         make_topic(name)
@@ -181,11 +200,11 @@ def test_a_pattern_finds_topics_and_no_system_topics(
     assert {row["topic"] for row in every} == {"pattern_one", "pattern_two", "other_pattern_x"}
 
 
-def test_nothing_there_is_no_partition(cluster: CometCluster, topic: str) -> None:
+def test_nothing_there_is_no_partition(cluster: Cluster, topic: str) -> None:
     assert reader_of(cluster, topic).partitions() == []
 
 
-def test_what_cannot_be_read_is_one_clear_line(cluster: CometCluster, topic: str) -> None:
+def test_what_cannot_be_read_is_one_clear_line(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 10)
     elsewhere = json.dumps({topic: {"x": {"0": 1}}})
     for options, error, reason in (
@@ -205,7 +224,7 @@ def test_what_cannot_be_read_is_one_clear_line(cluster: CometCluster, topic: str
 
 
 def test_a_slow_range_is_read_when_its_broker_was_at_another_place(
-    cluster: CometCluster, topic: str
+    cluster: Cluster, topic: str
 ) -> None:
     """The addresses of the plan are old: the name server is asked again."""
     fill(cluster.namesrv_addr, topic, 10)
@@ -217,7 +236,7 @@ def test_a_slow_range_is_read_when_its_broker_was_at_another_place(
     assert len(rows) == 40
 
 
-def test_a_range_behind_the_end_is_lost(cluster: CometCluster, topic: str) -> None:
+def test_a_range_behind_the_end_is_lost(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 10)
     reader = reader_of(cluster, topic)
     part = reader.partitions()[0]
@@ -228,7 +247,7 @@ def test_a_range_behind_the_end_is_lost(cluster: CometCluster, topic: str) -> No
 
 
 def test_a_closed_reader_leaves_no_socket(
-    cluster: CometCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster.namesrv_addr, topic, 1000)
     reader = reader_of(cluster, topic, arrowBatchRows="10")
@@ -250,7 +269,7 @@ def test_a_closed_reader_leaves_no_socket(
     assert closed == [part.addresses[0]]
 
 
-def test_a_topic_that_may_not_be_read_is_refused(cluster: CometCluster, topic: str) -> None:
+def test_a_topic_that_may_not_be_read_is_refused(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 1)
     reader = reader_of(cluster, topic, group="CID_unknown_group_name")
     parts = reader.partitions()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from cometmq.peers.comet import CometCluster
+from cometmq.peers.cluster import Cluster
 from cometmq.remoting.message.flags import java_hash
 from cometmq.spark.batch import MessageReader
 from cometmq.spark.errors import (
@@ -24,6 +24,7 @@ from cometmq.spark.options import parse
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.sink import MessageWriter, Written
 from cometmq.spark.sink_rows import RowIds
+from cometmq.spark.testing import wait_for_messages
 
 BODY = spark.StructType([spark.StructField("body", spark.BinaryType())])
 FULL = spark.StructType(
@@ -39,7 +40,7 @@ FULL = spark.StructType(
 
 
 def writer_of(
-    cluster: CometCluster, topic: str, schema: spark.StructType = BODY, **options: str
+    cluster: Cluster, topic: str, schema: spark.StructType = BODY, **options: str
 ) -> MessageWriter:
     given = {"nameServer": cluster.namesrv_addr, "topic": topic, **options}
     return MessageWriter(parse(given), schema, overwrite=False)
@@ -49,20 +50,22 @@ def bodies(count: int, size: int = 20) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"body": [b"%06d" % i + bytes(size) for i in range(count)]})
 
 
-def read(cluster: CometCluster, topic: str) -> list[dict[str, Any]]:
+def read(cluster: Cluster, topic: str, count: int) -> list[dict[str, Any]]:
+    """Read once that many messages are in their queues: RocketMQ answers before."""
+    wait_for_messages(cluster.namesrv_addr, topic, count)
     parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})
     reader = MessageReader(parsed, table_schema(parsed))
     return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
 
 
 @pytest.mark.parametrize("batch_bytes", ["0", "5000", "1048576"])
-def test_every_row_is_stored_once(cluster: CometCluster, topic: str, batch_bytes: str) -> None:
+def test_every_row_is_stored_once(cluster: Cluster, topic: str, batch_bytes: str) -> None:
     writer = writer_of(cluster, topic, batchBytes=batch_bytes, maxInFlight="8")
 
     written = writer.write(iter([bodies(700), bodies(300)]))
     writer.commit([written])
 
-    rows = read(cluster, topic)
+    rows = read(cluster, topic, 1000)
     assert written == Written(1000, 1000)
     assert len(rows) == 1000
     assert sorted(row["body"][:6] for row in rows) == sorted(
@@ -81,26 +84,26 @@ def test_a_repeated_task_has_the_same_ids_and_another_task_has_others() -> None:
     assert all(len(one) == 32 and one[20:28] == "00000000" for one in ids)
 
 
-def test_readers_can_drop_what_was_sent_twice(cluster: CometCluster, topic: str) -> None:
+def test_readers_can_drop_what_was_sent_twice(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic)
     writer.write(iter([bodies(50)]))
     writer.write(iter([bodies(50)]))  # as another attempt of the same task does
 
-    rows = read(cluster, topic)
+    rows = read(cluster, topic, 100)
 
     assert len(rows) == 100
     assert len({row["msg_id"] for row in rows}) == 50
 
 
-def test_without_dedup_ids_each_attempt_is_new(cluster: CometCluster, topic: str) -> None:
+def test_without_dedup_ids_each_attempt_is_new(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic, dedupId="false")
     for _ in range(2):
         writer.write(iter([bodies(5)]))
 
-    assert len({row["msg_id"] for row in read(cluster, topic)}) == 10
+    assert len({row["msg_id"] for row in read(cluster, topic, 10)}) == 10
 
 
-def test_columns_become_fields_of_messages(cluster: CometCluster, topic: str) -> None:
+def test_columns_become_fields_of_messages(cluster: Cluster, topic: str) -> None:
     born = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     row = {
         "body": "text é",
@@ -123,7 +126,7 @@ def test_columns_become_fields_of_messages(cluster: CometCluster, topic: str) ->
     batch = pa.RecordBatch.from_pylist([row], schema=types)
     writer_of(cluster, topic, FULL).write(iter([batch]))
 
-    (stored,) = read(cluster, topic)
+    (stored,) = read(cluster, topic, 1)
     properties = dict(stored["properties"])
 
     assert stored["body"] == "text é".encode()
@@ -135,7 +138,7 @@ def test_columns_become_fields_of_messages(cluster: CometCluster, topic: str) ->
 
 
 def test_rows_of_a_sharding_key_stay_in_order_in_the_queue_that_java_chooses(
-    cluster: CometCluster, topic: str
+    cluster: Cluster, topic: str
 ) -> None:
     generator = random.Random(7)
     rows = [(f"key-{generator.randrange(9)}", f"{number:05d}") for number in range(2000)]
@@ -147,7 +150,7 @@ def test_rows_of_a_sharding_key_stay_in_order_in_the_queue_that_java_chooses(
 
     found: dict[str, list[bytes]] = {}
     places: dict[str, set[tuple[str, int]]] = {}
-    for row in read(cluster, topic):
+    for row in read(cluster, topic, 2000):
         key = dict(row["properties"])["__SHARDINGKEY"]
         found.setdefault(key, []).append(row["body"])
         places.setdefault(key, set()).add((row["broker_name"], row["queue_id"]))
@@ -159,7 +162,7 @@ def test_rows_of_a_sharding_key_stay_in_order_in_the_queue_that_java_chooses(
         assert places[key] == {queues[abs(java_hash(key)) % 4]}
 
 
-def test_rows_can_name_their_queue(cluster: CometCluster, topic: str) -> None:
+def test_rows_can_name_their_queue(cluster: Cluster, topic: str) -> None:
     schema = spark.StructType(
         [
             BODY["body"],
@@ -171,33 +174,33 @@ def test_rows_can_name_their_queue(cluster: CometCluster, topic: str) -> None:
     writer = writer_of(cluster, topic, schema)
     writer.write(iter([pa.RecordBatch.from_pylist([there] * 3)]))
 
-    assert [(r["broker_name"], r["queue_id"]) for r in read(cluster, topic)] == [
+    assert [(r["broker_name"], r["queue_id"]) for r in read(cluster, topic, 3)] == [
         ("broker-b", 1)
     ] * 3
     with pytest.raises(TopicMissing, match=r"row 0 of the task names no queue: .* broker-b 9"):
         writer.write(iter([pa.RecordBatch.from_pylist([there | {"queue_id": 9}])]))
 
 
-def test_a_row_that_cannot_be_sent_is_named(cluster: CometCluster, topic: str) -> None:
+def test_a_row_that_cannot_be_sent_is_named(cluster: Cluster, topic: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"a", None]})
 
     with pytest.raises(SourceError, match="row 1 of the task cannot be sent: its `body` is null"):
         writer_of(cluster, topic).write(iter([batch]))
 
 
-def test_a_message_that_brokers_refuse_is_named(cluster: CometCluster, topic: str) -> None:
+def test_a_message_that_brokers_refuse_is_named(cluster: Cluster, topic: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [bytes(5 << 20)]})
 
     with pytest.raises(SendIncomplete, match=r"1 rows from row 0 of the task on were not stored"):
         writer_of(cluster, topic).write(iter([batch]))
 
 
-def test_nobody_to_send_to_is_one_line(topic: str, cluster: CometCluster) -> None:
+def test_nobody_to_send_to_is_one_line(topic: str, cluster: Cluster) -> None:
     with pytest.raises(NameServerUnreachable, match="no name server answers"):
         writer_of(cluster, topic, nameServer="127.0.0.1:1").write(iter([bodies(1)]))
 
 
-def test_lost_rows_do_not_commit(cluster: CometCluster, topic: str) -> None:
+def test_lost_rows_do_not_commit(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic)
     for message in (None, Written(5, 4)):
         with pytest.raises(SendIncomplete, match="did not store all its rows"):

@@ -12,17 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cometmq.peers.comet import CometCluster
+from cometmq.peers.cluster import Cluster
 from cometmq.peers.wire import call
 from cometmq.spark.offsets_json import Queue
-from cometmq.spark.testing import fill
+from cometmq.spark.testing import fill, wait_for_messages
 
 DELETE_TOPIC = 215
 RUN_TIMEOUT_S = 120
 
 
 @pytest.fixture
-def load(spark: SparkSession, cluster: CometCluster) -> Callable[..., DataFrame]:
+def load(spark: SparkSession, cluster: Cluster) -> Callable[..., DataFrame]:
     """A batch of messages."""
 
     def load_(**options: Any) -> DataFrame:
@@ -69,7 +69,7 @@ class Streams:
 
 
 @pytest.fixture
-def streams(spark: SparkSession, cluster: CometCluster, tmp_path: Path) -> Streams:
+def streams(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Streams:
     """Streams with a checkpoint of this test alone."""
     return Streams(spark, cluster.namesrv_addr, tmp_path)
 
@@ -83,7 +83,7 @@ def checksum(rows: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_a_batch_holds_every_message_with_its_types(
-    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+    load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 500)
 
@@ -99,7 +99,7 @@ def test_a_batch_holds_every_message_with_its_types(
 
 
 def test_the_format_is_found_without_registration(
-    spark: SparkSession, cluster: CometCluster, topic: str
+    spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 3)
 
@@ -109,7 +109,7 @@ def test_the_format_is_found_without_registration(
 
 
 def test_filters_of_spark_are_right_in_every_order(
-    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+    load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     """Spark would push filters down if the source let it, and give wrong rows."""
     fill(cluster.namesrv_addr, topic, 100)
@@ -122,7 +122,7 @@ def test_filters_of_spark_are_right_in_every_order(
 
 
 def test_a_dataframe_is_a_snapshot(
-    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+    load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 10)
     before = load(subscribe=topic)
@@ -135,7 +135,7 @@ def test_a_dataframe_is_a_snapshot(
 
 @pytest.mark.parametrize(("form", "kind"), [("raw", "string"), ("none", "string")])
 def test_forms_of_properties(
-    load: Callable[..., DataFrame], cluster: CometCluster, topic: str, form: str, kind: str
+    load: Callable[..., DataFrame], cluster: Cluster, topic: str, form: str, kind: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 5)
 
@@ -148,7 +148,7 @@ def test_forms_of_properties(
 
 
 def test_a_selection_of_columns_and_an_empty_topic(
-    spark: SparkSession, cluster: CometCluster, topic: str
+    spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
     reader = spark.read.format("rocketmq").schema("body binary, queue_offset bigint")
     options = {"nameServer": cluster.namesrv_addr, "subscribe": topic}
@@ -162,7 +162,7 @@ def test_a_selection_of_columns_and_an_empty_topic(
 
 
 def test_a_stream_reads_what_is_there_and_goes_on_after_a_restart(
-    streams: Streams, cluster: CometCluster, topic: str
+    streams: Streams, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 100)
     rows, offsets = streams.run(topic)
@@ -176,7 +176,7 @@ def test_a_stream_reads_what_is_there_and_goes_on_after_a_restart(
     assert [row[2:4] for row in checksum(streams.out())] == [(150, 150)] * 4
 
 
-def test_limited_batches(streams: Streams, cluster: CometCluster, topic: str) -> None:
+def test_limited_batches(streams: Streams, cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 500)
 
     rows, _ = streams.run(topic, maxOffsetsPerTrigger="700")
@@ -186,7 +186,7 @@ def test_limited_batches(streams: Streams, cluster: CometCluster, topic: str) ->
 
 
 def test_new_queues_are_read_from_their_first_message(
-    streams: Streams, cluster: CometCluster, make_topic: Callable[[str], str]
+    streams: Streams, cluster: Cluster, make_topic: Callable[[str], str]
 ) -> None:
     one, two = make_topic("grows_1"), "grows_2"
     fill(cluster.namesrv_addr, one, 10)
@@ -214,7 +214,7 @@ def test_new_queues_are_read_from_their_first_message(
 
 
 def test_a_topic_made_anew_is_a_loss_unless_allowed(
-    streams: Streams, cluster: CometCluster, topic: str, make_topic: Callable[[str], str]
+    streams: Streams, cluster: Cluster, topic: str, make_topic: Callable[[str], str]
 ) -> None:
     fill(cluster.namesrv_addr, topic, 100)
     streams.run(topic)
@@ -233,7 +233,7 @@ def test_a_topic_made_anew_is_a_loss_unless_allowed(
 def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
     spark: SparkSession,
     streams: Streams,
-    cluster: CometCluster,
+    cluster: Cluster,
     load: Callable[..., DataFrame],
     make_topic: Callable[[str], str],
 ) -> None:
@@ -257,6 +257,7 @@ def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
         streams.finish(query)
 
     copy()
+    wait_for_messages(cluster.namesrv_addr, target, 200)
     written = load(subscribe=target)
     assert written.count() == 200
     assert written.select("msg_id").distinct().count() == 200
@@ -267,18 +268,20 @@ def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
     for commit in (streams.folder / "copy" / "commits").iterdir():
         commit.unlink()
     copy()
+    wait_for_messages(cluster.namesrv_addr, target, 400)
     again = load(subscribe=target)
     assert again.count() == 400
     assert again.select("msg_id").distinct().count() == 200
 
 
 def test_a_batch_is_written_and_other_modes_are_refused(
-    spark: SparkSession, load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+    spark: SparkSession, load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     rows = spark.range(100).select(f.col("id").cast("string").alias("body"))
     writer = rows.write.format("rocketmq").options(nameServer=cluster.namesrv_addr, topic=topic)
 
     writer.mode("append").save()
+    wait_for_messages(cluster.namesrv_addr, topic, 100)
 
     found = load(subscribe=topic).select(f.col("body").cast("string").alias("body"))
     assert {row.body for row in found.collect()} == {str(i) for i in range(100)}
@@ -287,7 +290,7 @@ def test_a_batch_is_written_and_other_modes_are_refused(
 
 
 def test_commits_of_a_query_are_seen_by_tools(
-    streams: Streams, cluster: CometCluster, topic: str
+    streams: Streams, cluster: Cluster, topic: str
 ) -> None:
     for first in (0, 20):  # a batch is committed when the next one begins
         fill(cluster.namesrv_addr, topic, 20, first=first)
@@ -301,7 +304,7 @@ def test_commits_of_a_query_are_seen_by_tools(
 
 
 def test_tables_about_groups_and_brokers(
-    load: Callable[..., DataFrame], cluster: CometCluster, topic: str
+    load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 7)
 

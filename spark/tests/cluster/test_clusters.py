@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.admin import AdminClient
-from cometmq.peers.comet import CometCluster
+from cometmq.peers.cluster import Cluster
 from cometmq.peers.processes import Child, wait_until
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import take
@@ -25,7 +25,7 @@ FIRST_SNAPSHOT = 29_539_440
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def filled(cluster: CometCluster, topic: str) -> dict[str, int]:
+def filled(cluster: Cluster, topic: str) -> dict[str, int]:
     """Fill a topic; return what the job must find."""
     queues = fill(cluster.namesrv_addr, topic, MESSAGES_A_QUEUE)
     bodies = [numbered(queue, n).body for queue in queues for n in range(MESSAGES_A_QUEUE)]
@@ -57,7 +57,7 @@ async def take_history(namesrv: str, topic: str, history: Path) -> None:
 
 
 def test_a_job_on_executors_of_their_own_processes(
-    cluster: CometCluster, topic: str, tmp_path: Path, submit: Callable[..., Child]
+    cluster: Cluster, topic: str, tmp_path: Path, submit: Callable[..., Child]
 ) -> None:
     expected = filled(cluster, topic)
     history = tmp_path / "history"
@@ -73,7 +73,7 @@ def test_a_job_on_executors_of_their_own_processes(
 
 
 def test_a_job_on_a_master_with_two_workers(
-    cluster: CometCluster,
+    cluster: Cluster,
     topic: str,
     standalone: Any,
     tmp_path: Path,
@@ -94,7 +94,7 @@ def test_a_job_on_a_master_with_two_workers(
 
 
 def test_a_killed_worker_costs_time_but_no_message(
-    cluster: CometCluster,
+    cluster: Cluster,
     topic: str,
     standalone: Any,
     tmp_path: Path,

@@ -193,9 +193,9 @@ class Fetcher:
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             self._check_progress(chunk, next_offset)
             if self._filter.takes_all:
-                self._lose(chunk, next_offset, "were deleted meanwhile")
+                self._lose_front(chunk, next_offset, "were deleted meanwhile")
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED and next_offset > chunk.cursor:
-            self._lose(chunk, next_offset, "are gone")
+            self._lose_front(chunk, next_offset, "are gone")
         else:
             next_offset = self._missed(chunk)
         chunk.cursor = next_offset
@@ -223,10 +223,16 @@ class Fetcher:
 
     def _lose(self, chunk: _Chunk, end: int, what: str) -> None:
         """Count messages that are gone, or fail because of them."""
-        count = min(end, chunk.end) - chunk.cursor
         if self._options.fail_on_data_loss:
-            raise data_loss(self._span.queue, chunk.cursor, count, what)
-        self.lost_count += count
+            raise data_loss(self._span.queue, chunk.cursor, end - chunk.cursor, what)
+        self.lost_count += min(end, chunk.end) - chunk.cursor
+
+    def _lose_front(self, chunk: _Chunk, end: int, what: str) -> None:
+        """Lose all before `end`: what no answer came for yet is gone too, and is told with it."""
+        if self._options.fail_on_data_loss:
+            first = next(one.cursor for one in self._chunks if not one.is_done)
+            raise data_loss(self._span.queue, first, min(end, self._span.end) - first, what)
+        self._lose(chunk, end, what)
 
     def _recover(self) -> None:
         """Pause and connect again after a failure between the ends; raise any other failure."""

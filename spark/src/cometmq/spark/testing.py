@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics with known messages, for tests and benchmarks of what reads them."""
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -9,13 +11,16 @@ from cometmq.remoting.command import Request
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.spark.connection import BrokerConnection, LinkSettings, accepted
-from cometmq.spark.errors import TopicMissing
+from cometmq.spark.errors import OffsetMissing, TopicMissing
+from cometmq.spark.metadata import Metadata
 from cometmq.spark.offsets_json import Queue
 from cometmq.spark.options import parse
 from cometmq.spark.topics import MASTER_ID, NameServers
 
 BORN_MS: Final = 1_700_000_000_000
 _BATCH_COUNT: Final = 500
+_IN_QUEUES_S: Final = 60.0
+_POLL_S: Final = 0.02
 
 Make = Callable[[Queue, int], BatchItem]
 
@@ -30,17 +35,38 @@ def numbered(queue: Queue, number: int) -> BatchItem:
 def fill(
     name_server: str, topic: str, count: int, *, first: int = 0, make: Make = numbered
 ) -> list[Queue]:
-    """Send `count` messages to each queue of a topic, numbered from `first`; return the queues."""
+    """Send `count` messages to each queue of a topic, numbered from `first`; return the queues.
+
+    All can be read then: RocketMQ puts messages into queues after it has answered.
+    """
     with NameServers(parse({"nameServer": name_server})) as names:
         route = names.route(topic)
     if route is None:
         raise TopicMissing(f"topic `{topic}` does not exist")
+    before = count_messages(name_server, topic)
     for name, addresses in route.brokers.items():
         own = [queue for queue in route.write_queues if queue.broker_name == name]
         with BrokerConnection(addresses[MASTER_ID], LinkSettings(30_000)) as connection:
             for queue in own:
                 _send(connection, queue, range(first, first + count), make)
+    wait_for_messages(name_server, topic, before + count * len(route.write_queues))
     return list(route.write_queues)
+
+
+def wait_for_messages(name_server: str, topic: str, count: int) -> None:
+    """Wait until the queues of a topic hold so many messages."""
+    pause = threading.Event()
+    deadline = time.monotonic() + _IN_QUEUES_S
+    while (found := count_messages(name_server, topic)) < count:
+        if time.monotonic() > deadline:
+            raise OffsetMissing(f"topic `{topic}` holds {found} messages, not {count}")
+        pause.wait(_POLL_S)
+
+
+def count_messages(name_server: str, topic: str) -> int:
+    """Return how many messages the queues of a topic got in their lives."""
+    with Metadata(parse({"nameServer": name_server, "subscribe": topic})) as metadata:
+        return sum(end for _, end in metadata.ends(metadata.queues()).values())
 
 
 def _send(connection: BrokerConnection, queue: Queue, numbers: range, make: Make) -> None:
