@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -16,9 +17,11 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
 }
+_HOST: Final = "127.0.0.1"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_SETTINGS: Final = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": _HOST,
+    "spark.driver.bindAddress": _HOST,
     "spark.driver.memory": "3g",
 }
 
@@ -39,6 +42,9 @@ def session(
     chosen = dict(_SETTINGS)
     if not is_submitted and (master or MASTER).startswith("local"):
         chosen |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+        os.environ.setdefault("SPARK_LOCAL_IP", _HOST)  # noqa: TID251 (how Spark is told)
+    if not is_submitted and os.getenv("SPARK_CONF_DIR") is None:
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG_SETTINGS}"
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

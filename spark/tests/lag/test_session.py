@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command's Spark says when nothing is wrong: nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+from cometmq.spark.lag.spark import session
+spark = session("local[1]")
+print(spark.range(3).count())
+spark.stop()
+"""
+OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"
+"""Said before any setting of Spark is read."""
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+def test_a_session_starts_silently(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "3\n"
+    assert set(done.stderr.splitlines()) <= {OF_THE_JVM}
