@@ -9,6 +9,7 @@ import pytest
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
+    PART_ROWS,
     Registry,
     StatsCollector,
     counter,
@@ -19,13 +20,14 @@ from cometmq.runtime.metrics import (
     loop_families,
     render,
 )
+from cometmq.runtime.turns import finish
 
 
 def scrape(*sources):
     registry = Registry(has_process_metrics=False)
     for source in sources:
         registry.add(source)
-    return render(registry.collect()).decode()
+    return render(finish(registry.collect())).decode()
 
 
 def test_families_read_one_snapshot():
@@ -68,13 +70,25 @@ def test_a_histogram_is_cumulative_and_bounds_are_inclusive():
     assert buckets.count == 4
 
 
+def test_many_rows_are_read_in_parts():
+    families = (labelled_gauge("cometmq_lag", "Lag.", ("group",), lambda s: s),)
+    rows = (((str(number),), number) for number in range(2 * PART_ROWS + 1))
+    registry = Registry(has_process_metrics=False)
+    registry.add(StatsCollector(families, lambda: rows))
+    parts = registry.collect()
+    next(parts)
+    assert next(rows) == ((str(PART_ROWS),), PART_ROWS)
+    (family,) = finish(parts)
+    assert len(family.samples) == 2 * PART_ROWS
+
+
 def test_a_counter_must_be_named_as_one():
     with pytest.raises(AssertionError):
         counter("cometmq_put", "Puts.", lambda s: s)
 
 
 def test_the_process_itself_is_measured():
-    assert b"process_resident_memory_bytes" in render(Registry().collect())
+    assert b"process_resident_memory_bytes" in render(finish(Registry().collect()))
 
 
 async def test_the_lag_of_the_loop_is_measured():

@@ -6,6 +6,7 @@ import msgspec
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import Registry, StatsCollector, render
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
+from cometmq.runtime.turns import finish
 
 
 def test_each_counter_of_the_server_has_its_sample():
@@ -13,7 +14,7 @@ def test_each_counter_of_the_server_has_its_sample():
     stats = TransportStats(**{name: 1000 + index for index, name in enumerate(names)})
     registry = Registry(has_process_metrics=False)
     registry.add(StatsCollector(TRANSPORT_FAMILIES, lambda: stats, {"server": "namesrv"}))
-    text = render(registry.collect()).decode()
+    text = render(finish(registry.collect())).decode()
     unseen = {name for name in names if f" {float(getattr(stats, name))}\n" not in text}
     assert unseen == {"connections_closed"}  # opened minus open
     assert 'cometmq_connections_closed_total{reason="idle",server="namesrv"}' in text or (

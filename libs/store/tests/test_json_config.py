@@ -92,6 +92,24 @@ def test_a_damaged_file_never_becomes_the_backup() -> None:
     assert files.content[Path("/config/x.json")] == b'{"a": 8}'
 
 
+def test_what_was_written_here_becomes_the_backup_without_being_read_again() -> None:
+    """Decoding a large table takes the interpreter away from the loop."""
+    files, decoded = MemoryFiles(), []
+
+    def counted(data: bytes) -> dict[str, int]:
+        decoded.append(data)
+        return decode(data)
+
+    file = JsonTable("/config/x.json", decode=counted, encode=encode, files=files)
+    for number in range(3):
+        file.save({"a": number})
+    assert decoded == []
+    files.content[Path("/config/x.json")] = b'{"a": 9}'
+    file.save({"a": 4})
+    assert decoded == [b'{"a": 9}']
+    assert files.content[Path("/config/x.json.bak")] == b'{"a": 9}'
+
+
 @pytest.mark.parametrize("fail_at", range(1, 5))
 def test_a_failing_disk_leaves_the_old_value(fail_at: int) -> None:
     files = MemoryFiles()

@@ -11,6 +11,7 @@ from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import Registry, render
+from cometmq.runtime.turns import finish
 from cometmq.store.write_state import Refusal
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'
@@ -32,7 +33,7 @@ async def test_a_scrape_shows_messages_lag_and_why_the_store_refuses(tmp_path: P
             broker.consumers.register(data, Client(FakePeer(), f"c{number}", 0, 401, 0))
         broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
 
-        text = render(registry.collect()).decode()
+        text = render(finish(registry.collect())).decode()
 
     lines = text.splitlines()
     for line in (

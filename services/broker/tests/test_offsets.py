@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker import offsets as offsets_module
+from cometmq.broker.large_json import PART_ENTRIES
 from cometmq.broker.offsets import Offsets, offset_file
 from cometmq.remoting.errors import SystemBusy
+from cometmq.runtime.turns import finish
 
 
 def test_the_last_commit_wins_also_backwards() -> None:
@@ -34,6 +36,43 @@ def test_groups_and_topics_find_each_other() -> None:
 
     assert offsets.topics_of("g1") == set()
     assert offsets.committed("g2", "t1", 0) == 1
+
+
+def test_names_of_a_file_and_of_a_clone_are_found_and_what_is_gone_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(b'{"offsetTable":{"t@g":{"0":1},"odd":{"0":1},"x@y@z":{"0":1}}}')
+    offsets = Offsets(offset_file(str(path)))
+    assert (offsets.topics_of("g"), offsets.groups_of("t")) == ({"t"}, {"g"})
+    assert offsets.groups_of("x") == set()
+    offsets.clone("g", "h", "t")
+    assert (offsets.topics_of("h"), offsets.groups_of("t")) == ({"t"}, {"g", "h"})
+    offsets.drop_group("g")
+    offsets.drop_group("h")
+    assert (offsets.topics_of("h"), offsets.groups_of("t")) == (set(), set())
+
+
+def test_what_is_committed_while_the_file_is_encoded_is_saved_with_the_next() -> None:
+    offsets = Offsets()
+    for number in range(PART_ENTRIES + 1):
+        offsets.commit("g", f"t{number}", 0, 1)
+    parts = offsets.encode_for_file()
+    next(parts)
+    assert not offsets.is_dirty
+    offsets.commit("g", "t0", 0, 2)
+    assert b'"t0@g":{"0":1}' in finish(parts)
+    assert offsets.is_dirty
+    assert b'"t0@g":{"0":2}' in finish(offsets.encode_for_file())
+    assert not offsets.is_dirty
+
+
+def test_offsets_stay_dirty_when_their_encoding_is_broken_off() -> None:
+    offsets = Offsets()
+    for number in range(PART_ENTRIES + 1):
+        offsets.commit("g", f"t{number}", 0, 1)
+    parts = offsets.encode_for_file()
+    next(parts)
+    parts.close()
+    assert offsets.is_dirty
 
 
 def test_the_file_is_strict_json_and_java_files_are_read(tmp_path: Path) -> None:

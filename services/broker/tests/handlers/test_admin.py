@@ -20,7 +20,7 @@ from cometmq.broker.testing import (
 )
 from cometmq.broker.testing.replay import Answer, serve
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
@@ -125,11 +125,12 @@ async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -
 async def test_captured_consumer_offsets(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
-    broker.offsets.table = decode_json(ConsumerOffsetTable, expected.body).offset_table
+    table = broker.offsets.table = decode_json(ConsumerOffsetTable, expected.body).offset_table
 
     answer = await replay(broker, exchange, admin.get_all_consumer_offset)
 
     assert (answer.code, answer.ext) == (0, {})
+    assert answer.body == encode_json(ConsumerOffsetTable(table))
     assert decode_json(ConsumerOffsetTable, answer.body) == decode_json(
         ConsumerOffsetTable, expected.body
     )

@@ -161,6 +161,7 @@ async def test_an_answer_that_nobody_could_read_is_refused(
     monkeypatch.setattr(progress, "QUEUES_MAX", 3)
     broker = memory_broker()
     broker.topics.create("T", queue_nums=4)
+    broker.groups.put(SubscriptionGroupConfig(group_name="G"))
     broker.offsets.commit("G", "T", 0, 4)
     call = Call(317, GetBrokerConsumeStats(), peer=FakePeer())
 

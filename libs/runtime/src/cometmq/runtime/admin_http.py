@@ -2,8 +2,8 @@
 """The HTTP port of every program: /metrics, /healthz, /readyz, /settings.
 
 Small on purpose: GET and HEAD, one request per connection, bounded head size, time and number of
-connections. The counters are copied on the loop and rendered on a worker thread, so a scrape of
-many series does not delay messages.
+connections. The counters are copied on the loop, some in each of its turns, and rendered on a
+worker thread, so a scrape of many series does not delay messages.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from cometmq.runtime.metrics import (
     loop_families,
     render,
 )
+from cometmq.runtime.turns import Turns
 from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
@@ -56,6 +57,7 @@ class AdminHttp:
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
         self._settings: dict[str, Callable[[], str]] = {}
+        self._turns = Turns()
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
         self._server: asyncio.Server | None = None
         self._connection_count = 0
@@ -116,7 +118,7 @@ class AdminHttp:
         return await page()
 
     async def _metrics(self) -> Answer:
-        families = self.registry.collect()
+        families = await self._turns.run(self.registry.collect())
         body = await self._worker.submit(lambda: render(families))
         return Answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
 

@@ -9,6 +9,7 @@ Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#confi
 a table means is the codec's business: strict JSON is written, Java's dialect is read.
 """
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,7 @@ class JsonTable(Generic[T]):
         self._decode = decode
         self._encode = encode
         self._files: ConfigFiles = files or OsFiles()
+        self._readable_digest = b""  # of the content written last
 
     def load(self) -> T | None:
         """Return the file's content, else the backup's; None if there is neither.
@@ -122,18 +124,31 @@ class JsonTable(Generic[T]):
         if current == data:
             return
         self._files.write(self._temporary_path, data)
-        if current and self._readable(current) is not None:
+        if current and self._is_readable(current):
             backup = Path(f"{self.backup_path}{TEMPORARY_SUFFIX}")
             self._files.write(backup, current)
             self._files.replace(backup, self.backup_path)
         self._files.replace(self._temporary_path, self.path)
+        self._readable_digest = _digest(data)
 
     def save(self, value: T) -> None:
         """Encode and write at once, where blocking does not matter: start, stop, tests."""
         self.write(self._encode(value))
+
+    def _is_readable(self, data: bytes) -> bool:
+        """Whether the content may become the backup.
+
+        What was written here is known by its digest: to decode a large table would hold the
+        interpreter, and with it the loop, for as long as it takes.
+        """
+        return _digest(data) == self._readable_digest or self._readable(data) is not None
 
     def _readable(self, data: bytes) -> T | None:
         try:
             return self._decode(data)
         except (ValueError, CometError):  # a damaged file: the backup may be whole
             return None
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()

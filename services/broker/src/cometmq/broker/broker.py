@@ -33,6 +33,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.turns import Turns
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
@@ -72,6 +73,7 @@ class Broker:
     acl: AclKeeper | None = None  # None: no access control
     memory_bytes: int = 8 << 30  # what the process may use: the window of hot messages
     transactions: Transactions = field(default_factory=Transactions)
+    turns: Turns = field(default_factory=Turns)  # long answers, a part of one in each turn
     started_ms: int = 0
     is_stopping: bool = False
 

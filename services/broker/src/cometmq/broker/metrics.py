@@ -38,15 +38,13 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 def _lags(broker: Broker) -> Iterable[Row]:
     """Messages that each group has not consumed, whether it is online or not."""
-    rows: list[Row] = []
-    for key, queues in broker.offsets.table.items():
+    for key, queues in list(broker.offsets.table.items()):
         topic, _, group = key.partition("@")
         lag = sum(
             max(0, broker.store.max_offset(topic, queue_id) - offset)
             for queue_id, offset in queues.items()
         )
-        rows.append(((topic, group), lag))
-    return rows
+        yield (topic, group), lag
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:

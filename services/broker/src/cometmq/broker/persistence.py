@@ -4,8 +4,10 @@
 import asyncio
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from cometmq.broker.offsets import OffsetFile, Offsets
 from cometmq.remoting.log import Log
 from cometmq.runtime.tasks import describe
+from cometmq.runtime.turns import Turns
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import JsonTable
 
@@ -55,20 +57,21 @@ class ConfigSaver:
         A content that waits behind a running write is replaced by a newer one, and both
         callers wait for the newer.
         """
-        return self._submit(table, table.encode(value))
+        return self.write(table, table.encode(value))
 
     def retry(self) -> None:
         """Write again what failed; called by a timer."""
         failed, self._failed = self._failed, {}
         for table, data in failed.items():
-            self._submit(table, data)
+            self.write(table, data)
 
     async def drain(self) -> None:
         """Wait until everything handed over is written or has failed."""
         while self._writing:
             await asyncio.wait(self._writing.values())
 
-    def _submit(self, table: JsonTable[Any], data: bytes) -> asyncio.Future[None]:
+    def write(self, table: JsonTable[Any], data: bytes) -> asyncio.Future[None]:
+        """Do as `save` with a value that is encoded already."""
         self._failed.pop(table, None)
         waiting = self._waiting.get(table)
         if waiting is not None:
@@ -99,6 +102,17 @@ class ConfigSaver:
             self._start(table)
 
         self._worker.submit(lambda: table.write(data)).add_done_callback(ended)
+
+
+async def write_offsets(
+    offsets: Offsets, file: JsonTable[OffsetFile], saver: ConfigSaver, turns: Turns
+) -> asyncio.Future[None]:
+    """Hand the offsets over to the thread, encoded without holding the loop up.
+
+    Who wants to know whether they are on the disk awaits the result. All but the end of a broker
+    must save them by this, or a content that was begun earlier could replace a later one.
+    """
+    return saver.write(file, await turns.run(offsets.encode_for_file()))
 
 
 def _retrieve(saved: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a broker does by the clock: each step is a plain function, so that tests call it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
@@ -13,12 +13,13 @@ from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
+from cometmq.broker.persistence import write_offsets
 from cometmq.broker.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.stat_sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.stats import SAMPLE_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
-from cometmq.runtime.tasks import describe
+from cometmq.runtime.tasks import Step, describe
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FORGET_INTERVAL_MS: Final = 10_000
@@ -30,14 +31,16 @@ class BackgroundStep(NamedTuple):
 
     name: str
     interval_ms: int
-    run: Callable[[], None]
+    run: Step
 
 
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     """Yield the loops of a broker."""
 
-    def save_offsets() -> None:
-        save_if_dirty(broker.offsets, broker.saver)
+    async def save_offsets() -> None:
+        offsets = broker.offsets
+        if offsets.is_dirty and offsets.file is not None:
+            await write_offsets(offsets, offsets.file, broker.saver, broker.turns)
 
     def save_filters() -> None:
         broker.filters.clean()

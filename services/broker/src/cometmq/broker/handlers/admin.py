@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions and orders of administrators that belong to no single topic or group."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,8 +9,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.late import look_up
 from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
-from cometmq.broker.offsets import OffsetFile
-from cometmq.broker.persistence import Saved
+from cometmq.broker.persistence import Saved, write_offsets
 from cometmq.broker.producers import Client
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.stat_sampler import find_statistic
@@ -49,14 +48,23 @@ def refuse_on_slave(broker: Broker) -> None:
 
 async def save_table(broker: Broker, table: Saved[Any]) -> None:
     """Wait until a table as it is now is on disk; raise an answer that says why it is not."""
-    if table.file is None:
-        return
+    if table.file is not None:
+        await _saved(table.file.path.name, broker.saver.save(table.file, table.snapshot()))
+
+
+async def save_offsets(broker: Broker) -> None:
+    """Wait until the offsets as they are now are on disk; raise as `save_table` does."""
+    file = broker.offsets.file
+    if file is not None:
+        written = await write_offsets(broker.offsets, file, broker.saver, broker.turns)
+        await _saved(file.path.name, written)
+
+
+async def _saved(name: str, written: Awaitable[None]) -> None:
     try:
-        await broker.saver.save(table.file, table.snapshot())
+        await written
     except OSError as error:
-        raise ServerError(
-            f"changed, but {table.file.path.name} cannot be saved yet: {error.strerror}"
-        ) from error
+        raise ServerError(f"changed, but {name} cannot be saved yet: {error.strerror}") from error
 
 
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
@@ -111,9 +119,9 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
     look_up(broker, call, lookup, read)
 
 
-def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return all committed offsets: what a slave copies."""
-    return Reply(body=encode_json(OffsetFile(offset_table=broker.offsets.table)))
+    return Reply(body=await broker.turns.run(broker.offsets.encode()))
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:

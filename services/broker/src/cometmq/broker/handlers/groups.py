@@ -2,12 +2,13 @@
 """Administration of subscription groups."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave, save_table
+from cometmq.broker.handlers.admin import refuse_on_slave, save_offsets, save_table
 from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.large_json import encode_large
 from cometmq.broker.names import check_group
 from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.groups import DeleteSubscriptiongroup, GetSubscriptiongroupConfig
 from cometmq.remoting.commands.table import NoHeader
@@ -41,14 +42,15 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
         broker.stats.forget_group(group)
     if call.header.remove_offset:
         broker.offsets.drop_group(group)
-        await save_table(broker, broker.offsets)
+        await save_offsets(broker)
     await save_table(broker, broker.groups)
     return OK
 
 
-def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the group table: what a slave copies."""
-    return Reply(body=encode_json(broker.groups.as_table()))
+    around = SubscriptionGroupTable(data_version=broker.groups.version)
+    return Reply(body=await broker.turns.run(encode_large(around, broker.groups.table)))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:

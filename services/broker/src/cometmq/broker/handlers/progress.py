@@ -66,13 +66,12 @@ async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeSt
     Compatibility: RocketMQ's answer grows without end; here it is refused where no client could
     read it.
     """
-    topics_of = _topics_by_group(broker)
-    _check_size(broker, topics_of)
+    _check_size(broker)
     stats = BrokerConsumeStats(broker_addr=broker.address)
     checked_count = 0
     for group in list(broker.groups.table):
         parts: list[ConsumeStats] = []
-        for topic in _present_topics(broker, group, topics_of.get(group, ())):
+        for topic in _present_topics(broker, group, sorted(broker.offsets.topics_of(group))):
             config = broker.topics.table.get(topic)
             if config is None or (call.header.is_order and not config.order):
                 continue
@@ -142,18 +141,11 @@ def _behind(part: ConsumeStats) -> int:
     return sum(pair.broker_offset - pair.consumer_offset for pair in part.offset_table.values())
 
 
-def _topics_by_group(broker: Broker) -> dict[str, list[str]]:
-    topics: dict[str, list[str]] = {}
-    for topic, group in broker.offsets.pairs():
-        topics.setdefault(group, []).append(topic)
-    return topics
-
-
-def _check_size(broker: Broker, topics_of: dict[str, list[str]]) -> None:
+def _check_size(broker: Broker) -> None:
     count = sum(
         broker.topics.table[topic].write_queue_nums
-        for topics in topics_of.values()
-        for topic in topics
+        for group in broker.groups.table
+        for topic in broker.offsets.topics_of(group)
         if topic in broker.topics.table
     )
     if count > QUEUES_MAX:

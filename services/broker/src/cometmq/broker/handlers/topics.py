@@ -4,13 +4,14 @@
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
 from cometmq.broker.handlers.late import look_up
+from cometmq.broker.large_json import encode_large
 from cometmq.broker.names import check_topic
 from cometmq.broker.topics import QUEUE_NUMS_MAX
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset, TopicStats
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.commands.topics import (
@@ -68,9 +69,10 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
     return OK
 
 
-def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
+async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the topic table: what a slave copies."""
-    return Reply(body=encode_json(broker.topics.as_table()))
+    around = TopicConfigTable(data_version=broker.topics.version)
+    return Reply(body=await broker.turns.run(encode_large(around, broker.topics.table)))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:

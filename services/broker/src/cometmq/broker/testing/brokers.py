@@ -150,9 +150,16 @@ class MemorySaver:
 
     async def save(self, table: JsonTable[T], value: T) -> None:
         """Keep the value under the name of its file."""
+        self._keep(table, value)
+
+    async def write(self, table: JsonTable[T], data: bytes) -> None:
+        """Keep the bytes under the name of their file."""
+        self._keep(table, data)
+
+    def _keep(self, table: JsonTable[T], content: object) -> None:
         if self.error is not None:
             raise self.error
-        self.saved[table.path.name] = value
+        self.saved[table.path.name] = content
 
 
 class MemoryDelay:

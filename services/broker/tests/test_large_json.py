@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large tables are encoded in parts, to the same bytes as at once."""
+
+import pytest
+
+from cometmq.broker.large_json import PART_ENTRIES, PART_WEIGHT, encode_large
+from cometmq.broker.offsets import OffsetFile
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
+from cometmq.runtime.turns import finish
+
+
+@pytest.mark.parametrize("count", [0, 1, PART_ENTRIES, PART_ENTRIES + 1, 3 * PART_ENTRIES])
+def test_the_bytes_are_those_of_the_whole(count: int) -> None:
+    offsets = {f"t{number}@g": {0: number, 1: -1} for number in range(count)}
+    whole = OffsetFile(offset_table=offsets)
+    assert finish(encode_large(OffsetFile(), offsets, len)) == encode_json(whole)
+
+
+def test_members_beside_the_table_stay_in_their_place() -> None:
+    topics = {name: TopicConfig(topic_name=name, attributes={}) for name in ("a", "{}")}
+    whole = TopicConfigTable(DataVersion(3, 4), topics)
+    around = TopicConfigTable(DataVersion(3, 4))
+    assert finish(encode_large(around, topics)) == encode_json(whole)
+
+
+def test_heavy_entries_are_parts_of_their_own() -> None:
+    queues = dict.fromkeys(range(PART_WEIGHT), 0)
+    table = {"a@g": queues, "b@g": queues, "c@g": {0: 1}}
+    assert len(list(encode_large(OffsetFile(), table, len))) == 2
+
+
+def test_entries_that_come_and_go_between_the_parts() -> None:
+    table = {f"t{number}@g": {0: 1} for number in range(PART_ENTRIES + 2)}
+    parts = encode_large(OffsetFile(), table, len)
+    next(parts)
+    del table[f"t{PART_ENTRIES}@g"]
+    table["new@g"] = {0: 1}
+    assert finish(parts).endswith(b',"t%d@g":{"0":1}}}' % (PART_ENTRIES + 1))
