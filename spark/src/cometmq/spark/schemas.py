@@ -22,6 +22,7 @@ _TYPES: Final[dict[str, spark.DataType]] = {
     "binary": spark.BinaryType(),
     "timestamp": spark.TimestampType(),
     "map<string,string>": spark.MapType(spark.StringType(), spark.StringType()),
+    "map<string,bigint>": spark.MapType(spark.StringType(), spark.LongType()),
     "array<string>": spark.ArrayType(spark.StringType()),
 }
 

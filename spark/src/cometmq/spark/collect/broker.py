@@ -7,14 +7,24 @@ Invariant
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cometmq.client.admin_broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.errors import (
+    CommandError,
+    ConsumerNotOnline,
+    ServerError,
+    TopicNotExist,
+)
+from cometmq.spark.collect.sampling import sample
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.tables.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from cometmq.spark.tables.rows import is_filter
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
+
+SAMPLED_PAIRS_MAX: Final = 100
+"""Of one round: each asks for some hundred messages."""
 
 T = TypeVar("T")
 
@@ -27,6 +37,8 @@ async def ask(broker: BrokerAdmin, state: BrokerState, settings: CollectSettings
     await round_.each(sorted(state.topics), round_.ask_topic)
     await round_.each(_groups(state), round_.ask_group)
     await round_.each(behind(state, settings.timestamp_budget), round_.ask_times)
+    if settings.sample_tags:
+        await round_.each(filtered(state, SAMPLED_PAIRS_MAX), round_.ask_matches)
 
 
 class _Round:
@@ -34,6 +46,7 @@ class _Round:
         self._broker = broker
         self._state = state
         self._pipeline = settings.pipeline
+        self._sample_count = settings.sample_tags
 
     async def each(self, items: Iterable[T], ask_one: Callable[[T], Awaitable[None]]) -> None:
         """Ask about each item, some at once; the first failure ends all."""
@@ -63,14 +76,34 @@ class _Round:
 
     async def ask_offsets(self) -> None:
         state = self._state
-        table = (await self._broker.consumer_offsets()).offset_table
+        try:
+            table = (await self._broker.consumer_offsets()).offset_table
+            state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
+        except CommandError as refusal:  # of proxies and of brokers that limit what accounts ask
+            await self.each(sorted(state.groups), self.ask_offsets_of)
+            if state.groups and not state.consume_tps:
+                raise refusal from None
         state.offsets_ms = wall_ms()
-        state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
-        delays = (await self._broker.delay_offsets()).offset_table
+        try:
+            delays = (await self._broker.delay_offsets()).offset_table
+        except CommandError:
+            return
         if delays:
             state.offsets[SCHEDULE_TOPIC, SCHEDULE_GROUP] = {
                 level - 1: offset for level, offset in delays.items()
             }
+
+    async def ask_offsets_of(self, group: str) -> None:
+        """Ask about one group: the way round a broker that does not tell all at once."""
+        try:
+            stats = await self._broker.consume_stats(group)
+        except CommandError:
+            return  # deleted since the list was made
+        self._state.consume_tps[group] = stats.consume_tps
+        for queue, found in stats.offset_table.items():
+            if found.consumer_offset > 0:  # 0 also says that none is stored
+                offsets = self._state.offsets.setdefault((queue.topic, group), {})
+                offsets[queue.queue_id] = found.consumer_offset
 
     async def ask_topic(self, topic: str) -> None:
         try:
@@ -91,14 +124,33 @@ class _Round:
     async def ask_times(self, pair: Pair) -> None:
         try:
             spans = await self._broker.time_spans(*pair)
-        except (TopicNotExist, ServerError):
-            return  # the age stays unknown: RocketMQ stumbles over queues without files
+        except TopicNotExist:
+            return
+        except CommandError:  # RocketMQ stumbles over queues without files
+            await self._ask_consumed(pair)
+            return
         asked_ms = wall_ms()
         self._state.spans[pair] = {
             span.message_queue.queue_id: TimeSpan(asked_ms, span)
             for span in spans
             if span.message_queue is not None
         }
+
+    async def _ask_consumed(self, pair: Pair) -> None:
+        """Ask when the last consumed messages were stored; the age of the next stays unknown."""
+        topic, group = pair
+        try:
+            stats = await self._broker.consume_stats(group, topic)
+        except CommandError:
+            return
+        self._state.consumed_ms[pair] = {
+            queue.queue_id: found.last_timestamp for queue, found in stats.offset_table.items()
+        }
+
+    async def ask_matches(self, pair: Pair) -> None:
+        self._state.samples[pair] = await sample(
+            self._broker, self._state, pair, self._sample_count
+        )
 
 
 def _pair(name: str) -> Pair:
@@ -112,15 +164,32 @@ def _groups(state: BrokerState) -> list[str]:
 
 
 def behind(state: BrokerState, budget: int) -> list[Pair]:
-    """Return pairs with unread messages, `budget` of them, others in the next round.
+    """Return pairs with unread messages, `budget` of them, others in the next round."""
+    return in_turn((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
+
+
+def filtered(state: BrokerState, budget: int) -> list[Pair]:
+    """Return pairs with unread messages whose group wants only some of them."""
+    pairs = (
+        pair
+        for pair in state.offsets
+        if _is_behind(state, pair)
+        and pair[1] in state.connections
+        and is_filter(state.connections[pair[1]], pair[0])
+    )
+    return in_turn(pairs, state, budget)
+
+
+def in_turn(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
+    """Return `budget` of the pairs.
 
     The choice goes round with the number of the snapshot, so that nobody has to remember it.
     """
-    pairs = sorted(pair for pair in state.offsets if _is_behind(state, pair))
-    if len(pairs) <= budget:
-        return pairs
-    first = state.snapshot_id * budget % len(pairs)
-    return (pairs + pairs)[first : first + budget]
+    known = sorted(pairs)
+    if len(known) <= budget:
+        return known
+    first = state.snapshot_id * budget % len(known)
+    return (known + known)[first : first + budget]
 
 
 def _is_behind(state: BrokerState, pair: Pair) -> bool:

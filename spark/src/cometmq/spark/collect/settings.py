@@ -21,6 +21,8 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Only the brokers of this cluster."""
     timestamp_budget: Annotated[int, Meta(ge=0)] = 2000
     """Questions for the age of messages in one round: they read the commit log, maybe cold."""
+    sample_tags: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """How many unread messages to try of each group that wants only some; 0: none."""
     pipeline: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Questions to one broker at once."""
     timeout_ms: Annotated[int, Meta(ge=1)] = 15_000

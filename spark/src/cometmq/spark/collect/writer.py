@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from cometmq.spark.collect.snapshot import Snapshot
-from cometmq.spark.tables.columns import SCHEMA_VERSION
+from cometmq.spark.tables.arrow import versioned
 
 WRITE_ORDER: Final = ("offsets", "groups", "brokers", "progress")
 RAW: Final = "raw"
@@ -50,14 +50,11 @@ def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
     if is_taken(root, snapshot.snapshot_id):
         return {}
     for name in WRITE_ORDER:
-        table = tables[name].replace_schema_metadata(
-            {"cometmq.schema_version": str(SCHEMA_VERSION)}
-        )
         path = snapshot_path(root, name, snapshot.snapshot_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            pq.write_table(table, temporary, compression="zstd")
+            pq.write_table(versioned(tables[name]), temporary, compression="zstd")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

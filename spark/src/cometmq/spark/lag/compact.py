@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from cometmq.spark.collect.writer import WRITE_ORDER, hour_folder
 from cometmq.spark.lag.aggregates import AGG10, AGG60, KEY, agg10, agg60, hour_file
-from cometmq.spark.lag.history import COMPLETE, HOUR, History, check, snapshot_id_in
-from cometmq.spark.tables.arrow import arrow_schema
+from cometmq.spark.lag.history import COMPLETE, HOUR, History, read_whole, snapshot_id_in
+from cometmq.spark.tables.arrow import arrow_schema, versioned
 from cometmq.spark.tables.columns import TABLES
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -80,11 +80,8 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _read_hour(history: History, name: str, hour: datetime) -> pa.Table:
-    files = history.raw_files(name, hour)
-    for path in files:
-        check(path)
     schema = arrow_schema(TABLES[name])
-    tables = [pq.read_table(path, schema=schema, partitioning=None) for path in files]
+    tables = [read_whole(path, schema=schema) for path in history.raw_files(name, hour)]
     order = [(key, "ascending") for key in _SORT[name]]
     return pa.concat_tables(tables).sort_by(order).combine_chunks()
 
@@ -94,7 +91,9 @@ def write_table(path: Path, table: pa.Table) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+        pq.write_table(
+            versioned(table), temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS
+        )
         digest = hash_of(temporary)
         temporary.replace(path)
     finally:

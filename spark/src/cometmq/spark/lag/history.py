@@ -7,7 +7,7 @@ An hour is read from `hour/` where its manifest exists, else from `raw/`.
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, hour_of
 from cometmq.spark.lag.aggregates import AGG10, hour_file
-from cometmq.spark.tables.columns import TABLES, ddl
+from cometmq.spark.tables.arrow import VERSION_KEY
+from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, ddl
 
 HOUR: Final = "hour"
 MANIFESTS: Final = "_manifest"
@@ -49,7 +50,11 @@ class History:
         """Return the files of complete snapshots of an hour."""
         complete = (self.root / RAW / COMPLETE / hour_folder(hour)).glob("snap-*.parquet")
         folder = self.root / RAW / table / hour_folder(hour)
-        return sorted(path for it in complete if (path := folder / it.name).exists())
+        return sorted(
+            path
+            for it in complete
+            if it.stem.removeprefix("snap-").isdecimal() and (path := folder / it.name).exists()
+        )
 
     def newest_id(self) -> int:
         """Return the newest snapshot; HistoryError without any."""
@@ -61,11 +66,14 @@ class History:
         if not hours:
             raise HistoryError(f"{self.root}: no snapshots; cometmq-lag snapshot makes them")
         newest = datetime.strptime(hours[-1], "%Y-%m-%dT%H").replace(tzinfo=UTC)
-        ids = [
-            pq.read_table(path, columns=["snapshot_id"])["snapshot_id"]
+        tables = [
+            read_whole(path, columns=["snapshot_id"])
             for path in self.files(COMPLETE, newest, newest)
         ]
-        return int(max(pc.max(column).as_py() for column in ids))
+        ids = [found for it in tables if (found := pc.max(it["snapshot_id"]).as_py()) is not None]
+        if not ids:
+            raise HistoryError(f"{self.manifest(newest)}: the file of this hour is missing")
+        return int(max(ids))
 
     def _manifests(self) -> Iterator[Path]:
         return (self.root / MANIFESTS).glob("hour=*.json")
@@ -112,12 +120,31 @@ def _read(
 
 
 def check(path: Path) -> None:
-    """Raise HistoryError if a file is no whole Parquet file; only its end is read."""
+    """Raise HistoryError unless a file is whole Parquet of our version; only its end is read."""
     try:
-        pq.read_metadata(path)
+        metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise HistoryError(f"{path}: no whole Parquet file: {reason}") from error
+        raise _not_whole(path, error) from error
+    version = (metadata.metadata or {}).get(VERSION_KEY)
+    if version is not None and version != str(SCHEMA_VERSION).encode():
+        raise HistoryError(
+            f"{path}: has tables of version {version.decode(errors='replace')}, "
+            f"not {SCHEMA_VERSION}: another version of cometmq-lag wrote it"
+        )
+
+
+def read_whole(path: Path, **options: Any) -> pa.Table:
+    """Return the table of a file; HistoryError if a part of it is broken."""
+    check(path)
+    try:
+        return pq.read_table(path, partitioning=None, **options)
+    except (pa.ArrowException, OSError) as error:
+        raise _not_whole(path, error) from error
+
+
+def _not_whole(path: Path, error: Exception) -> HistoryError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return HistoryError(f"{path}: no whole Parquet file: {reason}")
 
 
 def hour_in(path: Path) -> datetime | None:

@@ -13,6 +13,8 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.history import read_whole
+from cometmq.spark.tables.arrow import versioned
 
 REPORT: Final = "report"
 KEPT: Final = ("queue", "group", "broker")
@@ -37,9 +39,7 @@ def lag_before(
             chosen = None
     if chosen is None:
         return []
-    table = pq.read_table(
-        runs[chosen] / _FILE, columns=["cluster", "group", "lag_sum"], partitioning=None
-    )
+    table = read_whole(runs[chosen] / _FILE, columns=["cluster", "group", "lag_sum"])
     columns = (table[name].to_pylist() for name in ("cluster", "group", "lag_sum"))
     return list(zip(*columns, strict=True))
 
@@ -66,7 +66,7 @@ def keep(root: Path, report: Report) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            pq.write_table(report.tables[name], temporary, compression="zstd")
+            pq.write_table(versioned(report.tables[name]), temporary, compression="zstd")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

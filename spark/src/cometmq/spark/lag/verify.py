@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder
 from cometmq.spark.lag.compact import Manifest, hash_of, read_manifest
 from cometmq.spark.lag.history import HOUR, MANIFESTS, History, HistoryError, check
-from cometmq.spark.tables.arrow import arrow_schema
 from cometmq.spark.tables.columns import TABLES
 
 FOUND_MAX: Final = 100
@@ -46,7 +45,7 @@ def _of_file(path: Path, name: str) -> Iterator[str]:
         yield str(error)
         return
     known = set(pq.read_schema(path).names)
-    missing = [field.name for field in arrow_schema(TABLES[name]) if field.name not in known]
+    missing = [it.name for it in TABLES[name] if it.required and it.name not in known]
     if missing:
         yield f"{path}: without the columns {', '.join(missing)}"
 

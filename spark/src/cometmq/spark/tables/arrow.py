@@ -6,7 +6,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from cometmq.spark.tables.columns import Columns
+from cometmq.spark.tables.columns import SCHEMA_VERSION, Columns
+
+VERSION_KEY: Final = b"cometmq.schema_version"
+"""In the metadata of files: the version of their tables."""
 
 _UTC_MICROS: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -18,6 +21,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "timestamp": _UTC_MICROS,
     "array<string>": pa.list_(pa.field("element", pa.string())),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
 }
 
 
@@ -34,3 +38,8 @@ def table_of(columns: Columns, rows: Iterable[Sequence[Any]]) -> pa.Table:
         pa.array(column, type=field.type) for column, field in zip(values, schema, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def versioned(table: pa.Table) -> pa.Table:
+    """Return a table that says in a file which version of ours it is."""
+    return table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION)})

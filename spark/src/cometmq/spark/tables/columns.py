@@ -98,6 +98,8 @@ GROUPS: Final[Columns] = (
     Column("retry_max_times", "int", "Deliveries until a message becomes a dead letter"),
     Column("consume_enable", "boolean", "Whether the broker lets the group consume"),
     Column("languages", "array<string>", "Languages of the connected members", True),
+    Column("tried", "map<string,bigint>", "Unread messages that were tried, by filtered topic"),
+    Column("matched", "map<string,bigint>", "How many of them the group wants, by topic"),
     _READ,
 )
 

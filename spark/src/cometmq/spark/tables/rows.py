@@ -93,6 +93,7 @@ def _pairs(state: BrokerState) -> set[Pair]:
 def _progress_of(state: BrokerState, pair: Pair, queues: dict[int, TopicOffset]) -> Iterator[Row]:
     topic, group = pair
     offsets, spans = state.offsets.get(pair, {}), state.spans.get(pair, {})
+    consumed = state.consumed_ms.get(pair, {})
     members = state.connections.get(group)
     model = None if members is None else members.message_model
     is_filtered = members is not None and is_filter(members, topic)
@@ -109,7 +110,7 @@ def _progress_of(state: BrokerState, pair: Pair, queues: dict[int, TopicOffset])
             None if offset is None or offset < 0 else offset,
             None,
             *_bounds(found),
-            *_times(spans.get(queue), offset),
+            *_times(spans.get(queue), offset, consumed.get(queue)),
             micros(found.last_update_timestamp),
             read,
             max_read,
@@ -126,10 +127,12 @@ def is_filter(members: ConsumerConnections, topic: str) -> bool:
     return subscription is not None and subscription.sub_string not in ("*", "")
 
 
-def _times(found: TimeSpan | None, offset: int | None) -> tuple[int | None, int | None, int | None]:
+def _times(
+    found: TimeSpan | None, offset: int | None, consumed_ms: int | None
+) -> tuple[int | None, int | None, int | None]:
     """Return when c-1 and c were stored, and the age of c."""
     if found is None:
-        return None, None, None
+        return micros(consumed_ms) if offset else None, None, None
     span = found.span
     consumed = micros(span.consume_time_stamp) if offset else None
     age_ms = span.delay_time
@@ -157,12 +160,20 @@ def group_rows(state: BrokerState) -> Iterator[Row]:
             None if members is None else members.message_model,
             None if members is None else members.consume_type,
             [] if members is None else _expressions(members),
-            None,
+            state.consume_tps.get(group),
             None if config is None else config.retry_max_times,
             None if config is None else config.consume_enable,
             [] if members is None else sorted({it.language for it in members.connection_set}),
+            *_samples(state, group),
             micros(state.offsets_ms),
         )
+
+
+def _samples(state: BrokerState, group: str) -> tuple[list[tuple[str, int]] | None, ...]:
+    own = sorted((topic, it) for (topic, of), it in state.samples.items() if of == group)
+    if not own:
+        return None, None
+    return [(topic, it.tried) for topic, it in own], [(topic, it.matched) for topic, it in own]
 
 
 def _expressions(members: ConsumerConnections) -> list[tuple[str, str]]:

@@ -18,6 +18,13 @@ class TimeSpan(msgspec.Struct, frozen=True, gc=False):
     span: QueueTimeSpan
 
 
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """How many unread messages of a group were tried, and how many of them it wants."""
+
+    tried: int
+    matched: int
+
+
 class BrokerState(msgspec.Struct, kw_only=True):
     """One broker at one moment; moments are milliseconds of the collector's clock."""
 
@@ -42,6 +49,11 @@ class BrokerState(msgspec.Struct, kw_only=True):
     connections: dict[str, ConsumerConnections] = {}
     """Groups with members."""
     spans: dict[Pair, dict[int, TimeSpan]] = {}
+    consumed_ms: dict[Pair, dict[int, int]] = {}
+    """When the last consumed messages were stored, where the broker tells no more."""
+    consume_tps: dict[str, float] = {}
+    samples: dict[Pair, Sample] = {}
+    """Of groups that want only some messages."""
 
     def emptied(self, error: str) -> "BrokerState":
         """Return the same broker as one that could not be asked."""

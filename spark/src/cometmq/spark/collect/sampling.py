@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many of its unread messages does a group want? A few of them, spread evenly, are tried.
+
+Brokers filter by tag or SQL, but count all messages: the lag of such a group is an upper bound.
+The broker itself decides whether a message matches, so that its filter is the group's.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from typing import Final
+
+from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.record import scan_record
+from cometmq.spark.tables.state import BrokerState, Pair, Sample
+
+GROUP: Final = "CID_RMQ_SYS_SPARK"
+"""Named in pulls, so that no group's own figures change; brokers create it on demand."""
+
+_ANSWERS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+async def sample(broker: BrokerAdmin, state: BrokerState, pair: Pair, count: int) -> Sample:
+    """Try so many of the unread messages of a group in a topic; a broken try ends it."""
+    tried = matched = 0
+    with suppress(CometError):
+        for place in places(unread(state, pair), count):
+            matched += await _matches(broker, state, pair, place)
+            tried += 1
+    return Sample(tried, matched)
+
+
+def unread(state: BrokerState, pair: Pair) -> dict[int, range]:
+    """Return the unread offsets by queue."""
+    topic, _ = pair
+    found = state.stats.get(topic, {})
+    return {
+        queue: range(max(offset, found[queue].min_offset), found[queue].max_offset)
+        for queue, offset in sorted(state.offsets.get(pair, {}).items())
+        if queue in found
+    }
+
+
+def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
+    """Yield `count` queues and offsets, evenly spread; all there are if they are fewer."""
+    ends = dict(zip(queues, accumulate(len(it) for it in queues.values()), strict=True))
+    total = max(ends.values(), default=0)
+    chosen = min(count, total)
+    for number in range(chosen):
+        place = (2 * number + 1) * total // (2 * chosen)
+        queue = next(it for it, end in ends.items() if place < end)
+        yield queue, queues[queue][place - ends[queue]]
+
+
+async def _matches(
+    broker: BrokerAdmin, state: BrokerState, pair: Pair, place: tuple[int, int]
+) -> bool:
+    """Whether the first message that the broker gives from there on is the one that lies there."""
+    topic, group = pair
+    queue_id, offset = place
+    wanted = state.connections[group].subscription_table[topic]
+    header = PullMessage(
+        consumer_group=GROUP,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=wanted.sub_string,
+        expression_type=wanted.expression_type,
+    )
+    answer = await broker.invoke(RequestCode.PULL_MESSAGE, header, ok=_ANSWERS)
+    return bool(answer.body) and scan_record(answer.body).queue_offset == offset
