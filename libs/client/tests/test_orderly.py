@@ -374,8 +374,9 @@ async def test_closing_waits_for_the_call_and_commits_before_it_unlocks(
     await send(cluster, *texts(3))
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         await begun.wait()
+        member: Any = consumer._member
         closing = group.create_task(consumer.close())
-        await eventually(lambda: consumer.state == "SHUTDOWN_ALREADY")
+        await eventually(lambda: member._delivery._is_stopping)
         assert ("cg", QUEUE_0) in cluster.broker.locks
         gate.set()
         await closing

@@ -36,8 +36,10 @@ class Script:
     def __init__(self, answers: Iterable[Pulled]) -> None:
         self.answers = iter(answers)
         self.is_over = asyncio.Event()
+        self.commits: list[int | None] = []
 
-    async def pull(self, *_: Any, **__: Any) -> Pulled:
+    async def pull(self, *_: Any, commit_offset: int | None, **__: Any) -> Pulled:
+        self.commits.append(commit_offset)
         for answer in self.answers:
             return answer
         self.is_over.set()
@@ -50,6 +52,7 @@ class SlowOffsets:
     def __init__(self) -> None:
         self.may_store = asyncio.Event()
         self.positions = Positions()
+        self.persisted: list[MessageQueue] = []
 
     def unsaved(self, queue: MessageQueue) -> int | None:
         return self.position(queue)
@@ -60,7 +63,8 @@ class SlowOffsets:
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         self.positions.update(queue, offset, is_reset=is_reset)
 
-    async def persist(self, _queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        self.persisted += queues
         await self.may_store.wait()
 
     def forget(self, queue: MessageQueue) -> None:
@@ -85,7 +89,23 @@ def context_of(puller: Any, offsets: SlowOffsets) -> ReadContext:
         pulled=lambda *_: None,
         not_ready=lambda: None,
         log=NO_LOG,
+        may_commit=lambda _: True,
     )
+
+
+def readers_of(context: ReadContext, background: Background) -> Readers:
+    async def first_offset(_: MessageQueue) -> int:
+        return 0
+
+    ownership = Ownership(
+        context.offsets,
+        callbacks=OwnershipCallbacks(),
+        locks=None,
+        namespace=NO_NAMESPACE,
+        background=background,
+        log=NO_LOG,
+    )
+    return Readers(context, background, first_offset, ownership)
 
 
 async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Background) -> None:
@@ -93,18 +113,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
     offsets = SlowOffsets()
     context = context_of(NoMessages(), offsets)
 
-    async def first_offset(_: MessageQueue) -> int:
-        return 0
-
-    ownership = Ownership(
-        offsets,
-        callbacks=OwnershipCallbacks(),
-        locks=None,
-        namespace=NO_NAMESPACE,
-        background=background,
-        log=NO_LOG,
-    )
-    readers = Readers(context, background, first_offset, ownership)
+    readers = readers_of(context, background)
     assert await readers.take("T", [QUEUE])
     before = readers.get(QUEUE)
     assert before is not None
@@ -138,3 +147,28 @@ async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
     assert before.is_dropped
     assert reader.process_queue.committable == 3
     assert offsets.position(QUEUE) == 3
+
+
+async def test_what_may_be_of_another_member_by_now_is_neither_stored_nor_committed_by_pulls(
+    background: Background,
+) -> None:
+    """A member that was frozen for longer than its lock lives would turn the group back."""
+    nothing = Pulled(PullStatus.NO_NEW, [], 5, 0, 5)
+    script, offsets = Script([nothing, nothing]), SlowOffsets()
+    offsets.may_store.set()
+    answers = iter([True, False, True])
+    context = context_of(script, offsets)
+    context.may_commit = lambda _: next(answers)
+    offsets.update(QUEUE, 5)
+    reader = Reader(context, QUEUE, 5)
+    background.spawn(reader.run(), name="read")
+    await asyncio.wait_for(script.is_over.wait(), 5)
+    assert script.commits == [5, None, 5]
+
+    owned = {QUEUE: True, MessageQueue("T", "a", 1): False}
+    context.may_commit = owned.__getitem__
+    readers = readers_of(context, background)
+    for queue in owned:
+        readers._readers[queue] = Reader(context, queue, 0)
+    await readers.persist()
+    assert offsets.persisted == [QUEUE]

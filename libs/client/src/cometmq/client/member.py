@@ -114,6 +114,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             pulled=self._pulled,
             not_ready=self._instance.heartbeat_soon,
             log=self._log,
+            may_commit=self._may_commit,
             pull_interval_ms=self._pull_interval_ms(),
             commits_by_pull=is_pushed and not self.is_broadcasting,
             takes_unreadable=is_pushed,
@@ -243,6 +244,9 @@ class GroupMember(ABC, Generic[OptionsT]):
     def _make_locks(self) -> QueueLocks | None:
         """Return what locks queues, if one member at a time may read each."""
         return None
+
+    def _may_commit(self, queue: MessageQueue) -> bool:
+        return self._locks is None or self._locks.is_valid(queue)
 
     def _pull_interval_ms(self) -> int:
         return 0

@@ -4,7 +4,8 @@
 Invariants
     Two calls of the listener never run for one queue, whatever happens to it meanwhile, and a
     list begins only while the lock on the queue is certainly ours. A list that was not consumed
-    comes again before anything behind it, unless it is dead.
+    comes again before anything behind it, unless it is dead; nor does anything stop a queue for
+    good that a foreign place of offsets may raise.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from cometmq.client.background import Background
+from cometmq.client.background import Background, described
 from cometmq.client.calls import Calls
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.delivery import Consumed
@@ -24,6 +25,7 @@ from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.rates import ConsumeRates
 from cometmq.client.send_back import with_reconsume_times
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import Log
 
 PAUSE_MIN_MS: Final = 10
 PAUSE_MAX_MS: Final = 30_000
@@ -98,6 +100,7 @@ class OrderlyDelivery:
         limits: OrderlyLimits,
         consumed: Consumed,
         rates: ConsumeRates,
+        log: Log,
     ) -> None:
         """Wait for messages."""
         self._caller = caller
@@ -106,6 +109,7 @@ class OrderlyDelivery:
         self._limits = limits
         self._consumed = consumed
         self._rates = rates
+        self._log = log
         self._calls = Calls()
         self._is_stopping = False
         self._turns: WeakKeyDictionary[ProcessQueue, _Turn] = WeakKeyDictionary()
@@ -160,11 +164,22 @@ class OrderlyDelivery:
         try:
             lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
             while turn.waiting and self._may_begin(held):
-                pause_ms = await self._next_list(held, turn, lock)
+                try:
+                    pause_ms = await self._next_list(held, turn, lock)
+                except Exception as error:  # noqa: BLE001  # offsets may be foreign code
+                    pause_ms = self._failed(held, error)
                 if pause_ms:
                     await asyncio.sleep(pause_ms / 1000)
         finally:
             turn.is_served = False
+
+    def _failed(self, held: ProcessQueue, error: Exception) -> int:
+        """Log what nobody expects; return how long the queue has to wait then."""
+        queue = held.queue
+        self._log.error(
+            "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+        )
+        return self._pause_ms(None)
 
     def _may_begin(self, held: ProcessQueue) -> bool:
         return not (self._is_stopping or held.is_dropped or held.is_leaving)
@@ -187,6 +202,13 @@ class OrderlyDelivery:
 
     async def _consume(self, held: ProcessQueue, turn: _Turn) -> int:
         messages = turn.take(self._limits.batch_count_max)
+        try:
+            return await self._deliver(held, turn, messages)
+        except Exception:
+            turn.give_back(held.unconsumed(messages))
+            raise
+
+    async def _deliver(self, held: ProcessQueue, turn: _Turn, messages: list[MessageExt]) -> int:
         begin_ms = monotonic_ms()
         held.last_consume_ms = wall_ms()
         if isinstance(messages[0], UnreadableMessage):

@@ -4,6 +4,11 @@
 A queue that is taken: locked if the consumer is orderly, its first offset found, the application
 told, then read. A queue that is left: no longer read, what runs finished or disowned, its offset
 stored, the application told, then unlocked.
+
+Invariants
+    The offset of a locked queue is stored while the lock is certainly ours, and never later: its
+    next owner may have stored more. Without locks the next owner begins at once, so there is one
+    try, at once. Whatever the store or the application does, the lock is given back.
 """
 
 import asyncio
@@ -13,13 +18,13 @@ from typing import Final
 import msgspec
 
 from cometmq.client.background import Background, described
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.listener import called
 from cometmq.client.namespace import RETRY_PREFIX, Namespace
 from cometmq.client.offsets import OffsetStore
 from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.queue_locks import QueueLocks
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
@@ -27,7 +32,15 @@ QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 
 FORCED_LEAVE_MS: Final = 60_000
 """How long a queue without a lock waits for its listener before the application is told anyway,
-and how long the end waits for an application that is being told."""
+and how long anything waits for an application that is being told of what it lost."""
+
+LEAVE_COMMIT_MS: Final = 20_000
+"""How long storing the offsets of locked queues that leave is tried again."""
+
+END_COMMIT_MS: Final = 5_000
+"""The same at the end, for which somebody waits."""
+
+COMMIT_RETRY_MS: Final = 500
 
 
 class OwnershipCallbacks(msgspec.Struct):
@@ -74,8 +87,12 @@ class Ownership:
         await self._tell(self._callbacks.assigned, queues)
 
     async def told_revoked(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the application that queues are ours no longer."""
-        await self._tell(self._callbacks.revoked, queues)
+        """Tell the application that queues are ours no longer, and wait a minute for it."""
+        try:
+            async with asyncio.timeout(FORCED_LEAVE_MS / 1000):
+                await self._tell(self._callbacks.revoked, queues)
+        except TimeoutError:
+            self._log.warning("callback.failed", error=f"it took over {FORCED_LEAVE_MS} ms")
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
         """Let queues go; `is_lost` means that somebody else has them already.
@@ -85,17 +102,17 @@ class Ownership:
         queues = [one.queue for one in held]
         if self._locks is None and self._callbacks.revoked is None:
             self._disown(held)
-            await self._offsets.persist(queues)
+            await self._persist(queues)
             self._forget(queues)
             return
         for one in held:
             one.is_leaving = True
         if is_lost or self._locks is None:
             self._disown(held)
-            if not is_lost:
-                await self._offsets.persist(queues)
+        if is_lost:
+            self._forget(queues)
         for part in self._apart(held):
-            task = self._background.spawn(self._finish(part, is_lost=is_lost), name="leave-queues")
+            task = self._background.spawn(self._finish(part), name="leave-queues")
             self._leaving.update(dict.fromkeys((one.queue for one in part), task))
 
     async def close(self, held: Collection[ProcessQueue], *, is_drained: bool) -> None:
@@ -108,17 +125,44 @@ class Ownership:
             if late:
                 self._log.warning("queues.undrained", count=len(self._leaving))
         queues = [one.queue for one in held]
-        await self.commit(queues)
+        late_leavers = () if self._locks is None else self._leaving
+        await self._store([*queues, *late_leavers], END_COMMIT_MS)
         await self.told_revoked(queues)
         if self._locks is not None:
             await self._locks.release_all()
 
-    async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store offsets, and return when that has succeeded or failed."""
+    async def commit(self, queues: Iterable[MessageQueue]) -> bool:
+        """Store offsets, and return whether that has succeeded."""
         try:
             await self._offsets.commit(queues)
-        except (CometError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # a store may be foreign code
             self._log.warning("offset.unsaved", error=described(error))
+            return False
+        return True
+
+    async def _persist(self, queues: Iterable[MessageQueue]) -> None:
+        try:
+            await self._offsets.persist(queues)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._log.warning("offset.unsaved", error=described(error))
+
+    async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
+        """Store offsets, again and again while that fails, the queues are ours and there is time.
+
+        What is lost all the same comes to the next owner again.
+        """
+        deadline_ms = monotonic_ms() + limit_ms
+        while True:
+            if await self.commit(self._ours(queues)) or monotonic_ms() >= deadline_ms:
+                break
+            await asyncio.sleep(COMMIT_RETRY_MS / 1000)
+        lost = sum(self._offsets.unsaved(queue) is not None for queue in queues)
+        if lost:
+            self._log.warning("offset.given_up", count=lost)
+
+    def _ours(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        locks = self._locks
+        return [queue for queue in queues if locks is None or locks.is_valid(queue)]
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
         """Return lists that leave each by itself: a busy queue keeps no other one locked."""
@@ -127,13 +171,15 @@ class Ownership:
         idle = [one for one in held if one.calls.is_idle]
         return [idle, *([one] for one in held if not one.calls.is_idle)]
 
-    async def _finish(self, held: Collection[ProcessQueue], *, is_lost: bool) -> None:
+    async def _finish(self, held: Collection[ProcessQueue]) -> None:
         queues = [one.queue for one in held]
         try:
+            if self._locks is None:
+                await self.commit(queues)
             await self._wait(held)
             self._disown(held)
-            if not is_lost:
-                await self.commit(queues)
+            if self._locks is not None:
+                await self._store(queues, LEAVE_COMMIT_MS)
             await self.told_revoked(queues)
             await self.disclaim(queues)
         finally:

@@ -69,6 +69,10 @@ class ProcessQueue:
         self.next_offset = next_offset
         return fresh
 
+    def unconsumed(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
+        """Return those of the messages that are still held."""
+        return [message for message in messages if message.queue_offset in self._held]
+
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
         """Remember since when the listener has these messages."""
         for message in messages:

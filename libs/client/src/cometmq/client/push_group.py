@@ -143,7 +143,7 @@ class PushGroup(GroupMember[PushOptions]):
             self._failed,
             AlwaysOurs()
             if self._locks is None
-            else LockGuards(self._locks, self._offsets, begin_anew=self._begin_anew),
+            else LockGuards(self._locks, self._offsets, begin_anew=self._begin_anew, log=self._log),
             limits=OrderlyLimits(
                 options.batch_count_max,
                 options.suspend_queue_ms,
@@ -151,6 +151,7 @@ class PushGroup(GroupMember[PushOptions]):
             ),
             consumed=self._left,
             rates=self._rates,
+            log=self._log,
         )
 
     def _make_locks(self) -> QueueLocks | None:

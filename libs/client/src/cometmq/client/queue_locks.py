@@ -3,11 +3,13 @@
 
 Invariants
     A lock counts as ours only for 30 s from the moment we asked for it; brokers keep it for 60 s.
-    So when ours runs out nobody else can have it yet, whatever was late in between.
+    So when ours runs out nobody else can have it yet, whatever was late in between. One that ran
+    out is not renewed in silence: others may have had it, and given it back, so it counts again
+    only when the queue is seen to be as it was.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -87,11 +89,12 @@ class QueueLocks:
         refused: list[MessageQueue] = []
         is_complete = True
         async with self._calling:
-            for queues in _by_broker(self._held):
+            for queues in _by_broker(filter(self.is_valid, self._held)):
                 granted = await self._ask(queues)
                 if granted is None:
                     is_complete = False
                     continue
+                self._held.update(granted)
                 refused += [queue for queue in queues if queue not in granted]
         for queue in refused:
             self._held.pop(queue, None)
@@ -104,15 +107,28 @@ class QueueLocks:
         mine: list[MessageQueue] = []
         async with self._calling:
             for asked in _by_broker(queues):
-                granted = await self._ask(asked) or ()
+                granted = await self._ask(asked) or {}
+                self._held.update(granted)
                 mine += [queue for queue in asked if queue in granted]
         return mine
 
-    async def is_granted(self, queue: MessageQueue) -> bool | None:
-        """Lock one queue; None if its broker does not answer."""
+    async def recover(
+        self, queue: MessageQueue, is_unchanged: Callable[[], Awaitable[bool | None]]
+    ) -> bool | None:
+        """Lock a queue whose lock ran out; it is ours if it `is_unchanged` then.
+
+        None: nobody can say now.
+        """
         async with self._calling:
             granted = await self._ask([queue])
-        return None if granted is None else queue in granted
+        if granted is None:
+            return None
+        if queue not in granted:
+            return False
+        answer = await is_unchanged()
+        if answer:
+            self._held.update(granted)
+        return answer
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back, so that others need not wait until they run out."""
@@ -129,8 +145,8 @@ class QueueLocks:
         """Give all locks back, those too that nobody has told us of."""
         await self.release(tuple(self._asked))
 
-    async def _ask(self, queues: list[MessageQueue]) -> Collection[MessageQueue] | None:
-        """Lock queues of one broker; None if it does not answer."""
+    async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
+        """Lock queues of one broker, return those that it grants; None if it does not answer."""
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)
         try:
@@ -152,9 +168,7 @@ class QueueLocks:
             return None
         self._asked.difference_update(queues)
         self._asked.update(granted)
-        times = LockTimes(asked_ms, wall_ms())
-        self._held.update(dict.fromkeys(granted, times))
-        return frozenset(granted)
+        return dict.fromkeys(granted, LockTimes(asked_ms, wall_ms()))
 
     async def _release(self, queues: list[MessageQueue]) -> None:
         instance = self._instance

@@ -64,6 +64,8 @@ class ReadContext(msgspec.Struct):
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
     log: Log
+    may_commit: Callable[[MessageQueue], bool]
+    """False while a queue may be somebody else's, who may have stored more than we did."""
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
     """Pulls carry the committed offset along."""
@@ -147,9 +149,11 @@ class Reader:
         A Java broker handles pulls and commits on different threads, and another member may
         own the queue already: what is repeated without need can undo a later commit.
         """
-        if not self._context.commits_by_pull:
+        context, queue = self._context, self.process_queue.queue
+        if not context.commits_by_pull:
             return None
-        return self._context.offsets.unsaved(self.process_queue.queue) or None
+        offset = context.offsets.unsaved(queue)
+        return offset if offset and context.may_commit(queue) else None
 
     async def _has_room(self) -> bool:
         """Wait until the queue may be read; False once it is dropped."""

@@ -101,8 +101,9 @@ class Readers:
         await self._context.offsets.persist([queue])
 
     async def persist(self) -> None:
-        """Store the offsets of the own queues."""
-        await self._context.offsets.persist(self.queues)
+        """Store the offsets of the own queues, as far as they are certainly ours."""
+        context = self._context
+        await context.offsets.persist([one for one in self._readers if context.may_commit(one)])
 
     def stop(self) -> None:
         """Pull no more; what is held may still be consumed."""

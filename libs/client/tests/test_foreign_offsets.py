@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A place of offsets that applications write may raise anything: it stops no queue for good."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
+from cometmq.client.background import Background
+from cometmq.client.offsets import Positions
+from cometmq.client.orderly_delivery import OrderlyDelivery, OrderlyLimits
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.queue_guards import AlwaysOurs
+from cometmq.client.rates import ConsumeRates
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.client.testing.messages import QUEUE, message_ext
+from cometmq.remoting.log import NO_LOG
+
+
+class BreakingOffsets:
+    """Offsets in memory; every second note of an offset and every store raises."""
+
+    def __init__(self) -> None:
+        self.positions = Positions()
+        self.stored: dict[MessageQueue, int] = {}
+        self._update_count = 0
+        self._commit_count = 0
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return self.stored.get(queue)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        return self.positions.offsets.get(queue)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        return self.positions.unsaved_offset(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        if queue == QUEUE_0 and offset:
+            self._update_count += 1
+            if self._update_count % 2:
+                raise ValueError("foreign")
+        self.positions.update(queue, offset, is_reset=is_reset)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        raise LookupError("foreign")
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        self._commit_count += 1
+        if self._commit_count % 2:
+            raise LookupError("foreign")
+        self.stored |= {q: self.positions.offsets[q] for q in self.positions.to_save(queues)}
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.positions.forget(queue)
+
+
+async def test_messages_go_on_in_order_and_what_was_noted_is_stored(
+    cluster: MemoryCluster,
+) -> None:
+    await send(cluster, *texts(6))
+    seen, offsets = Recorder(), BreakingOffsets()
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, suspend_queue_ms=10)
+    async with consumer_of(cluster, seen, options, offsets=offsets):
+        await eventually(lambda: len(seen.bodies) >= 6)
+        await eventually(lambda: offsets.position(QUEUE_0) == 6)
+    assert seen.bodies == [b"%d" % number for number in range(6)]
+    assert offsets.stored[QUEUE_0] == 6
+    assert cluster.broker.locks == {}
+
+
+class Refuses:
+    """A listener that never consumes the first message, and a burial that breaks at first."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.buried: list[int] = []
+        self._breaks = True
+
+    async def call_safely(self, messages: list[MessageExt], _: OrderlyResult) -> OrderlyResult:
+        offset = messages[0].queue_offset
+        self.offsets.append(offset)
+        return OrderlyResult.SUSPEND if offset == 0 else OrderlyResult.SUCCESS
+
+    async def give_up(self, message: MessageExt) -> bool:
+        if self._breaks:
+            self._breaks = False
+            raise ValueError("broken")
+        self.buried.append(message.queue_offset)
+        return True
+
+
+async def test_a_message_whose_end_broke_comes_again_before_those_behind_it() -> None:
+    refuses, consumed, all_done = Refuses(), [], asyncio.Event()
+    background = Background(NO_LOG)
+
+    def note(_: ProcessQueue, offset: int) -> None:
+        consumed.append(offset)
+        if offset == 2:
+            all_done.set()
+
+    caller: Any = refuses
+    delivery = OrderlyDelivery(
+        caller,
+        refuses,
+        AlwaysOurs(),
+        limits=OrderlyLimits(1, suspend_queue_ms=10, reconsume_times_max=0),
+        consumed=note,
+        rates=ConsumeRates(),
+        log=NO_LOG,
+    )
+    delivery.start(background, concurrency=1)
+    held = ProcessQueue(QUEUE, 0)
+    delivery.submit(held, held.put([message_ext(0), message_ext(1)], 2))
+    async with asyncio.timeout(5):
+        await all_done.wait()
+    await background.close()
+    assert refuses.offsets == [0, 0, 1]
+    assert (refuses.buried, consumed) == ([0], [1, 2])

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets of queues that leave: stored while the queue is certainly ours, and never later."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any
+
+import pytest
+
+from cometmq.client import ConsumeFrom, MessageQueue, PushConsumer, PushOptions, offsets, ownership
+from cometmq.client.background import Background
+from cometmq.client.namespace import NO_NAMESPACE
+from cometmq.client.offsets import Positions
+from cometmq.client.ownership import Ownership, OwnershipCallbacks
+from cometmq.client.process_queue import ProcessQueue
+from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import ConnectionLost, RequestTimeout, SystemBusy
+from cometmq.remoting.log import NO_LOG
+
+A, B = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+FAILURES = [
+    RequestTimeout("no answer"),
+    ConnectionLost("gone"),
+    SystemBusy("busy"),
+    OSError("disk"),
+    ExceptionGroup("several", [ValueError("foreign")]),
+]
+
+
+class Store:
+    """A place of offsets that fails as often as a test wants."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.stored: list[tuple[MessageQueue, int]] = []
+        self.failures: list[Exception] = []
+        self.tried = asyncio.Event()
+        self.positions = Positions()
+        self._events = events
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        self.positions.update(queue, offset, is_reset=False)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        return self.positions.unsaved_offset(queue)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        await self.commit(queues)
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        wanted = sorted(self.positions.to_save(queues))
+        self.tried.set()
+        if wanted and self.failures:
+            raise self.failures.pop()
+        for queue in wanted:
+            self.stored.append((queue, self.positions.offsets[queue]))
+            self.positions.note_sent(queue, is_answered=True)
+            self._events.append("stored")
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.positions.forget(queue)
+
+
+class Locks:
+    """Locks that hold until a test says otherwise."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.are_valid = True
+        self._events = events
+
+    def is_valid(self, _: MessageQueue) -> bool:
+        return self.are_valid
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        self._events.append(f"unlocked {len(queues)}")
+
+    async def release_all(self) -> None:
+        self._events.append("unlocked all")
+
+
+class Leaving:
+    """An owner of queues, and all that it does."""
+
+    def __init__(self, background: Background) -> None:
+        self.events: list[str] = []
+        self.store = Store(self.events)
+        self.locks = Locks(self.events)
+        self.callbacks = OwnershipCallbacks(revoked=self._told)
+        self.background = background
+
+    async def _told(self, queues: list[MessageQueue]) -> None:
+        self.events.append(f"told {len(queues)}")
+
+    def owner(self, *, orderly: bool = True) -> Ownership:
+        return Ownership(
+            self.store,  # type: ignore[arg-type]
+            callbacks=self.callbacks,
+            locks=self.locks if orderly else None,  # type: ignore[arg-type]
+            namespace=NO_NAMESPACE,
+            background=self.background,
+            log=NO_LOG,
+        )
+
+
+@pytest.fixture
+async def leaving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leaving]:
+    monkeypatch.setattr(ownership, "COMMIT_RETRY_MS", 1)
+    background = Background(NO_LOG)
+    yield Leaving(background)
+    await background.close()
+
+
+def held_to(store: Store, queue: MessageQueue, offset: int) -> ProcessQueue:
+    store.update(queue, offset)
+    return ProcessQueue(queue, offset)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+async def test_a_failed_commit_is_tried_again_before_the_lock_goes(
+    leaving: Leaving, failure: Exception
+) -> None:
+    leaving.store.failures = [failure] * 3
+    await leaving.owner().leave([held_to(leaving.store, A, 7)])
+    await eventually(lambda: "unlocked 1" in leaving.events)
+    assert leaving.store.stored == [(A, 7)]
+    assert leaving.events == ["stored", "told 1", "unlocked 1"]
+
+
+async def test_nothing_is_stored_once_the_lock_ran_out(leaving: Leaving) -> None:
+    """Another member may have stored more by then."""
+    leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
+    await leaving.owner().leave([held_to(leaving.store, A, 7)])
+    await leaving.store.tried.wait()
+    leaving.locks.are_valid = False
+    leaving.store.failures.clear()
+    await eventually(lambda: "unlocked 1" in leaving.events)
+    assert leaving.store.stored == []
+    assert leaving.events == ["told 1", "unlocked 1"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_commit_that_never_succeeds_holds_up_only_for_a_while(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr(ownership, "LEAVE_COMMIT_MS", 20)
+    monkeypatch.setattr(ownership, "END_COMMIT_MS", 20)
+    leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
+    held, owner = [held_to(leaving.store, A, 7)], leaving.owner()
+    await (owner.close(held, is_drained=True) if ends else owner.leave(held))
+    await eventually(lambda: leaving.events)
+    await eventually(lambda: "unlocked" in leaving.events[-1])
+    assert leaving.store.stored == []
+    assert len(leaving.store.failures) < 1_000_000 - 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_failed_commit_at_the_end_is_tried_again(leaving: Leaving, orderly: bool) -> None:
+    leaving.store.failures = [ConnectionLost("gone")] * 3
+    owner = leaving.owner(orderly=orderly)
+    await owner.close([held_to(leaving.store, A, 7)], is_drained=True)
+    assert leaving.store.stored == [(A, 7)]
+    assert leaving.events == ["stored", "told 1", *(["unlocked all"] if orderly else [])]
+
+
+async def test_the_end_stores_what_a_busy_queue_that_was_leaving_has_behind_it(
+    leaving: Leaving,
+) -> None:
+    busy, owner = held_to(leaving.store, A, 7), leaving.owner()
+    busy.calls.began()
+    await owner.leave([busy])
+    await owner.close([held_to(leaving.store, B, 9)], is_drained=False)
+    assert sorted(leaving.store.stored) == [(A, 7), (B, 9)]
+    assert leaving.events[-1] == "unlocked all"
+
+
+async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
+    leaving: Leaving,
+) -> None:
+    """The next owner begins meanwhile: what is stored after the listener's end turns it back."""
+    busy, owner = held_to(leaving.store, A, 7), leaving.owner(orderly=False)
+    busy.calls.began()
+    await owner.leave([busy])
+    await eventually(lambda: leaving.store.stored)
+    leaving.store.positions.unsaved.add(A)
+    busy.calls.ended()
+    await eventually(lambda: "told 1" in leaving.events)
+    assert leaving.store.stored == [(A, 7)]
+
+
+@pytest.mark.parametrize("then_ends", [False, True])
+async def test_of_a_queue_that_is_lost_nothing_is_stored(leaving: Leaving, then_ends: bool) -> None:
+    """Even if its lock was granted anew: somebody had it in between."""
+    lost, owner = held_to(leaving.store, A, 7), leaving.owner()
+    lost.calls.began()
+    await owner.leave([lost], is_lost=True)
+    if then_ends:
+        await owner.close([], is_drained=False)
+    else:
+        lost.calls.ended()
+        await eventually(lambda: "unlocked 1" in leaving.events)
+    assert leaving.store.stored == []
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_an_application_that_hangs_when_it_is_told_holds_nothing_up_for_ever(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 20)
+
+    async def hang(_: list[MessageQueue]) -> None:
+        await asyncio.Event().wait()
+
+    leaving.callbacks.revoked = hang
+    owner = leaving.owner(orderly=orderly)
+    await owner.leave([held_to(leaving.store, A, 7)])
+    async with asyncio.timeout(5):
+        await owner.close([held_to(leaving.store, B, 9)], is_drained=True)
+    assert sorted(leaving.store.stored) == [(A, 7), (B, 9)]
+    unlocked = [event for event in leaving.events if event.startswith("unlocked")]
+    assert unlocked == (["unlocked 1", "unlocked all"] if orderly else [])
+
+
+async def test_a_store_that_fails_keeps_no_queue_without_a_lock(leaving: Leaving) -> None:
+    leaving.callbacks.revoked = None
+    leaving.store.failures = [ValueError("foreign")]
+    await leaving.owner(orderly=False).leave([held_to(leaving.store, A, 7)])
+    assert leaving.store.positions.offsets == {}
+
+
+# -- with brokers -----------------------------------------------------------------------------
+
+
+def orderly(cluster: MemoryCluster, seen: Recorder, name: str, **more: Any) -> PushConsumer:
+    options = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, orderly=True, instance_name=name, suspend_queue_ms=10
+    )
+    return consumer_of(cluster, seen, options, **more)
+
+
+@pytest.mark.parametrize("fault", [HANG, DISCONNECT, SystemBusy("busy")], ids=str)
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_commit_that_is_lost_on_its_way_repeats_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, fault: Any, ends: bool
+) -> None:
+    monkeypatch.setattr(offsets, "COMMIT_TIMEOUT_MS", 100)
+    monkeypatch.setattr(ownership, "COMMIT_RETRY_MS", 10)
+    last = MessageQueue("T", "broker-a", 3)
+    seen, after = Recorder(), Recorder()
+    first, second = orderly(cluster, seen, "a"), orderly(cluster, after, "b")
+    async with first:
+        await send(cluster, *texts(3), queue=last)
+        await eventually(lambda: first.stats().consumed_count == 3)
+        cluster.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, fault, times=10)
+        if not ends:
+            async with second:
+                await eventually(lambda: last in second.queues)
+    if ends:
+        async with second:
+            await eventually(lambda: last in second.queues)
+    assert cluster.committed("cg", "T")[last] == 3
+    assert after.bodies == []
