@@ -21,6 +21,7 @@ from member import ORDERED_TOPIC, PLAIN_TOPIC
 from members import JavaMember, Member, OwnMember
 from reporting import Findings, say
 from verdicts import (
+    ORDERLY_CAUSES,
     Cause,
     Explainer,
     by_queue,
@@ -165,7 +166,7 @@ class Churn:
         elif self._random.random() < FREEZE_SHARE:
             action = "freezes"
             group.create_task(member.freeze(self._random.uniform(0, FREEZE_S_MAX)))
-        elif member.CAN_LEAVE:
+        elif member.can_leave:
             action = "leaves"
             group.create_task(member.leave())
         else:
@@ -206,7 +207,10 @@ class Churn:
         self._findings.add_all(f"{topic}: nobody has sent {name}" for topic, name in unknown)
         actions = ", ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
         say(f"churn: members: {actions}")
-        explainer = Explainer(deliveries, lives)
+        stored = [one for m in self._members for r in m.readers for one in r.stored()]
+        explainer = Explainer(
+            deliveries, lives, (one for one in stored if one.queue[0] == ORDERED_TOPIC)
+        )
         for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
             of_topic = [d for d in deliveries if d.queue[0] == topic]
             queues = by_queue(of_topic)
@@ -220,12 +224,12 @@ class Churn:
     def _causes(
         self, topic: str, queues: Iterable[list[Delivery]], explainer: Explainer
     ) -> Counter[Cause]:
-        """Explain every repeated delivery; an orderly group repeats only after a kill."""
+        """Explain every repeated delivery; an orderly group has few reasons to repeat."""
         causes: Counter[Cause] = Counter()
         for queue in queues:
             for repeat in repeats(queue):
                 cause = explainer.cause(repeat)
-                if cause is None or (topic == ORDERED_TOPIC and cause is not Cause.KILL):
+                if cause is None or (topic == ORDERED_TOPIC and cause not in ORDERLY_CAUSES):
                     before, again = repeat
                     self._findings.add(f"{topic}: came again ({cause}): {before} then {again}")
                 if cause is not None:

@@ -2,18 +2,20 @@
 """What consumers write down about each delivery, and how it is read while they still write.
 
 Ours write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, so
-that a kill loses nothing; Java's print theirs. The clock is that of the machine: lines of all
-processes compare.
+that a kill loses nothing; Java's print theirs, and their client's own log tells which offset it
+stored when it left a queue. The clock is that of the machine: lines of all processes compare.
 """
 
 import json
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +23,12 @@ ASSIGNED: Final = "assigned"
 BEGUN: Final = "begun"
 ENDED: Final = "ended"
 JAVA_EVENT: Final = '{"event":"received"'
+
+JAVA_STORED: Final = re.compile(
+    r"(?P<moment>[\d-]+ [\d:]+,\d+) INFO RocketmqClient - \[persist\] .* MessageQueue "
+    r"\[topic=(?P<topic>\S+), brokerName=(?P<broker>\S+), queueId=(?P<queue>\d+)\] (?P<offset>\d+)"
+)
+"""What a Java client logs when it leaves a queue, and only then."""
 
 Queue = tuple[str, str, int]
 """Topic, broker, queue id."""
@@ -39,6 +47,15 @@ class Delivery(msgspec.Struct):
     begin_ns: int
     end_ns: int | None = None
     """None: the listener did not return."""
+
+
+class Stored(NamedTuple):
+    """The offset that a member stored when it left a queue."""
+
+    member: str
+    queue: Queue
+    offset: int
+    moment_ns: int
 
 
 class JournalWriter:
@@ -82,6 +99,10 @@ class LineReader(ABC):
     def take(self, lines: Iterable[str]) -> None:
         """Take lines."""
 
+    def stored(self) -> Iterable[Stored]:
+        """Return the offsets that are known to be stored when queues were left."""
+        return ()
+
     def _begin(self, queue: Queue, offset: int, name: str, moment: int) -> Delivery:
         period = self._periods.get(queue, 0)
         delivery = Delivery(queue, offset, name, self._member, period, moment)
@@ -122,9 +143,10 @@ class JavaReader(LineReader):
     otherwise one that it has had before.
     """
 
-    def __init__(self, member: str, path: Path, *, is_ordered: bool) -> None:
-        """Begin at the first line."""
+    def __init__(self, member: str, path: Path, *, stores: Path, is_ordered: bool) -> None:
+        """Begin at the first line; `stores` is the log of the client itself."""
         super().__init__(member, path)
+        self._stores = stores
         self._is_ordered = is_ordered
         self._last: dict[Queue, int] = {}
         self._seen: dict[Queue, set[int]] = {}
@@ -141,6 +163,20 @@ class JavaReader(LineReader):
             delivery = self._begin(queue, offset, event["key"], event["at_ns"])
             delivery.end_ns = delivery.begin_ns
             self.done.add((queue[0], delivery.name))
+
+    def stored(self) -> Iterator[Stored]:
+        """Yield what was stored when queues were left."""
+        if not self._stores.exists():
+            return
+        wall_ns = time.time_ns() - time.monotonic_ns()
+        for found in map(JAVA_STORED.match, self._stores.read_text(errors="replace").splitlines()):
+            if found is None:
+                continue
+            moment = datetime.strptime(found["moment"], "%Y-%m-%d %H:%M:%S,%f").astimezone()
+            queue = (found["topic"], found["broker"], int(found["queue"]))
+            yield Stored(
+                self._member, queue, int(found["offset"]), int(moment.timestamp() * 1e9) - wall_ns
+            )
 
     def _note(self, queue: Queue, offset: int) -> None:
         seen = self._seen.setdefault(queue, set())

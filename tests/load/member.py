@@ -22,6 +22,8 @@ from cometmq.client import (
 PLAIN_TOPIC: Final = "churn-plain"
 ORDERED_TOPIC: Final = "churn-ordered"
 WORK_S_MAX: Final = 0.01
+READY: Final = "member.ready"
+"""Printed as soon as the member would leave in order."""
 
 
 class PrintedLog:
@@ -80,11 +82,13 @@ def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> P
 
 async def main(name: str, namesrv: str, journal: str) -> None:
     """Consume until told to end."""
+    log = PrintedLog()
     listener = NotingListener(JournalWriter(Path(journal)), Random(journal))
     plain = consumer(PLAIN_TOPIC, name, namesrv, listener)
     ordered = consumer(ORDERED_TOPIC, name, namesrv, listener)
     ending = asyncio.Event()
     with on_signal(ending.set):
+        log.info(READY)
         async with plain, ordered:
             await ending.wait()
 

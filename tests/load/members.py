@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from journal import JavaReader, JournalReader, LineReader
-from member import ORDERED_TOPIC, PLAIN_TOPIC
+from member import ORDERED_TOPIC, PLAIN_TOPIC, READY
 from verdicts import End, Life
 
 from cometmq.peers.javaclient import JavaClient
@@ -25,9 +25,6 @@ ENDLESS: Final = 1_000_000_000
 
 class Member(ABC):
     """One member, in all its lives."""
-
-    CAN_LEAVE: bool
-    """Whether it says goodbye when it is told to."""
 
     def __init__(self, number: int, folder: Path, namesrv: str) -> None:
         """Absent until it joins."""
@@ -97,6 +94,11 @@ class Member(ABC):
             return self.lives
         return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
 
+    @property
+    @abstractmethod
+    def can_leave(self) -> bool:
+        """Whether it says goodbye when it is told to."""
+
     @abstractmethod
     def _start(self, life: str) -> list[Child]:
         """Start the processes of a life, and have readers for what they write."""
@@ -118,7 +120,10 @@ class Member(ABC):
 class OwnMember(Member):
     """Our client: one process for both topics, with the same client id in each life."""
 
-    CAN_LEAVE = True
+    @property
+    def can_leave(self) -> bool:
+        """Whether it has got so far; before, a signal just ends it."""
+        return all(READY in child.log() for child in self._children)
 
     def _start(self, life: str) -> list[Child]:
         journal = self._folder / f"{life}.journal"
@@ -131,14 +136,16 @@ class OwnMember(Member):
 class JavaMember(Member):
     """The official client: a process for each topic, which knows no goodbye."""
 
-    CAN_LEAVE = False
+    can_leave = False
 
     def _start(self, life: str) -> list[Child]:
         children = []
         for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
             log = self._folder / f"{life}-{topic}.log"
             is_ordered = topic == ORDERED_TOPIC
-            self.readers.append(JavaReader(life, log, is_ordered=is_ordered))
+            logs = self._folder / f"{life}-{topic}-logs"
+            stores = logs / "rocketmq_client.log"
+            self.readers.append(JavaReader(life, log, stores=stores, is_ordered=is_ordered))
             options = {
                 "namesrv": self._namesrv,
                 "topic": topic,
@@ -148,7 +155,9 @@ class JavaMember(Member):
                 "timeout-s": str(JAVA_TIMEOUT_S),
             }
             words = [word for name, value in options.items() for word in (f"--{name}", value)]
-            command = [*JavaClient(self._folder).command(), "consume", *words]
+            properties = {"rocketmq.client.logRoot": str(logs)}
+            client = JavaClient(self._folder, properties=properties)
+            command = [*client.command(), "consume", *words]
             children.append(Child(life, command, log_path=log))
         return children
 

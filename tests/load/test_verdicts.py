@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judges of the churn find what is wrong, and nothing else."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from journal import Delivery, JavaReader, JournalReader
+from journal import Delivery, JavaReader, JournalReader, Stored
 from verdicts import (
     COMMIT_NS,
     SECOND_NS,
@@ -115,6 +117,48 @@ def test_a_move_long_after_the_last_change_has_no_cause() -> None:
     assert Explainer(repeat, found).cause(repeat) is None
 
 
+@pytest.mark.parametrize(
+    ("offset", "stored_s", "is_last", "cause"),
+    [
+        (0, 1.001, True, Cause.EARLY),
+        (0, 0.999, True, Cause.EARLY),
+        (1, 1.001, True, Cause.MOVE),
+        (0, 3.1, True, Cause.MOVE),
+        (0, -0.1, True, Cause.MOVE),
+        (0, 1.001, False, Cause.MOVE),
+    ],
+    ids=["stored while in work", "just before", "consumed", "too late", "too early", "not last"],
+)
+def test_java_repeats_what_was_in_work_when_it_stored_its_offset(
+    offset: int, stored_s: float, is_last: bool, cause: Cause
+) -> None:
+    repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 3))
+    history = [*repeat] if is_last else [*repeat, delivered(1, "a", 2)]
+    stored = Stored("a", QUEUE, offset, int(stored_s * SECOND_NS))
+    found = lives(b=(90, End.AT_WORK))
+    assert Explainer(history, found, [stored]).cause(repeat) is cause
+    elsewhere = stored._replace(member="b")
+    assert Explainer(history, found, [elsewhere]).cause(repeat) is Cause.MOVE
+
+
+def test_what_a_java_client_stored_is_in_its_log(tmp_path: Path) -> None:
+    now_ns = time.monotonic_ns()
+    moment = f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S},123"
+    queue = "MessageQueue [topic=t, brokerName=broker-b, queueId=3]"
+    group = "Group: g ClientId: 192.0.2.2@1#2 updateConsumeOffsetToBroker"
+    log = tmp_path / "rocketmq_client.log"
+    reader = JavaReader("j", tmp_path / "output", stores=log, is_ordered=True)
+    assert list(reader.stored()) == []
+    log.write_text(
+        f"{moment} INFO RocketmqClient - [persistAll] {group} {queue} 41\n"
+        f"{moment} INFO RocketmqClient - [persist] {group} {queue} 42\n"
+        "  a stack trace\n"
+    )
+    (stored,) = reader.stored()
+    assert stored[:3] == ("j", ("t", "broker-b", 3), 42)
+    assert abs(stored.moment_ns - now_ns) < 10 * SECOND_NS
+
+
 def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     reader = JournalReader("a", path)
@@ -141,7 +185,8 @@ def test_what_java_prints_is_read_too(
         f'"queue_offset":{offset},"at_ns":5}}'
         for offset in offsets
     ]
-    reader = JavaReader("j", tmp_path / "output", is_ordered=is_ordered)
+    stores = tmp_path / "none"
+    reader = JavaReader("j", tmp_path / "output", stores=stores, is_ordered=is_ordered)
     reader.take(["a line of its log", *lines])
     assert [(one.offset, one.period) for one in reader.deliveries] == list(
         zip(offsets, periods, strict=True)

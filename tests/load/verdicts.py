@@ -12,11 +12,13 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-from journal import Delivery, Queue
+from journal import Delivery, Queue, Stored
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS
 """Consumers commit every 5 s; the rest is what a busy machine may be late."""
+CLOCKS_NS: Final = SECOND_NS
+"""How much a moment in a log may differ from one in a journal."""
 SETTLE_NS: Final = 45 * SECOND_NS
 """Members share queues every 20 s even if no broker tells them to; as above."""
 
@@ -42,8 +44,15 @@ class Cause(StrEnum):
     """Why a message came again."""
 
     KILL = "kill"
+    EARLY = "early"
+    """A Java client that leaves a queue stores its offset first, and drops what its listener says
+    of the message that is in work: the next owner gets that one again."""
     LEAVE = "leave"
     MOVE = "move"
+
+
+ORDERLY_CAUSES: Final = frozenset({Cause.KILL, Cause.EARLY})
+"""What alone may repeat a message of an orderly group."""
 
 
 Tenure = tuple[Queue, str, int]
@@ -112,11 +121,19 @@ def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
 
 
 class Explainer:
-    """Knows who was there when, and who had which queue."""
+    """Knows who was there when, who had which queue, and what Java clients stored at its end."""
 
-    def __init__(self, deliveries: Iterable[Delivery], lives: Mapping[str, Life]) -> None:
+    def __init__(
+        self,
+        deliveries: Iterable[Delivery],
+        lives: Mapping[str, Life],
+        stored: Iterable[Stored] = (),
+    ) -> None:
         """Take the whole history."""
         self._lives = lives
+        self._stored: dict[tuple[str, Queue, int], list[int]] = defaultdict(list)
+        for one in stored:
+            self._stored[one.member, one.queue, one.offset].append(one.moment_ns)
         self._changes = sorted(
             moment for life in lives.values() for moment in (life.begin_ns, life.end_ns)
         )
@@ -136,10 +153,18 @@ class Explainer:
         life = self._lives[before.member]
         if life.end_ns <= again.begin_ns:
             return Cause.KILL if life.end is End.KILLED else Cause.LEAVE
+        if last_ns == before.begin_ns and self._is_stored_early(repeat):
+            return Cause.EARLY
         taken_ns = self._begins[_tenure(again)][0]
         latest = bisect_right(self._changes, taken_ns) - 1
         is_near = latest >= 0 and taken_ns - self._changes[latest] <= SETTLE_NS
         return Cause.MOVE if is_near else None
+
+    def _is_stored_early(self, repeat: Repeat) -> bool:
+        """Whether its former owner left the queue with the message still to be consumed."""
+        before, again = repeat
+        moments = self._stored[before.member, before.queue, before.offset]
+        return any(before.begin_ns - CLOCKS_NS <= at <= again.begin_ns for at in moments)
 
 
 def _tenure(delivery: Delivery) -> Tenure:
