@@ -207,9 +207,9 @@ class Churn:
         self._findings.add_all(f"{topic}: nobody has sent {name}" for topic, name in unknown)
         actions = ", ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
         say(f"churn: members: {actions}")
-        stored = [one for m in self._members for r in m.readers for one in r.stored()]
+        handovers = [h for m in self._members for r in m.readers for h in r.handovers()]
         explainer = Explainer(
-            deliveries, lives, (one for one in stored if one.queue[0] == ORDERED_TOPIC)
+            deliveries, lives, (one for one in handovers if one.queue[0] == ORDERED_TOPIC)
         )
         for topic in (PLAIN_TOPIC, ORDERED_TOPIC):
             of_topic = [d for d in deliveries if d.queue[0] == topic]

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 ASSIGNED: Final = "assigned"
+REVOKED: Final = "revoked"
 BEGUN: Final = "begun"
 ENDED: Final = "ended"
 JAVA_EVENT: Final = '{"event":"received"'
@@ -49,13 +50,14 @@ class Delivery(msgspec.Struct):
     """None: the listener did not return."""
 
 
-class Stored(NamedTuple):
-    """The offset that a member stored when it left a queue."""
+class Handover(NamedTuple):
+    """A member left a queue in order: it had stored its offset."""
 
     member: str
     queue: Queue
-    offset: int
     moment_ns: int
+    offset: int | None = None
+    """None: that after the last message which its listener had."""
 
 
 class JournalWriter:
@@ -99,9 +101,9 @@ class LineReader(ABC):
     def take(self, lines: Iterable[str]) -> None:
         """Take lines."""
 
-    def stored(self) -> Iterable[Stored]:
-        """Return the offsets that are known to be stored when queues were left."""
-        return ()
+    @abstractmethod
+    def handovers(self) -> Iterable[Handover]:
+        """Return when queues were left in order."""
 
     def _begin(self, queue: Queue, offset: int, name: str, moment: int) -> Delivery:
         period = self._periods.get(queue, 0)
@@ -117,6 +119,11 @@ class JournalReader(LineReader):
         """Begin at the first line."""
         super().__init__(member, path)
         self._open: dict[tuple[Queue, int], deque[Delivery]] = defaultdict(deque)
+        self._handovers: list[Handover] = []
+
+    def handovers(self) -> Iterable[Handover]:
+        """Return what was read of them."""
+        return self._handovers
 
     def take(self, lines: Iterable[str]) -> None:
         """Take lines."""
@@ -125,6 +132,9 @@ class JournalReader(LineReader):
             queue = (topic, broker, int(queue_id))
             if kind == ASSIGNED:
                 self._periods[queue] = self._periods.get(queue, 0) + 1
+                continue
+            if kind == REVOKED:
+                self._handovers.append(Handover(self._member, queue, int(moment)))
                 continue
             offset = int(rest[0])
             if kind == BEGUN:
@@ -164,8 +174,8 @@ class JavaReader(LineReader):
             delivery.end_ns = delivery.begin_ns
             self.done.add((queue[0], delivery.name))
 
-    def stored(self) -> Iterator[Stored]:
-        """Yield what was stored when queues were left."""
+    def handovers(self) -> Iterator[Handover]:
+        """Yield what the client says of them."""
         if not self._stores.exists():
             return
         wall_ns = time.time_ns() - time.monotonic_ns()
@@ -174,9 +184,8 @@ class JavaReader(LineReader):
                 continue
             moment = datetime.strptime(found["moment"], "%Y-%m-%d %H:%M:%S,%f").astimezone()
             queue = (found["topic"], found["broker"], int(found["queue"]))
-            yield Stored(
-                self._member, queue, int(found["offset"]), int(moment.timestamp() * 1e9) - wall_ns
-            )
+            moment_ns = int(moment.timestamp() * 1e9) - wall_ns
+            yield Handover(self._member, queue, moment_ns, int(found["offset"]))
 
     def _note(self, queue: Queue, offset: int) -> None:
         seen = self._seen.setdefault(queue, set())

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 import msgspec
-from journal import ASSIGNED, BEGUN, ENDED, JournalWriter
+from journal import ASSIGNED, BEGUN, ENDED, REVOKED, JournalWriter
 
 from cometmq.client import (
     ConsumeFrom,
@@ -61,6 +61,11 @@ class NotingListener:
         for queue in queues:
             self._journal.write(ASSIGNED, *_place(queue))
 
+    async def revoked(self, queues: list[MessageQueue]) -> None:
+        """Note where a time with a queue has ended in order."""
+        for queue in queues:
+            self._journal.write(REVOKED, *_place(queue))
+
 
 def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> PushConsumer:
     """Return a consumer whose client id is the same in every life of the member."""
@@ -76,6 +81,8 @@ def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> P
         log=PrintedLog(),
     )
     one.on_assigned(listener.assigned)
+    if topic == ORDERED_TOPIC:  # the other goes the way of a consumer that wants to hear nothing
+        one.on_revoked(listener.revoked)
     one.subscribe(topic)
     return one
 

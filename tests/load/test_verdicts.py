@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from journal import Delivery, JavaReader, JournalReader, Stored
+from journal import Delivery, Handover, JavaReader, JournalReader
 from verdicts import (
     COMMIT_NS,
     SECOND_NS,
@@ -134,11 +134,23 @@ def test_java_repeats_what_was_in_work_when_it_stored_its_offset(
 ) -> None:
     repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 3))
     history = [*repeat] if is_last else [*repeat, delivered(1, "a", 2)]
-    stored = Stored("a", QUEUE, offset, int(stored_s * SECOND_NS))
+    stored = Handover("a", QUEUE, int(stored_s * SECOND_NS), offset)
     found = lives(b=(90, End.AT_WORK))
     assert Explainer(history, found, [stored]).cause(repeat) is cause
     elsewhere = stored._replace(member="b")
     assert Explainer(history, found, [elsewhere]).cause(repeat) is Cause.MOVE
+
+
+@pytest.mark.parametrize(
+    ("left_s", "cause"), [(1.5, Cause.MOVE), (-0.5, Cause.KILL), (3.5, Cause.KILL)]
+)
+def test_a_kill_explains_nothing_of_a_queue_that_was_left_in_order(
+    left_s: float, cause: Cause
+) -> None:
+    repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 3))
+    found = lives(a=(2, End.KILLED), b=(90, End.AT_WORK))
+    left = Handover("a", QUEUE, int(left_s * SECOND_NS))
+    assert Explainer(repeat, found, [left]).cause(repeat) is cause
 
 
 def test_what_a_java_client_stored_is_in_its_log(tmp_path: Path) -> None:
@@ -148,15 +160,15 @@ def test_what_a_java_client_stored_is_in_its_log(tmp_path: Path) -> None:
     group = "Group: g ClientId: 192.0.2.2@1#2 updateConsumeOffsetToBroker"
     log = tmp_path / "rocketmq_client.log"
     reader = JavaReader("j", tmp_path / "output", stores=log, is_ordered=True)
-    assert list(reader.stored()) == []
+    assert list(reader.handovers()) == []
     log.write_text(
         f"{moment} INFO RocketmqClient - [persistAll] {group} {queue} 41\n"
         f"{moment} INFO RocketmqClient - [persist] {group} {queue} 42\n"
         "  a stack trace\n"
     )
-    (stored,) = reader.stored()
-    assert stored[:3] == ("j", ("t", "broker-b", 3), 42)
-    assert abs(stored.moment_ns - now_ns) < 10 * SECOND_NS
+    (left,) = reader.handovers()
+    assert (left.member, left.queue, left.offset) == ("j", ("t", "broker-b", 3), 42)
+    assert abs(left.moment_ns - now_ns) < 10 * SECOND_NS
 
 
 def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
@@ -167,7 +179,10 @@ def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     reader.read()
     assert reader.deliveries == [Delivery(("t", "b", 0), 7, "key-1", "a", 1, 2)]
     assert not reader.done
-    path.write_text(f"{path.read_text()} 0 7\nassigned 4 t b 0\nbegun 5 t b 0 8 key-2\n")
+    path.write_text(f"{path.read_text()} 0 7\nrevoked 4 t b 0\n")
+    reader.read()
+    assert list(reader.handovers()) == [Handover("a", ("t", "b", 0), 4)]
+    path.write_text(f"{path.read_text()}assigned 4 t b 0\nbegun 5 t b 0 8 key-2\n")
     reader.read()
     assert reader.done == {("t", "key-1")}
     assert [(d.end_ns, d.period) for d in reader.deliveries] == [(3, 1), (None, 2)]

@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-from journal import Delivery, Queue, Stored
+from journal import Delivery, Handover, Queue
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS
@@ -121,19 +121,19 @@ def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
 
 
 class Explainer:
-    """Knows who was there when, who had which queue, and what Java clients stored at its end."""
+    """Knows who was there when, who had which queue, and who left one in order."""
 
     def __init__(
         self,
         deliveries: Iterable[Delivery],
         lives: Mapping[str, Life],
-        stored: Iterable[Stored] = (),
+        handovers: Iterable[Handover] = (),
     ) -> None:
         """Take the whole history."""
         self._lives = lives
-        self._stored: dict[tuple[str, Queue, int], list[int]] = defaultdict(list)
-        for one in stored:
-            self._stored[one.member, one.queue, one.offset].append(one.moment_ns)
+        self._handovers: dict[tuple[str, Queue], list[Handover]] = defaultdict(list)
+        for handover in handovers:
+            self._handovers[handover.member, handover.queue].append(handover)
         self._changes = sorted(
             moment for life in lives.values() for moment in (life.begin_ns, life.end_ns)
         )
@@ -150,21 +150,33 @@ class Explainer:
         last_ns = begins[bisect_right(begins, again.begin_ns) - 1]
         if last_ns - before.begin_ns > COMMIT_NS:
             return None  # it was committed long ago
-        life = self._lives[before.member]
-        if life.end_ns <= again.begin_ns:
-            return Cause.KILL if life.end is End.KILLED else Cause.LEAVE
         if last_ns == before.begin_ns and self._is_stored_early(repeat):
             return Cause.EARLY
+        life = self._lives[before.member]
+        if life.end_ns <= again.begin_ns and not self._is_left_behind(repeat):
+            return Cause.KILL if life.end is End.KILLED else Cause.LEAVE
         taken_ns = self._begins[_tenure(again)][0]
         latest = bisect_right(self._changes, taken_ns) - 1
         is_near = latest >= 0 and taken_ns - self._changes[latest] <= SETTLE_NS
         return Cause.MOVE if is_near else None
 
     def _is_stored_early(self, repeat: Repeat) -> bool:
-        """Whether its former owner left the queue with the message still to be consumed."""
+        """Whether the former owner left the queue with the message still to be consumed."""
         before, again = repeat
-        moments = self._stored[before.member, before.queue, before.offset]
-        return any(before.begin_ns - CLOCKS_NS <= at <= again.begin_ns for at in moments)
+        return any(
+            one.offset == before.offset
+            and before.begin_ns - CLOCKS_NS <= one.moment_ns <= again.begin_ns
+            for one in self._handovers[before.member, before.queue]
+        )
+
+    def _is_left_behind(self, repeat: Repeat) -> bool:
+        """Whether the former owner left the queue with the message consumed and stored."""
+        before, again = repeat
+        return any(
+            (one.offset is None or one.offset > before.offset)
+            and before.begin_ns <= one.moment_ns <= again.begin_ns
+            for one in self._handovers[before.member, before.queue]
+        )
 
 
 def _tenure(delivery: Delivery) -> Tenure:
