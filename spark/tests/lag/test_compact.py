@@ -87,7 +87,8 @@ def test_sums_of_hours_merge_to_the_line_through_all_points(history: History) ->
         for row in duckdb.sql(
             f"""SELECT cluster, "group", broker_name, topic, queue_id,
                        regr_slope(lag, epoch_us(read_ts) / 1e6 - {END.timestamp()}), count(*)
-                FROM (SELECT *, greatest(0, max_offset - greatest(consumer_offset, min_offset)) lag
+                FROM (SELECT DISTINCT *,
+                             greatest(0, max_offset - greatest(consumer_offset, min_offset)) lag
                       FROM read_parquet('{history.root}/raw/progress/*/*/*.parquet',
                                         hive_partitioning = false)
                       WHERE consumer_offset IS NOT NULL)

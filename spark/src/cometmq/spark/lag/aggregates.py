@@ -57,7 +57,7 @@ def agg10(progress: pa.Table) -> pa.Table:
     """Return the rows of the last snapshot in each ten minutes."""
     ids = progress["snapshot_id"].to_numpy()
     unique = np.unique(ids)
-    is_last = np.append(np.diff(unique // SLOT_MINUTES) != 0, [True] * bool(len(unique)))
+    is_last = np.diff(unique // SLOT_MINUTES, append=-1) != 0
     return progress.filter(pa.array(np.isin(ids, unique[is_last])))
 
 
@@ -67,7 +67,8 @@ def agg60(progress: pa.Table, hour: datetime) -> pa.Table:
     schema = arrow_schema(STATS)
     if not rows.num_rows:
         return schema.empty_table()
-    starts = _starts(rows)
+    rows = rows.filter(pa.array(_changes(rows, (*KEY, "snapshot_id"))))  # some rows come twice
+    starts = np.flatnonzero(_changes(rows, KEY))
     c = rows["consumer_offset"].to_numpy()
     n, m = rows["min_offset"].to_numpy(), rows["max_offset"].to_numpy()
     lag = np.maximum(0, m - np.maximum(c, n))
@@ -105,15 +106,15 @@ def _array(values: Any, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
     return values if isinstance(values, pa.ChunkedArray) else pa.array(values, type=type_)
 
 
-def _starts(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Return where each series begins."""
+def _changes(rows: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether it differs in one of these columns from the one before."""
     changed = np.zeros(rows.num_rows, dtype=bool)
     changed[0] = True
-    for name in KEY:
+    for name in names:
         codes = rows[name].combine_chunks().dictionary_encode()
         indices = (codes.indices if isinstance(codes, pa.DictionaryArray) else codes).to_numpy()
         changed[1:] |= indices[1:] != indices[:-1]
-    return np.flatnonzero(changed)
+    return changed
 
 
 def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:

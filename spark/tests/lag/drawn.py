@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories that Hypothesis draws: few minutes, few groups, and every turn that one may take.
+
+A report costs seconds and takes a thousand histories at once, so they are drawn first and then
+looked at together, each in a cluster of its own.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from cometmq.spark.collect.writer import snapshot_path
+from cometmq.spark.tables.arrow import table_of
+from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
+
+BASE = 1000
+"""Where queues begin: an offset of 0 says "has consumed nothing", which no shift preserves."""
+MINUTES_MAX = 14
+
+_COUNTS = st.sampled_from([0, 0, 0, 1, 7, 60, 2000])
+
+
+class QueueMinute(NamedTuple):
+    """What happens to the queue before a snapshot."""
+
+    arrived: int
+    deleted: int
+    is_made_anew: bool
+
+
+class ReaderMinute(NamedTuple):
+    """What a group does before a snapshot."""
+
+    read: int | None
+    """None: all there is; less than 0: its offset is set back."""
+    online: bool
+    is_sampled: bool
+
+
+class Group(NamedTuple):
+    """One group of one queue."""
+
+    begin: int | None
+    """How far from the oldest message; None: it has no offset."""
+    model: str
+    gone_at: int
+    minutes: list[ReaderMinute]
+
+
+class Drawn(NamedTuple):
+    """One history: one queue and its groups, minute by minute until the newest snapshot."""
+
+    seen: list[bool]
+    """Whether there is a snapshot; of the last minute there always is."""
+    queue: list[QueueMinute]
+    groups: list[Group]
+    jitter_s: list[int]
+    reserved_hours: int
+    delete_when: str
+    disk_ratio: float
+    disk_growth: float
+    shift: int
+    """By how much a shifted form of it has higher offsets."""
+
+
+def _minutes(of: SearchStrategy[Any]) -> SearchStrategy[list[Any]]:
+    return st.lists(of, min_size=MINUTES_MAX, max_size=MINUTES_MAX)
+
+
+_READER = st.builds(
+    ReaderMinute,
+    st.sampled_from([None, 0, 0, 0, 1, 7, 60, 2000, -1, -90]),
+    st.sampled_from([True, True, True, False]),
+    st.booleans(),
+)
+_STANDING = st.builds(ReaderMinute, st.just(0), st.just(False), st.booleans())
+_STEADY = st.builds(ReaderMinute, st.sampled_from([5, 6, 7]), st.just(True), st.just(True))
+_AT_END = st.builds(ReaderMinute, st.none(), st.just(True), st.booleans())
+_GROUPS = st.builds(
+    Group,
+    st.sampled_from([None, -20, 0, 0, 3, 40]),
+    st.sampled_from(["CLUSTERING"] * 9 + ["BROADCASTING"]),
+    st.sampled_from([MINUTES_MAX] * 9 + [5]),
+    st.one_of(*(_minutes(it) for it in (_READER, _READER, _STANDING, _STEADY, _AT_END))),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Drawn:
+    """Histories of 1 to 14 minutes."""
+    flow = draw(st.sampled_from([st.just(0), st.just(6), st.integers(50, 70), _COUNTS]))
+    deleted = draw(st.sampled_from([st.just(0), st.just(6), _COUNTS]))
+    anew = draw(st.sampled_from([st.just(False), st.sampled_from([False] * 9 + [True])]))
+    seen = draw(st.sampled_from([st.just(True), st.sampled_from([True, True, False])]))
+    length = draw(st.integers(1, MINUTES_MAX))
+    marks = [False] * (MINUTES_MAX - length) + [draw(seen) for _ in range(length - 1)]
+    return Drawn(
+        seen=[*marks, True],
+        queue=draw(_minutes(st.builds(QueueMinute, flow, deleted, anew))),
+        groups=draw(st.lists(_GROUPS, min_size=1, max_size=4)),
+        jitter_s=draw(_minutes(st.integers(0, 5))),
+        reserved_hours=draw(st.sampled_from([0, 1, 6, 72])),
+        delete_when=draw(st.sampled_from(["04", "10", "11;23", "00;12"])),
+        disk_ratio=draw(st.sampled_from([0.3, 0.7, 0.8, 0.86])),
+        disk_growth=draw(st.sampled_from([0.0, 0.0001, -0.001])),
+        shift=draw(st.sampled_from([1, 10**6, 10**12])),
+    )
+
+
+def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
+    """Return what Hypothesis draws, always the same."""
+    found: list[Any] = []
+
+    @settings(max_examples=count, derandomize=True, database=None, deadline=None,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(strategy)
+    def collect(one: Any) -> None:
+        found.append(one)
+
+    collect()
+    return found
+
+
+def write(root: Path, all_of: Sequence[Drawn], end: datetime, *, is_shifted: bool = False) -> None:
+    """Write the snapshots of these histories, the last of them at `end`."""
+    last_id = int(end.timestamp()) // 60
+    tables: dict[int, dict[str, list[tuple[Any, ...]]]] = {
+        last_id - back: {name: [] for name in TABLES} for back in range(MINUTES_MAX)
+    }
+    for number, history in enumerate(all_of):
+        base = BASE + history.shift * is_shifted
+        for minute, rows in enumerate(rows_of(history, f"h{number:03d}", base, last_id)):
+            for name, found in rows.items():
+                tables[last_id - MINUTES_MAX + 1 + minute][name] += found
+    for snapshot_id, by_name in tables.items():
+        for name, values in by_name.items():
+            path = snapshot_path(root, name, snapshot_id)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table_of(TABLES[name], values), path)
+
+
+def rows_of(
+    history: Drawn, cluster: str, base: int, last_id: int
+) -> list[dict[str, list[tuple[Any, ...]]]]:
+    """Return the rows of each minute by table."""
+    first = last = base
+    stored: list[tuple[int, int]] = []
+    offsets = [None if it.begin is None else base + it.begin for it in history.groups]
+    found = []
+    for minute, change in enumerate(history.queue):
+        snapshot_id = last_id - MINUTES_MAX + 1 + minute
+        now_s = snapshot_id * 60 + history.jitter_s[minute]
+        if change.is_made_anew:
+            first = last = base
+            stored.clear()
+        stored += [(last, now_s)] * bool(change.arrived)
+        last += change.arrived
+        first += min(change.deleted, last - first)
+        common = {
+            "snapshot_id": snapshot_id, "cluster": cluster, "broker_name": "broker-a",
+            "topic": "T", "queue_id": 0, "min_offset": first, "max_offset": last,
+            "last_update_ts": _micros(_stored_s(stored, last - 1)), "read_ts": _micros(now_s),
+            "max_read_ts": _micros(now_s + 1), "schema_version": SCHEMA_VERSION,
+        }  # fmt: skip
+        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
+        for number, group in enumerate(history.groups):
+            step = group.minutes[minute]
+            c = offsets[number] = _moved(offsets[number], step.read, last)
+            if minute < group.gone_at:
+                _add_group(rows, common, f"g{number}", group, step, c, stored)
+        rows["offsets"].append(_row("offsets", common | {"perm": 6, "topic_kind": "NORMAL"}))
+        rows["brokers"].append(_broker(history, common, minute))
+        found.append(rows if history.seen[minute] else {})
+    return found
+
+
+def _moved(offset: int | None, read: int | None, last: int) -> int | None:
+    if offset is None:
+        return None
+    wanted = last if read is None else min(offset, last) + read
+    return max(1, min(wanted, last))
+
+
+def _add_group(
+    rows: dict[str, list[tuple[Any, ...]]], common: dict[str, Any], name: str, group: Group,
+    step: ReaderMinute, c: int | None, stored: list[tuple[int, int]],
+) -> None:  # fmt: skip
+    first, last = common["min_offset"], common["max_offset"]
+    is_known = step.is_sampled and c is not None and c < last
+    model = group.model if step.online else None
+    more = {"group": name, "online": step.online, "message_model": model}
+    position = {
+        "consumer_offset": c, "filtered": False,
+        "next_ts": _micros(_stored_s(stored, max(c or 0, first)) if is_known else None),
+        "consume_ts": _micros(_stored_s(stored, (c or 0) - 1) if is_known else None),
+    }  # fmt: skip
+    rows["progress"].append(_row("progress", common | more | position))
+    counts = {"online_clients": int(step.online), "subscriptions": [], "languages": []}
+    rows["groups"].append(_row("groups", common | more | counts))
+
+
+def _broker(history: Drawn, common: dict[str, Any], minute: int) -> tuple[Any, ...]:
+    facts = {
+        "broker_id": 0, "addr": "127.0.0.1:10911", "reachable": True,
+        "file_reserved_hours": history.reserved_hours, "delete_when": history.delete_when,
+        "disk_max_used_ratio": 75,
+        "commitlog_disk_ratio": history.disk_ratio + minute * history.disk_growth,
+    }  # fmt: skip
+    return _row("brokers", common | facts)
+
+
+def _stored_s(stored: Sequence[tuple[int, int]], offset: int) -> int | None:
+    return max((at for first, at in stored if first <= offset), default=None)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)
+
+
+def _row(table: str, values: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(values.get(column.name) for column in TABLES[table])
