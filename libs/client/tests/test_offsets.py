@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,6 +188,33 @@ async def test_an_offset_that_was_answered_is_told_once() -> None:
     await store.commit([A])
     await store.persist([A])
     assert instance.commits == []
+
+
+class ForgetfulBroker(FakeInstance):
+    """Java's broker: who finds no table of a topic makes one, and puts it over another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, dict[int, int]] = {}
+
+    async def invoke(self, _address: str, _code: int, header: Any, **_: Any) -> Any:
+        table = self.tables.get(header.topic)
+        await asyncio.sleep(0)
+        if table is None:
+            table = self.tables[header.topic] = {}
+        table[header.queue_id] = header.commit_offset
+        return SimpleNamespace()
+
+
+async def test_of_a_groups_first_offsets_none_is_forgotten() -> None:
+    broker = ForgetfulBroker()
+    store = RemoteOffsets(broker, "g")  # type: ignore[arg-type]
+    queues = [MessageQueue(topic, "a", number) for topic in "TU" for number in range(4)]
+    for offset in (7, 8):
+        for queue in queues:
+            store.update(queue, offset)
+        await store.commit(queues)
+        assert broker.tables == dict.fromkeys("TU", dict.fromkeys(range(4), offset))
 
 
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:

@@ -119,6 +119,8 @@ class RemoteOffsets:
         self._instance = instance
         self._group = group
         self._positions = Positions()
+        self._tables: set[tuple[str, str]] = set()
+        """Brokers and topics of which an offset is stored."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset that the broker knows.
@@ -165,14 +167,21 @@ class RemoteOffsets:
                 )
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers, and wait until they know; CometError if one of them refuses."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._failure(queue)) for queue in self._positions.to_save(queues)
-            ]
-        for task in tasks:
-            if (failure := task.result()) is not None:
-                raise failure
+        """Tell the brokers, and wait until they know; CometError if one of them refuses.
+
+        One queue of a topic goes first: of a group's first offsets of a topic a Java broker may
+        forget those that it gets side by side.
+        """
+        waiting = self._positions.to_save(queues)
+        first = {_table(queue): queue for queue in waiting if _table(queue) not in self._tables}
+        failures: list[CometError] = []
+        for part in (set(first.values()), waiting.difference(first.values())):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._failure(queue)) for queue in part]
+            failures += [failure for task in tasks if (failure := task.result()) is not None]
+        if failures:
+            raise failures[0]
+        self._tables |= first.keys()
 
     async def _failure(self, queue: MessageQueue) -> CometError | None:
         """Save one offset; return what went wrong, so that the others are saved all the same."""
@@ -202,6 +211,11 @@ class RemoteOffsets:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is in memory."""
         self._positions.forget(queue)
+
+
+def _table(queue: MessageQueue) -> tuple[str, str]:
+    """Name the table that a broker has for a topic's offsets."""
+    return queue.broker_name, queue.topic
 
 
 def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
