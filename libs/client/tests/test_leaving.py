@@ -127,6 +127,25 @@ async def test_a_failed_commit_is_tried_again_before_the_lock_goes(
     assert leaving.events == ["stored", "told 1", "unlocked 1"]
 
 
+async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
+    leaving: Leaving,
+) -> None:
+    elsewhere = MessageQueue("T", "b", 0)
+    commit, gone = leaving.store.commit, asyncio.Event()
+
+    async def hang_at_b(queues: Iterable[MessageQueue]) -> None:
+        if elsewhere in queues:
+            await gone.wait()
+        await commit(queues)
+
+    leaving.store.commit = hang_at_b  # type: ignore[method-assign]
+    held = [held_to(leaving.store, queue, 7) for queue in (elsewhere, A, B)]
+    await leaving.owner().leave(held)
+    await eventually(lambda: leaving.events[-1:] == ["unlocked 2"])
+    gone.set()
+    await eventually(lambda: leaving.events[-1] == "unlocked 1")
+
+
 async def test_nothing_is_stored_once_the_lock_ran_out(leaving: Leaving) -> None:
     """Another member may have stored more by then."""
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000

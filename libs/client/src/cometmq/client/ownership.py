@@ -165,11 +165,17 @@ class Ownership:
         return [queue for queue in queues if locks is None or locks.is_valid(queue)]
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
-        """Return lists that leave each by itself: a busy queue keeps no other one locked."""
+        """Return lists that leave each by itself, so that none keeps the others locked.
+
+        That would be a busy queue, or one whose broker does not answer.
+        """
         if self._locks is None:
             return [held]
-        idle = [one for one in held if one.calls.is_idle]
-        return [idle, *([one] for one in held if not one.calls.is_idle)]
+        idle: dict[str, list[ProcessQueue]] = {}
+        for one in held:
+            if one.calls.is_idle:
+                idle.setdefault(one.queue.broker_name, []).append(one)
+        return [*idle.values(), *([one] for one in held if not one.calls.is_idle)]
 
     async def _finish(self, held: Collection[ProcessQueue]) -> None:
         queues = [one.queue for one in held]
