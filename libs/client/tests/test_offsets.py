@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client.offsets import LocalOffsets, Positions, RemoteOffsets
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.commands.offsets import QueryConsumerOffsetReply
+from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.errors import CommandError, QueryNotFound, SystemBusy
 from cometmq.remoting.log import NO_LOG
 
@@ -200,6 +200,9 @@ class ForgetfulBroker(FakeInstance):
     async def invoke(self, _address: str, _code: int, header: Any, **_: Any) -> Any:
         table = self.tables.get(header.topic)
         await asyncio.sleep(0)
+        if isinstance(header, QueryConsumerOffset):
+            stored = (table or {}).get(header.queue_id, 0)
+            return SimpleNamespace(header=QueryConsumerOffsetReply(stored))
         if table is None:
             table = self.tables[header.topic] = {}
         table[header.queue_id] = header.commit_offset

@@ -6,7 +6,7 @@ Both keep offsets in memory and store them when told to, so committing a message
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -128,6 +128,12 @@ class RemoteOffsets:
         Compatibility: Java takes any refusal for "no offset", and a busy broker sends the group
         to the end of the queue; here the caller asks again.
         """
+        offset = await self._stored(queue)
+        if offset is not None:
+            self._positions.note_read(queue, offset)
+        return offset
+
+    async def _stored(self, queue: MessageQueue) -> int | None:
         _, address = self._instance.routes.any_of(queue.broker_name)
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
@@ -141,7 +147,6 @@ class RemoteOffsets:
             return None
         if not isinstance(response.header, QueryConsumerOffsetReply):
             raise RemoteProtocolError("an answer about an offset lacks it")
-        self._positions.note_read(queue, response.header.offset)
         return response.header.offset
 
     def position(self, queue: MessageQueue) -> int | None:
@@ -169,27 +174,43 @@ class RemoteOffsets:
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers, and wait until they know; CometError if one of them refuses.
 
-        One queue of a topic goes first: of a group's first offsets of a topic a Java broker may
-        forget those that it gets side by side.
+        Of a group's first offsets of a topic a Java broker may forget those that it gets side by
+        side: they are looked at once.
         """
         waiting = self._positions.to_save(queues)
-        first = {_table(queue): queue for queue in waiting if _table(queue) not in self._tables}
-        failures: list[CometError] = []
-        for part in (set(first.values()), waiting.difference(first.values())):
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._failure(queue)) for queue in part]
-            failures += [failure for task in tasks if (failure := task.result()) is not None]
-        if failures:
-            raise failures[0]
-        self._tables |= first.keys()
+        fresh = {queue for queue in waiting if _table(queue) not in self._tables}
+        await self._all(self._save_and_wait, waiting)
+        if len(fresh) > 1:
+            await self._all(self._save_if_forgotten, fresh)
+        self._tables.update(map(_table, fresh))
 
-    async def _failure(self, queue: MessageQueue) -> CometError | None:
-        """Save one offset; return what went wrong, so that the others are saved all the same."""
-        try:
+    async def _all(
+        self,
+        action: Callable[[MessageQueue], Awaitable[None]],
+        queues: Iterable[MessageQueue],
+    ) -> None:
+        """Do something for each queue, whatever becomes of the others; raise the first failure."""
+
+        async def failure(queue: MessageQueue) -> CometError | None:
+            try:
+                await action(queue)
+            except CometError as error:
+                return error
+            return None
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(failure(queue)) for queue in queues]
+        for task in tasks:
+            if (error := task.result()) is not None:
+                raise error
+
+    async def _save_and_wait(self, queue: MessageQueue) -> None:
+        await self._save(queue, is_awaited=True)
+
+    async def _save_if_forgotten(self, queue: MessageQueue) -> None:
+        position, stored = self._positions.offsets.get(queue), await self._stored(queue)
+        if position is not None and (stored is None or stored < position):
             await self._save(queue, is_awaited=True)
-        except CometError as error:
-            return error
-        return None
 
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
         offset = self._positions.offsets.get(queue)
