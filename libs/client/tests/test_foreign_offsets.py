@@ -50,7 +50,7 @@ class BreakingOffsets:
         self._commit_count += 1
         if self._commit_count % 2:
             raise LookupError("foreign")
-        self.stored |= {q: self.positions.offsets[q] for q in self.positions.to_save(queues)}
+        self.stored |= {q: self.positions.offsets[q] for q in self.positions.to_commit(queues)}
 
     def forget(self, queue: MessageQueue) -> None:
         self.positions.forget(queue)

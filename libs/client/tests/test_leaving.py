@@ -49,7 +49,7 @@ class Store:
         await self.commit(queues)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        wanted = sorted(self.positions.to_save(queues))
+        wanted = sorted(self.positions.to_commit(queues))
         self.tried.set()
         if wanted and self.failures:
             raise self.failures.pop()

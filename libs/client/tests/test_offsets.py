@@ -8,7 +8,11 @@ import pytest
 
 from cometmq.client.offsets import LocalOffsets, Positions, RemoteOffsets
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
+from cometmq.remoting.commands.offsets import (
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
+    UpdateConsumerOffset,
+)
 from cometmq.remoting.errors import CommandError, QueryNotFound, SystemBusy
 from cometmq.remoting.log import NO_LOG
 
@@ -118,6 +122,7 @@ class FakeInstance:
         self.log = NO_LOG
         self.remoting = self.routes = self
         self.commits: list[tuple[int, int]] = []
+        self.answered: list[int] = []
         self.refusal: CommandError | None = None
         self.stored = 0
         self.meanwhile = lambda: None
@@ -132,9 +137,11 @@ class FakeInstance:
         self.commits.append((header.queue_id, header.commit_offset))
         self.meanwhile()
 
-    async def invoke(self, *_: Any, **__: Any) -> Any:
+    async def invoke(self, _address: str, _code: int, header: Any, **_: Any) -> Any:
         if self.refusal is not None:
             raise self.refusal
+        if isinstance(header, UpdateConsumerOffset):
+            self.answered.append(header.commit_offset)
         return SimpleNamespace(header=QueryConsumerOffsetReply(self.stored))
 
 
@@ -179,6 +186,20 @@ async def test_an_offset_is_told_twice_if_nobody_answers() -> None:
         await store.persist([A])
     assert [offset for _, offset in instance.commits] == [7, 7, 8, 9, 9]
     assert store.unsaved(A) is None
+
+
+async def test_an_offset_that_nobody_has_answered_is_committed_all_the_same() -> None:
+    """What was told twice may be lost twice: with the connection, or in a broker's queue."""
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, 7)
+    for _ in range(3):
+        await store.persist([A])
+    assert instance.answered == []
+    for _ in range(2):
+        await store.commit([A])
+    assert [offset for _, offset in instance.commits] == [7, 7]
+    assert instance.answered == [7]
 
 
 async def test_an_offset_that_was_answered_is_told_once() -> None:

@@ -63,9 +63,8 @@ class Positions:
         """Start empty."""
         self.offsets: dict[MessageQueue, int] = {}
         self.unsaved: set[MessageQueue] = set()
-        self.unsure: set[MessageQueue] = set()
-        """Sent without an answer: they are sent once more. A Java broker handles pulls and commits
-        on different threads, so a pull that was sent before may undo a commit."""
+        self._told: dict[MessageQueue, int] = {}
+        """How often the present offset was sent without an answer."""
         self._read: dict[MessageQueue, int] = {}
 
     def note_read(self, queue: MessageQueue, offset: int) -> None:
@@ -81,19 +80,27 @@ class Positions:
         self.offsets[queue] = offset
         if known is not None or self._read.pop(queue, None) != offset:
             self.unsaved.add(queue)
-            self.unsure.discard(queue)
+            self._told.pop(queue, None)
 
-    def to_save(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Return those of the queues whose offset the store may not have."""
-        return (self.unsaved | self.unsure).intersection(queues)
+    def to_tell(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return those of the queues whose offset is to be sent without waiting for an answer.
+
+        Each is sent twice. A Java broker handles pulls and commits on different threads, so a
+        pull that was sent before may undo a commit.
+        """
+        return [one for one in queues if one in self.unsaved or self._told.get(one) == 1]
+
+    def to_commit(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return those of the queues of whose offset nobody has said that it is stored."""
+        return [one for one in queues if one in self.unsaved or one in self._told]
 
     def note_sent(self, queue: MessageQueue, *, is_answered: bool) -> None:
         """Note that an offset was sent."""
-        if is_answered or queue in self.unsure:
-            self.unsure.discard(queue)
-        else:
-            self.unsure.add(queue)
         self.unsaved.discard(queue)
+        if is_answered:
+            self._told.pop(queue, None)
+        else:
+            self._told[queue] = self._told.get(queue, 0) + 1
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Note that these are stored; what has moved since is not."""
@@ -103,7 +110,7 @@ class Positions:
         """Drop an offset."""
         self.offsets.pop(queue, None)
         self.unsaved.discard(queue)
-        self.unsure.discard(queue)
+        self._told.pop(queue, None)
         self._read.pop(queue, None)
 
     def unsaved_offset(self, queue: MessageQueue) -> int | None:
@@ -163,7 +170,7 @@ class RemoteOffsets:
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Tell the brokers, without waiting for answers."""
-        for queue in self._positions.to_save(queues):
+        for queue in self._positions.to_tell(queues):
             try:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
@@ -177,7 +184,7 @@ class RemoteOffsets:
         Of a group's first offsets of a topic a Java broker may forget those that it gets side by
         side: they are looked at once.
         """
-        waiting = self._positions.to_save(queues)
+        waiting = self._positions.to_commit(queues)
         fresh = {queue for queue in waiting if _table(queue) not in self._tables}
         await self._all(self._save_and_wait, waiting)
         if len(fresh) > 1:
