@@ -15,7 +15,7 @@ import pytest
 from cometmq.broker.acl.files import AclFiles
 from cometmq.client import Message, Producer, ProducerOptions, SendFailed, SessionCredentials
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.java import JavaCluster, java_home
+from cometmq.peers.java import JavaCluster, PatientJavaCluster, java_home
 from cometmq.peers.javaclient import VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.acl import AclAccount
@@ -24,7 +24,7 @@ from cometmq.remoting.log import NO_LOG
 
 pytestmark = pytest.mark.compat
 
-RELOAD_TIMEOUT_S: Final = 60.0
+RELOAD_TIMEOUT_S: Final = 120.0
 ACCOUNTS: Final = """\
 accounts:
 - accessKey: adminKey1
@@ -259,7 +259,7 @@ def test_files_changed_by_hand_are_used_and_broken_ones_are_not(guarded: Cluster
 
 @pytest.mark.slow
 def test_java_reads_a_file_that_we_wrote(tmp_path: Path) -> None:
-    cluster = with_accounts(JavaCluster, tmp_path)
+    cluster = with_accounts(PatientJavaCluster, tmp_path)
     files = AclFiles(accounts_file(cluster), clock_ms=lambda: 1_600_000_000_000, log=NO_LOG)
     own = AclAccount(
         "newKey1", secret_key="newSecret1", topic_perms=["AclWritten=PUB"], admin=False

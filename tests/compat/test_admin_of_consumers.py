@@ -13,9 +13,11 @@ import pytest
 from cometmq.client import ConsumeFrom, ConsumeResult, MessageExt, PushConsumer, PushOptions
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, contents, named, received, sent
+from cometmq.peers.dialect import parse
 from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
+from cometmq.peers.settled import committed, wait_for_offsets
 from cometmq.peers.wire import call
 
 pytestmark = pytest.mark.compat
@@ -23,7 +25,6 @@ pytestmark = pytest.mark.compat
 COUNT = 12
 QUEUE_COUNT = 4
 WAIT_S = 90.0
-QUERY_CONSUMER_OFFSET = 14
 GET_CONSUMER_LIST_BY_GROUP = 38
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
 CLONE_GROUP_OFFSET = 314
@@ -69,32 +70,32 @@ class Scene(Place):
         return str(client_id)
 
 
-def committed(cluster: Cluster, topic: str, group: str) -> list[int]:
-    """Return the offset of a group in each queue of a topic, -1 where it has none."""
-    answers = [
-        call(
-            cluster.broker_addrs[0],
-            QUERY_CONSUMER_OFFSET,
-            {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)},
-        )
-        for queue_id in range(QUEUE_COUNT)
-    ]
-    return [int(answer.fields.get("offset", -1)) for answer in answers]
-
-
 @contextmanager
 def online(cluster: Cluster, java: ClientProgram, topic: str, group: str) -> Iterator[Scene]:
     """Send messages, have them consumed, and keep a member of the group connected.
 
-    The first consumer commits when it stops; a reset needs committed offsets.
+    The first consumer commits when it stops; a reset needs committed offsets, and a member that
+    has its queues.
     """
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     messages = named(java.run("send", count=COUNT, **server), "sent")
     consumed = java.run("consume", group=group, count=COUNT, **server)
     assert received(consumed) == sent(messages)
+    wait_for_offsets(cluster, topic, group, COUNT)
     with java.start("consume", group=group, count=10_000, timeout_s=900, **server) as consumer:
         consumer.wait_for("started")
+        wait_until(
+            lambda: _queues_of_members(cluster, topic, group) == QUEUE_COUNT, WAIT_S, "queues"
+        )
         yield Scene(cluster, topic, group, messages, consumer)
+
+
+def _queues_of_members(cluster: Cluster, topic: str, group: str) -> int:
+    """How many queues of the topic the members of a group say they have."""
+    fields = {"group": group, "topic": topic}
+    answer = call(cluster.broker_addrs[0], INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+    members = parse(answer.body.decode())["consumerTable"] if answer.code == 0 else {}
+    return sum(len(queues) for queues in members.values())
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def test_a_connected_group_is_reset(
     """Codes 222 and 220: back to the first message, which comes again with all others."""
     with online(cluster, java, topic, group) as scene:
         output = mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-        scene.consumer.wait_for("received", COUNT, timeout_s=60)
+        scene.consumer.wait_for("received", COUNT)
         again = received(scene.consumer.events())
 
     assert f"rollback consumer offset by specified group[{group}], topic[{topic}]" in output.output
@@ -138,6 +139,7 @@ def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     messages = sent(java.run("send", count=COUNT, namesrv=cluster.namesrv_addr, topic=topic))
     assert received(java.run("consume", count=COUNT, **server)) == messages
+    wait_for_offsets(cluster, topic, group, COUNT)
 
     mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
 

@@ -12,6 +12,7 @@ from cometmq.peers.content import create_topic, received, sent
 from cometmq.peers.javaclient import VERSION_5, VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
+from cometmq.peers.settled import wait_for_dispatch
 from cometmq.peers.wire import call, registered_brokers
 
 pytestmark = pytest.mark.compat
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.compat
 COUNT = 20
 GET_ROUTE = 105
 TOPIC_NOT_EXIST = 17
+FORGET_TIMEOUT_S = 120
 PAIRS = [
     pytest.param(("comet", "java"), id="comet-java"),
     pytest.param(("java", "comet"), id="java-comet"),
@@ -57,7 +59,9 @@ def test_a_broker_lives_with_the_other_makers_name_server(
     assert received(java.run("consume", group="MixedGroup", **server)) == wanted
 
     broker.kill_broker()
-    wait_until(lambda: not registered_brokers(namesrv.namesrv_addr), 60, "broker forgotten")
+    wait_until(
+        lambda: not registered_brokers(namesrv.namesrv_addr), FORGET_TIMEOUT_S, "broker forgotten"
+    )
     answer = call(namesrv.namesrv_addr, GET_ROUTE, {"topic": "MixedTopic"})
     assert answer.code == TOPIC_NOT_EXIST
 
@@ -98,6 +102,7 @@ def test_mqadmin_of_5x(cluster: Cluster, topic: str, group: str) -> None:
         ((broker, queue, status, unique_id),) = mqadmin.run(
             "sendMessage", "-t", topic, "-p", "by hand", "-k", "hand"
         ).rows()
+        wait_for_dispatch(cluster)
         found = mqadmin.run("queryMsgByKey", "-t", topic, "-k", "hand").rows()
 
     assert topic in listed

@@ -13,13 +13,12 @@ from cometmq.peers.content import Event, create_topic, named, received, sent
 from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
+from cometmq.peers.settled import text_of, wait_for_dispatch, wait_for_offsets
 
 pytestmark = pytest.mark.compat
 
 COUNT = 10
-ROUND_TIMEOUT_S = 90
-OFFSETS_TIMEOUT_S = 60
-"""A leaving client tells its offsets without waiting for an answer."""
+ROUND_TIMEOUT_S = 180
 TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
 
 
@@ -41,18 +40,14 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[Scene]:
+def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
     """Ten messages, consumed by a group of which one consumer stays on line."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     messages = named(java.run("send", count=COUNT, key="admin", **server), "sent")
     consumed = java.run("consume", group=GROUP, count=COUNT, **server)
     assert received(consumed) == sent(messages)
-    wait_until(
-        lambda: "Diff Total: 0" in mqadmin.run("consumerProgress", "-g", GROUP).output,
-        OFFSETS_TIMEOUT_S,
-        "offsets",
-    )
+    wait_for_offsets(cluster, TOPIC, GROUP, COUNT)
     with java.start("consume", group=GROUP, count=COUNT, timeout_s=900, **server) as consumer:
         consumer.wait_for("started")
         yield Scene(messages)
@@ -202,6 +197,7 @@ def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: st
     ).rows()
 
     assert (broker, status) == (cluster.broker_names[0], "SEND_OK")
+    wait_for_dispatch(cluster)
     assert mqadmin.run("queryMsgByKey", "-t", topic, "-k", "hand").rows() == [
         [unique_id, queue, "0"]
     ]
@@ -214,7 +210,7 @@ def test_monitoring(cluster: Cluster, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "rocketmqlogs" / "rocketmq_client.log"
     with MqAdmin(cluster.namesrv_addr, properties={"user.home": str(tmp_path)}) as tool:
         tool.run("startMonitoring")
-        wait_until(lambda: "endRound" in log.read_text(), ROUND_TIMEOUT_S, "a round")
+        wait_until(lambda: "endRound" in text_of(log), ROUND_TIMEOUT_S, "a round")
 
     assert re.search(
         rf"reportUndoneMsgs: UndoneMsgs \[consumerGroup={GROUP}, topic={TOPIC}, "

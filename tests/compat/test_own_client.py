@@ -26,7 +26,7 @@ from cometmq.peers.programs import ClientProgram
 pytestmark = pytest.mark.compat
 
 COUNT = 40
-DEADLINE_S = 90
+DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
@@ -247,7 +247,7 @@ async def test_our_consumer_shares_with_a_java_consumer(
         topic=topic,
         group=group,
         count=10_000,
-        timeout_s=100,
+        timeout_s=900,
     )
     listener = Collector({"never"})
     with theirs:

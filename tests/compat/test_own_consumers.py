@@ -30,10 +30,11 @@ from cometmq.peers.content import create_topic
 from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
+from cometmq.peers.settled import wait_for_dispatch
 
 pytestmark = pytest.mark.compat
 
-DEADLINE_S = 90
+DEADLINE_S = 120
 QUEUE_COUNT = 4
 Places = Mapping[tuple[str, int], Sequence[int]]
 """Offsets in the order of their delivery, by broker and queue id."""
@@ -167,7 +168,7 @@ async def test_order_is_shared_with_a_java_consumer(
             group=group,
             orderly="true",
             count=100,  # then it leaves, its offsets stored
-            timeout_s=100,
+            timeout_s=900,
         ) as theirs:
             await asyncio.to_thread(theirs.wait_for, "started")
             await until(lambda: len(ours.queues) == 2, "half of the queues")
@@ -261,6 +262,7 @@ async def test_java_and_ours_continue_from_each_others_files(
 async def test_a_pull_consumer_reads_any_queue(cluster: Cluster, topic: str, group: str) -> None:
     """Offsets are kept by hand; a message given back comes in the retry topic."""
     await send_in_order(cluster, topic, 40)
+    await asyncio.to_thread(wait_for_dispatch, cluster)
     consumer = PullConsumer(group, cluster.namesrv_addr)
     consumer.register(topic)
     async with consumer:
@@ -330,7 +332,7 @@ async def test_lite_pull_shares_with_a_java_consumer(
         topic=topic,
         group=group,
         count=10_000,
-        timeout_s=100,
+        timeout_s=900,
     ) as theirs:
         async with consumer, asyncio.TaskGroup() as tasks:
             tasks.create_task(collect())

@@ -31,8 +31,8 @@ from cometmq.remoting.errors import CommandError
 
 pytestmark = pytest.mark.compat
 
-DEADLINE_S = 90
-STATISTICS_TIMEOUT_S = 60.0
+DEADLINE_S = 120
+STATISTICS_TIMEOUT_S = 120.0
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
@@ -103,19 +103,19 @@ async def test_mqadmin_reads_our_traces(
     ):
         sent = await producer.send(Message(topic, b"traced", tag="TagA", keys="own-trace"))
         await receiver.wait()
-    output = await asyncio.to_thread(_traced, mqadmin, sent.message_id, group)
+    output = await asyncio.to_thread(_traced, mqadmin, sent.message_id)
     pub, sub = (line.split() for line in output.splitlines() if "success" in line)
     assert (pub[0], pub[1]) == ("Pub", "OwnTracer")
     assert (sub[0], sub[1]) == ("Sub", group)
 
 
-def _traced(mqadmin: MqAdmin, message_id: str, wanted: str) -> str:
-    """What queryMsgTraceById prints once the index of the trace topic has the message."""
+def _traced(mqadmin: MqAdmin, message_id: str) -> str:
+    """What queryMsgTraceById prints once both clients' traces are in the trace topic's index."""
     answers: list[str] = []
 
     def is_there() -> bool:
         answers.append(mqadmin.run("queryMsgTraceById", "-i", message_id).output)
-        return wanted in answers[-1]
+        return answers[-1].count("success") == 2
 
     wait_until(is_there, DEADLINE_S, f"trace of {message_id}")
     return answers[-1]
@@ -125,7 +125,7 @@ async def test_we_read_traces_of_java(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
-    sending = {"key": "traced", "size": 50, "group": "JavaTracer", "trace": "true", "stay_s": 60}
+    sending = {"key": "traced", "size": 50, "group": "JavaTracer", "trace": "true", "stay_s": 300}
     with (
         java.start("send", **sending, **server) as producer,
         # It waits for a second message, as it would lose its last traces at the end.

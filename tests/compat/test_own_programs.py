@@ -18,12 +18,13 @@ from cometmq.peers.content import received, sent
 from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
 from cometmq.peers.programs import ClientProgram
+from cometmq.peers.settled import wait_for_offsets
 from cometmq.peers.wire import registered_brokers
 
 pytestmark = pytest.mark.compat
 
 COUNT = 40
-STANDALONE_NAMESRV, STANDALONE_BROKER = free_port(), free_broker_port()
+WAIT_S = 120
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
@@ -41,7 +42,7 @@ def cometmq(cluster: Cluster) -> Callable[..., Any]:
             [str(PROGRAM), *words, "--json", "-n", cluster.namesrv_addr],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         if done.returncode:
@@ -64,11 +65,12 @@ def test_the_command_line_sends_receives_and_looks_after_topics(
     produced = cometmq("produce", topic, "eins", "zw\u00f6i", "--tag", "TagA", "-k", "kk")
     assert produced["sent"] == 2
     assert {result["status"] for result in produced["first_results"]} == {"SEND_OK"}
-    consume = ("consume", topic, "-g", group, "--from", "first", "--max", "2", "--timeout", "30")
+    consume = ("consume", topic, "-g", group, "--from", "first", "--max", "2", "--timeout", "90")
     messages = cometmq(*consume, lines=True)
     assert {message["body"] for message in messages} == {"eins", "zw\u00f6i"}
     assert {message["tag"] for message in messages} == {"TagA"}
 
+    wait_for_offsets(cluster, topic, group, 2)
     lag = cometmq("lag", group)
     assert (lag["lag"], sum(queue["committed"] for queue in lag["queues"])) == (0, 2)
     assert sum(queue["messages"] for queue in cometmq("topic", "describe", topic)) == 2
@@ -103,20 +105,20 @@ def test_the_synchronous_clients(cluster: Cluster, topic: str, group: str) -> No
     )
     consumer.subscribe(topic)
     with consumer:
-        wait_until(lambda: arrived == bodies, 60, "all messages")
+        wait_until(lambda: arrived == bodies, WAIT_S, "all messages")
 
 
 @contextmanager
-def _standalone(folder: Path) -> Iterator[str]:
+def _standalone(folder: Path, namesrv_port: int, broker_port: int) -> Iterator[str]:
     """`cometmq standalone` until SIGTERM; the name server's address."""
     command = [str(PROGRAM), "standalone", "--data", str(folder), "--http-port", "-1"]
-    ports = ["--namesrv-port", str(STANDALONE_NAMESRV), "--broker-port", str(STANDALONE_BROKER)]
+    ports = ["--namesrv-port", str(namesrv_port), "--broker-port", str(broker_port)]
     child = Child("standalone", [*command, *ports], log_path=folder.parent / "log")
-    address = f"{HOST}:{STANDALONE_NAMESRV}"
+    address = f"{HOST}:{namesrv_port}"
     try:
-        child.wait_until(lambda: bool(registered_brokers(address)), 60, "serving")
+        child.wait_until(lambda: bool(registered_brokers(address)), WAIT_S, "serving")
         yield address
-        assert child.stop(30) == 0
+        assert child.stop(WAIT_S) == 0
     finally:
         child.kill()
 
@@ -126,9 +128,10 @@ def test_standalone_serves_java_clients_and_keeps_their_messages(
 ) -> None:
     """Topics appear by themselves; a second start has what the first was given."""
     options = {"topic": "StandaloneTopic", "count": COUNT}
-    with _standalone(tmp_path / "data") as namesrv:
+    place = (tmp_path / "data", free_port(), free_broker_port())
+    with _standalone(*place) as namesrv:
         wanted = sent(java.run("send", namesrv=namesrv, **options))
 
-    with _standalone(tmp_path / "data") as namesrv:
+    with _standalone(*place) as namesrv:
         printed = java.run("consume", namesrv=namesrv, group="StandaloneGroup", **options)
     assert received(printed) == wanted

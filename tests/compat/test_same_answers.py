@@ -28,12 +28,14 @@ from cometmq.peers.probe import (
 from cometmq.peers.probes import PROBES
 from cometmq.peers.processes import wait_until
 from cometmq.peers.records import parse_records
+from cometmq.peers.settled import wait_for_dispatch
 from cometmq.peers.wire import Answer, Connection
 
 pytestmark = pytest.mark.compat
 
 MESSAGES = 3
-STATISTICS_TIMEOUT_S = 60.0
+STATISTICS_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 60.0
 TX_TOPIC, PREPARED = "SameTransactions", 4
 # Members whose values differ between two runs of one server.
 VOLATILE = re.compile(
@@ -47,11 +49,14 @@ ADDRESS = re.compile(r"127\.0\.0\.1[:@]\d+")
 class Side:
     """Connections to the servers of one maker."""
 
+    cluster: Cluster
     broker: Connection
     namesrv: Connection
 
     def ask(self, probe: Probe) -> Answer:
-        """Send the probe's request."""
+        """Send the probe's request, once what those before it sent is in its queue."""
+        if probe.to == "broker":
+            wait_for_dispatch(self.cluster)
         connection = self.broker if probe.to == "broker" else self.namesrv
         fields = {key: str(value) for key, value in probe.fields.items()}
         return connection.call(probe.code, fields, probe.body, version=probe.version)
@@ -79,8 +84,9 @@ def _prepared(cluster: Cluster, stack: ExitStack) -> Side:
     """Fill one side and connect."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     side = Side(
-        stack.enter_context(Connection(cluster.broker_addrs[0], timeout_s=15)),
-        stack.enter_context(Connection(cluster.namesrv_addr, timeout_s=15)),
+        cluster,
+        stack.enter_context(Connection(cluster.broker_addrs[0], timeout_s=ANSWER_TIMEOUT_S)),
+        stack.enter_context(Connection(cluster.namesrv_addr, timeout_s=ANSWER_TIMEOUT_S)),
     )
     # A Java broker cannot say how it runs in its first seconds.
     wait_until(lambda: side.broker.call(28).code == 0, STATISTICS_TIMEOUT_S, "statistics")

@@ -22,19 +22,21 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.sync import Producer as SyncProducer
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic, named
-from cometmq.peers.java import JavaCluster
+from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
+from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.remoting.errors import SubscriptionParseFailed
 
 pytestmark = pytest.mark.compat
 
 TOPIC: Final = "SqlTopic"
 EMPTY_TOPIC: Final = "SqlHeld"
-WAIT_S: Final = 60
+WAIT_S: Final = 120
 VALUES: Final = (
     *("5", "-5", "+5", "abc", "3.14", "true", "TRUE", "false", " 7 ", "2147483648", "1e3"),
     *(
@@ -89,7 +91,7 @@ EXPRESSIONS: Final = (
 )
 BROKEN: Final = ("a >", "a IN (1)", "a > 'x'", "5", "a = NULL", "a BETWEEN 5 AND 1", "a # 5", "(a")
 TIMES: Final = ("bornTime", "clientVersion", "dead", "deadTime")
-MAKERS: Final[dict[str, type[Cluster]]] = {"comet": CometCluster, "java": JavaCluster}
+MAKERS: Final[dict[str, type[Cluster]]] = {"comet": CometCluster, "java": PatientJavaCluster}
 
 ClusterOf = Callable[[str], Cluster]
 
@@ -119,7 +121,8 @@ def filtering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOf]:
             clusters[name] = stack.enter_context(cluster)
             for topic in (TOPIC, EMPTY_TOPIC):
                 create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic, queue_count=2)
-            asyncio.run(_send(cluster, messages()))
+            _fill(cluster)
+            wait_for_dispatch(cluster)
         return clusters[name]
 
     with ExitStack() as stack:
@@ -130,6 +133,13 @@ def filtering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOf]:
 def sql_cluster(request: pytest.FixtureRequest, filtering: ClusterOf) -> Cluster:
     """One of them."""
     return filtering(request.param)
+
+
+def _fill(cluster: Cluster) -> None:
+    """Send all messages, also from within a running loop."""
+    with SyncProducer("SqlProducer", cluster.namesrv_addr) as producer:
+        for message in messages():
+            producer.send(message)
 
 
 async def _send(cluster: Cluster, wanted: list[Message]) -> None:
@@ -146,7 +156,7 @@ def _matched(cluster: Cluster, java: ClientProgram) -> dict[str, set[str]]:
         topic=TOPIC,
         group="SqlPullGroup",
         expressions="\f".join(EXPRESSIONS),
-        run_timeout_s=240,
+        run_timeout_s=600,
     )
     found: dict[str, set[str]] = defaultdict(set)
     for event in named(printed, "matched"):
@@ -288,10 +298,9 @@ def test_filters_go_from_one_maker_to_the_other(
             timeout_s=WAIT_S,
         )
         path = cluster.store_dir / "config" / "consumerFilter.json"
-        wait_until(lambda path=path: _kept(path, group) is not None, WAIT_S, f"{group} in {path}")
-        files.append(_kept(path, group))
+        files.append(_kept_soon(path, group))
     ours, theirs = (
-        {key: value for key, value in file.items() if key not in TIMES} for file in files if file
+        {key: value for key, value in file.items() if key not in TIMES} for file in files
     )
     assert ours == theirs
     assert ours["bloomFilterData"]["bitNum"] == 112
@@ -307,19 +316,19 @@ def test_a_java_store_with_extended_queues_goes_both_ways(
         "enableCalcFilterBitMap": True,
         "enableConsumeQueueExt": True,
     }
-    cluster: Cluster = JavaCluster(tmp_path, conf)
+    cluster: Cluster = PatientJavaCluster(tmp_path, conf)
     with cluster:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=2)
-        asyncio.run(_send(cluster, messages()))
+        _fill(cluster)
         _consume(cluster, java, "SqlExtended1", sql="b = 1")
         path = cluster.store_dir / "config" / "consumerFilter.json"
-        wait_until(lambda: _kept(path, "SqlExtended1") is not None, WAIT_S, "the filter is saved")
+        _kept_soon(path, "SqlExtended1")
         cluster.stop()
     folder = cluster.store_dir / "consumequeue_ext"
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert before
 
-    for number, maker in enumerate((CometCluster, JavaCluster), start=2):
+    for number, maker in enumerate((CometCluster, PatientJavaCluster), start=2):
         cluster = maker(tmp_path, conf, layout=cluster.layout)
         with cluster:
             _consume(cluster, java, f"SqlExtended{number}", sql="b = 1")
@@ -354,10 +363,21 @@ def _consume(
     return received
 
 
+def _kept_soon(path: Path, group: str) -> dict[str, Any]:
+    """What a broker keeps of a group's filter, when it has saved it."""
+    found: list[dict[str, Any]] = []
+
+    def is_kept() -> bool:
+        kept = _kept(path, group)
+        found.extend([kept] if kept else [])
+        return bool(found)
+
+    wait_until(is_kept, WAIT_S, f"{group} in {path}")
+    return found[0]
+
+
 def _kept(path: Path, group: str) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    topics = json.loads(path.read_text())["filterDataByTopic"]
+    topics = json.loads(text_of(path) or "{}").get("filterDataByTopic", {})
     kept: dict[str, Any] | None = topics.get(TOPIC, {}).get("groupFilterData", {}).get(group)
     return kept
 

@@ -14,9 +14,10 @@ from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import Event, create_topic, named, received, sent
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
+from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.peers.wire import call
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 
 SMALL_FILES = {
     "mappedFileSizeCommitLog": 1 << 20,
@@ -30,7 +31,7 @@ COUNTS = {PLAIN: 400, ORDERED: 200, BATCHED: 300, LARGE: 60}
 MODES = {PLAIN: "sync", ORDERED: "ordered", BATCHED: "batch", LARGE: "sync"}
 SIZES = {PLAIN: 700, ORDERED: 300, BATCHED: 300, LARGE: 30_000}
 GROUP = "StoreGroup"
-SAVE_TIMEOUT_S = 60
+SAVE_TIMEOUT_S = 120
 SUBSCRIPTION_GROUPS = 201
 PAIRS = pytest.mark.parametrize(
     ("writer", "reader"),
@@ -112,6 +113,7 @@ class Exchange:
         A Java broker that recovers after kill -9 throws index files away and builds only a part
         of them again (CometMQ builds all of it): there, keys are no criterion.
         """
+        wait_for_dispatch(cluster)
         events = [event for table in self.written.messages.values() for event in table]
         chosen = {
             topic: table[:: max(1, len(table) // 20)]
@@ -189,8 +191,7 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
 
 def _saved_progress(cluster: Cluster) -> int:
     """Messages that the group has consumed, as the file of offsets says."""
-    path = cluster.store_dir / "config" / "consumerOffset.json"
-    text = path.read_text() if path.exists() else ""
+    text = text_of(cluster.store_dir / "config" / "consumerOffset.json")
     _, found, rest = text.partition(f'"{ORDERED}@{GROUP}":')
     table = rest.partition("{")[2].partition("}")[0]
     return sum(int(pair.partition(":")[2]) for pair in table.split(",")) if found else -1
@@ -221,6 +222,6 @@ def test_a_delayed_message_is_delivered_by_the_next_owner(
     first.stop()
 
     exchange.run(reader)
-    printed = java.run("consume", group=GROUP, count=len(wanted), timeout_s=90, **server)
+    printed = java.run("consume", group=GROUP, count=len(wanted), **server)
 
     assert received(printed) == wanted

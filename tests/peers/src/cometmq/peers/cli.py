@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cometmq.peers.comet import PROGRAM
 
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 180.0
 
 
 @dataclass(frozen=True)

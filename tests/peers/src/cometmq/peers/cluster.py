@@ -6,6 +6,7 @@ program serves. Both read the same properties files, so a `Layout` (ports, names
 handed from one to the other: that is how tests exchange stores.
 """
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.peers.processes import Child, PeerError
 from cometmq.peers.wire import registered_brokers
 
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 60.0
 CLUSTER_NAME: Final = "PeersCluster"
 
 
@@ -146,9 +147,11 @@ class Cluster(ABC):
         return self.brokers.pop(self.layout.brokers[index].name).kill()
 
     def stop(self) -> None:
-        """Stop the brokers, then the name server."""
-        for child in self._take_children():
-            child.stop(STOP_TIMEOUT_S)
+        """Stop the brokers, then the name server; one that had to be killed is an error."""
+        running = [child for child in self._take_children() if child.exit_status is None]
+        statuses = {child.name: child.stop(STOP_TIMEOUT_S) for child in running}
+        if killed := [name for name, status in statuses.items() if status == -signal.SIGKILL]:
+            raise PeerError(f"did not stop within {STOP_TIMEOUT_S:.0f} s: {', '.join(killed)}")
 
     def kill(self) -> None:
         """SIGKILL to everything; the stores stay as they are."""

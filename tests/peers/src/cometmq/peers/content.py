@@ -10,7 +10,7 @@ from cometmq.peers.wire import call
 Event: TypeAlias = Mapping[str, Any]
 UPDATE_AND_CREATE_TOPIC: Final = 17
 GET_ROUTEINFO_BY_TOPIC: Final = 105
-ROUTE_TIMEOUT_S: Final = 60.0
+ROUTE_TIMEOUT_S: Final = 120.0
 
 
 def named(events: Iterable[Event], name: str) -> list[Event]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.cluster import Cluster, Layout
+from cometmq.peers.cluster import BrokerPlace, Cluster, Layout
 from cometmq.peers.maven import JVM_OPTIONS, ROCKETMQ_VERSION, program, server_class_path
 from cometmq.peers.paths import DATA
 
@@ -86,6 +86,20 @@ class JavaCluster(Cluster):
         ]
 
 
+class PatientJavaCluster(JavaCluster):
+    """The same for tests, which run on busy machines: a request that has waited is not refused.
+
+    By default a broker answers 2 to what waited for 200 ms, and while a write takes a second.
+    """
+
+    def _broker_properties(self, place: BrokerPlace) -> dict[str, object]:
+        return {
+            "brokerFastFailureEnable": False,
+            "osPageCacheBusyTimeOutMills": 60_000,
+            **super()._broker_properties(place),
+        }
+
+
 def java_home(directory: Path) -> Path:
     """A `rocketmq.home.dir`: the programs insist on finding their log settings there."""
     home = directory / "home"
@@ -96,17 +110,13 @@ def java_home(directory: Path) -> Path:
     return home
 
 
-def mqadmin(
-    arguments: Sequence[str],
-    namesrv_addr: str,
-    *,
-    timeout_s: float = MQADMIN_TIMEOUT_S,
-    home: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run one `mqadmin` command in a JVM of its own (1.5 to 3 s); `home` may have tools.yml."""
+def mqadmin_command(
+    arguments: Sequence[str], namesrv_addr: str, *, home: Path | None = None
+) -> list[str]:
+    """The command line of one `mqadmin` command; `home` may have tools.yml."""
     class_path = server_class_path()
     home = home or java_home(Path(class_path.split(":", 1)[0]).parent)
-    command = [
+    return [
         program("java"),
         "-Xmx256m",
         "-XX:TieredStopAtLevel=1",
@@ -117,9 +127,20 @@ def mqadmin(
         "-cp",
         class_path,
         "org.apache.rocketmq.tools.command.MQAdminStartup",
+        *arguments,
     ]
+
+
+def mqadmin(
+    arguments: Sequence[str],
+    namesrv_addr: str,
+    *,
+    timeout_s: float = MQADMIN_TIMEOUT_S,
+    home: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run one `mqadmin` command in a JVM of its own (1.5 to 3 s)."""
     return subprocess.run(
-        [*command, *arguments],
+        mqadmin_command(arguments, namesrv_addr, home=home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

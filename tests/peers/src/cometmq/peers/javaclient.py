@@ -26,7 +26,7 @@ VERSION_5: Final = "5.3.3"
 VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)
 PROJECT: Final = ROOT / "tests" / "peers" / "javaclient"
 MAIN_CLASS: Final = "io.cometmq.peers.Main"
-COMMAND_TIMEOUT_S: Final = 60.0
+COMMAND_TIMEOUT_S: Final = 180.0
 
 
 def client_class_path(version: str) -> str:

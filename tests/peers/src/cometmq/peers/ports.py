@@ -2,13 +2,18 @@
 """Free loopback ports that stay free while a server is down.
 
 The kernel gives outgoing connections a port of its ephemeral range, so a server that stops and
-starts again on such a port may find it taken. Ours come from below that range, by chance: test
-runs side by side seldom meet, and a port in use is passed over.
+starts again on such a port may find it taken. Ours come from below that range, by chance; a port
+in use is passed over. A port given out stays ours until this process ends, whether a server is up
+or down: all test runs on a machine reserve ports by locks on files in one folder.
 """
 
 import contextlib
+import fcntl
+import os
 import secrets
 import socket
+import tempfile
+from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -17,6 +22,7 @@ _PORTS: Final = range(12_000, 32_000)
 # A broker listens on p, on p - 2 (VIP) and, for replication, on p + 1.
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 _ATTEMPTS: Final = 200
+_LOCKS: Final = Path(tempfile.gettempdir()) / f"cometmq-ports-{os.getuid()}"
 
 
 def _is_free(port: int) -> bool:
@@ -29,11 +35,37 @@ def _is_free(port: int) -> bool:
     return False
 
 
+def _reserve(port: int) -> int | None:
+    """A descriptor whose lock holds the port until this process ends; None if it is held."""
+    descriptor = os.open(_LOCKS / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _take(ports: list[int]) -> bool:
+    """Reserve all of these ports, or none if one of them is reserved or in use."""
+    held: list[int] = []
+    for port in ports:
+        descriptor = _reserve(port)
+        if descriptor is not None:
+            held.append(descriptor)
+        if descriptor is None or not _is_free(port):
+            for each in held:
+                os.close(each)
+            return False
+    return True
+
+
 def _free_port(neighbours: tuple[int, ...]) -> int:
     """A port that is free together with its neighbours."""
+    _LOCKS.mkdir(mode=0o700, exist_ok=True)
     for _ in range(_ATTEMPTS):
         port = _PORTS[secrets.randbelow(len(_PORTS))]
-        if all(_is_free(port + distance) for distance in neighbours):
+        if _take([port + distance for distance in neighbours]):
             return port
     raise OSError("no free port")
 

@@ -14,7 +14,9 @@ from typing import Any, Final, Self
 
 from cometmq.peers.processes import Child, PeerError
 
-RUN_TIMEOUT_S: Final = 120.0
+RUN_TIMEOUT_S: Final = 300.0
+OWN_TIMEOUT_S: Final = 240
+"""When a program that waits for messages gives up by itself, and says so by its status."""
 _EVENT_START: Final = '{"event":'
 
 
@@ -83,7 +85,7 @@ class ClientProgram(ABC):
     def start(self, subcommand: str, **options: object) -> Running:
         """Start a subcommand; an option `tag_name=1` becomes `--tag-name 1`."""
         words = [subcommand]
-        for key, value in options.items():
+        for key, value in ({"timeout_s": OWN_TIMEOUT_S} | options).items():
             words += [f"--{key.replace('_', '-')}", str(value)]
         log_path = self._log_dir / f"{self.name}-{subcommand}-{next(self._numbers)}.log"
         return Running(

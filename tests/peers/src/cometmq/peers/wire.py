@@ -31,7 +31,7 @@ class Answer:
 class Connection:
     """One connection to a server, on which requests are made one after the other."""
 
-    def __init__(self, address: str, *, timeout_s: float = 15.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._opaque = 0
@@ -92,7 +92,7 @@ def call(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
     *,
-    timeout_s: float = 15.0,
+    timeout_s: float = 60.0,
 ) -> Answer:
     """Make one request on a connection of its own."""
     with Connection(address, timeout_s=timeout_s) as connection:

@@ -30,7 +30,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  */
 @SuppressWarnings("deprecation")
 final class Acl {
-    private static final int CONSUME_TIMEOUT_S = 30;
+    private static final int CONSUME_TIMEOUT_S = 120;
     private static final String KEY = "AclKey";
 
     private final Options options;
@@ -85,6 +85,8 @@ final class Acl {
         DefaultMQProducer producer = verb.equals("traced")
             ? new DefaultMQProducer(group, hook, true, null) : new DefaultMQProducer(group, hook);
         producer.setNamesrvAddr(options.text("namesrv"));
+        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
+        producer.setSendMsgTimeout(Options.API_TIMEOUT_MS);
         producer.start();
         try {
             byte[] body = (verb + topic).getBytes(StandardCharsets.UTF_8);
@@ -101,6 +103,7 @@ final class Acl {
     private String pull(String topic, String group, RPCHook hook) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, hook);
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.start();
         try {
             MessageQueue queue = new MessageQueue(topic, options.text("broker-name"), 0);
@@ -116,6 +119,7 @@ final class Acl {
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -133,6 +137,7 @@ final class Acl {
     private String administrate(String verb, String topic, RPCHook hook) throws Exception {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(hook);
         admin.setNamesrvAddr(options.text("namesrv"));
+        admin.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         admin.setInstanceName("acl" + number++);
         admin.start();
         try {

@@ -16,8 +16,12 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Push consumer that ends after a number of different messages or at a deadline. */
@@ -80,6 +84,20 @@ final class Consume {
         for (Map.Entry<MessageQueue, Long> one : offsets.cloneOffsetTable(null).entrySet()) {
             if (topics.add(one.getKey().getTopic())) {
                 offsets.updateConsumeOffsetToBroker(one.getKey(), one.getValue(), false);
+            }
+        }
+    }
+
+    /**
+     * A shutdown tells the offsets once and waits for no answer: of a group's first offsets that
+     * come side by side a broker may forget one, and a pull on its way may turn one back.
+     */
+    private static void storeOffsets(DefaultMQPushConsumerImpl consumer) throws Exception {
+        OffsetStore offsets = consumer.getOffsetStore();
+        for (MessageQueue queue : consumer.getRebalanceImpl().getProcessQueueTable().keySet()) {
+            long offset = offsets.readOffset(queue, ReadOffsetType.READ_FROM_MEMORY);
+            if (offset >= 0) {
+                offsets.updateConsumeOffsetToBroker(queue, offset, false);
             }
         }
     }

@@ -17,6 +17,7 @@ final class Lookup {
     Lookup(Options options) {
         this.options = options;
         admin.setNamesrvAddr(options.text("namesrv"));
+        admin.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
     }
 
     int view() throws Exception {

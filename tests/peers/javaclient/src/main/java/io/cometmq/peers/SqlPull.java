@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class SqlPull {
     private static final int PULL_SIZE = 8;
     private static final int PAUSE_MS = 100;
-    private static final int TRIES = 150;
+    private static final int TRIES = 900;
 
     private final Options options;
 
@@ -58,7 +58,7 @@ final class SqlPull {
         }
     }
 
-    /** A client knows what a broker supports from its first heartbeat, a second after the start. */
+    /** A heartbeat tells a client what its broker supports: a second after the start, or 30 s later. */
     private static PullResult pull(DefaultMQPullConsumer consumer, MessageQueue queue,
             MessageSelector selector, long offset) throws Exception {
         for (int tries = 1; ; tries++) {

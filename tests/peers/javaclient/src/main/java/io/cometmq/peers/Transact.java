@@ -36,6 +36,7 @@ final class Transact implements TransactionListener {
             options.text("namespace", null), options.text("group"), null,
             options.text("trace", "false").equals("true"), null);
         producer.setNamesrvAddr(options.text("namesrv"));
+        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         producer.setSendMsgTimeout(options.number("timeout-ms", 10_000));
         producer.setTransactionListener(this);
         producer.start();

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network with ::1 for tests of IPv6, also where this machine or container has none."""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.processes import PeerError
+
+_CLONE_NEWNET: Final = 0x4000_0000
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 1
+_OURS: Final = Path("/proc/thread-self/ns/net")
+
+
+def has_ipv6_loopback() -> bool:
+    """Whether this network talks IPv6 to itself."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def ipv6_loopback() -> Iterator[None]:
+    """Stay where ::1 is, or move this thread and what it starts into a network that has it."""
+    if has_ipv6_loopback():
+        yield
+    else:
+        with own_network():
+            if not has_ipv6_loopback():
+                raise PeerError("the kernel has no IPv6")
+            yield
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Put this thread, and the processes that it starts, into a network of a loopback alone."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open(_OURS, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.unshare(_CLONE_NEWNET):
+            raise PeerError(f"no network of our own: {os.strerror(ctypes.get_errno())}")
+        try:
+            _bring_loopback_up()
+            yield
+        finally:
+            if libc.setns(before, _CLONE_NEWNET):
+                raise PeerError(f"no way back: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(before)
+
+
+def _bring_loopback_up() -> None:
+    """A new network has its loopback device, which is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
