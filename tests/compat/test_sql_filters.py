@@ -117,12 +117,12 @@ def filtering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOf]:
     def cluster_of(name: str) -> Cluster:
         if name not in clusters:
             folder = tmp_path_factory.mktemp(f"sql-{name}")
-            cluster = MAKERS[name](folder, {"enablePropertyFilter": True})
-            clusters[name] = stack.enter_context(cluster)
+            cluster = stack.enter_context(MAKERS[name](folder, {"enablePropertyFilter": True}))
             for topic in (TOPIC, EMPTY_TOPIC):
                 create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic, queue_count=2)
             _fill(cluster)
             wait_for_dispatch(cluster)
+            clusters[name] = cluster
         return clusters[name]
 
     with ExitStack() as stack:
