@@ -84,7 +84,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    # A name may hold a bar or an underscore; neither may end a cell or begin emphasis.
-    for mark in ("\\", "|", "_", "*", "`", "<"):
+    # A name may hold any of these; none may end a cell, begin emphasis or make a link.
+    for mark in ("\\", "|", "_", "*", "`", "<", "[", "]", "~"):
         text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())

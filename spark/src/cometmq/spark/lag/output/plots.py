@@ -7,6 +7,7 @@ share one page.
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,7 @@ _STYLE: Final[Any] = {
     "svg.hashsalt": "cometmq",
     "font.family": "DejaVu Sans",
     "font.size": 9,
+    "text.parse_math": False,  # names may have dollars
     "axes.edgecolor": "#cbd2d9",
     "axes.labelcolor": FAINT,
     "xtick.color": FAINT,
@@ -45,6 +47,8 @@ _STYLE: Final[Any] = {
 }
 _NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _dates: Final[Any] = dates  # has no types
+_NAME_CHARACTERS_MAX: Final = 40
+_POINTS_MAX: Final = 240
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 
@@ -104,13 +108,22 @@ def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
                 va="center",
                 color=INK,
             )
-        axes.set_yticks(list(places), [name for name, *_ in rows])
+        axes.set_yticks(list(places), [_short(name) for name, *_ in rows])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_xlim(0, max(1.0, *(left / scale for left in seconds)) * 1.12)
         axes.set_ylim(0.4, len(rows) + 0.6)
         axes.set_xlabel("days" if scale == _DAY_S else "hours")
         _plain(axes)
         return _svg(figure, title)
+
+
+def _short(name: str) -> str:
+    """Return a name that leaves room for its bar."""
+    whole = name if name.isprintable() else ascii(name)[1:-1]
+    if len(whole) <= _NAME_CHARACTERS_MAX:
+        return whole
+    half = _NAME_CHARACTERS_MAX // 2
+    return f"{whole[:half]}\N{HORIZONTAL ELLIPSIS}{whole[1 - half :]}"
 
 
 def _figure(width: float, height: float) -> tuple[Figure, "Axes"]:
@@ -123,7 +136,19 @@ def _figure(width: float, height: float) -> tuple[Figure, "Axes"]:
 
 
 def _xy(points: Points) -> tuple[list[Any], list[int]]:
-    return [when.astimezone(UTC) for when, _ in points], [value for _, value in points]
+    drawn = _thinned(points)
+    return [when.astimezone(UTC) for when, _ in drawn], [value for _, value in drawn]
+
+
+def _thinned(points: Points) -> Points:
+    """Return no more points than there are pixels, the peaks among them, and both ends."""
+    each = -(-len(points) // _POINTS_MAX)
+    if each < 2:
+        return points
+    inner = points[1:-1]
+    parts = (inner[first : first + each] for first in range(0, len(inner), each))
+    peaks = [max(part, key=lambda point: point[1]) for part in parts]
+    return [points[0], *peaks, points[-1]]
 
 
 def _date_form(points: Points) -> str:
@@ -140,7 +165,10 @@ def _plain(axes: "Axes") -> None:
 
 def _svg(figure: Figure, title: str) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata=_NO_METADATA)
+    with warnings.catch_warnings():
+        # The browser has the letters that our font, which only measures, has not.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(out, format="svg", metadata=_NO_METADATA)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))

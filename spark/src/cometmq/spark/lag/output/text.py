@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and durations as people read them."""
+"""Numbers and durations as people read them: short, whatever the number."""
 
+import math
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeGuard
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_MAGNITUDES: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
+_MAGNITUDES: Final = "kMGTPE"
+_WHOLE_MAX: Final = 10_000
+"""Below it a short count is exact."""
+_RATE_MIN: Final = 0.001
 _YEAR_S: Final = 365 * 86_400
+_YEARS_MAX: Final = 10
 NOTHING: Final = "\N{EN DASH}"
 
 
@@ -17,28 +22,33 @@ def count(value: int | None) -> str:
 
 def short_count(value: float | None) -> str:
     """Return a count of at most about four digits: 12.3 k, 4.1 M."""
-    if value is None:
+    if not _is_known(value):
         return NOTHING
-    for size, mark in _MAGNITUDES:
-        if abs(value) >= size:
-            return f"{value / (1_000 if mark == 'k' else size):.3g} {mark}"
-    return f"{value:,.0f}"
+    if abs(value) < _WHOLE_MAX:
+        return f"{value:,.0f}"
+    for mark in _MAGNITUDES:
+        value /= 1000
+        if abs(value) < 999.5:  # else it would be rounded to 1e+03
+            return f"{value:.3g} {mark}"
+    return f"{value:,.0f} {_MAGNITUDES[-1]}"
 
 
 def rate(value: float | None) -> str:
     """Return messages a second: 0.25/s, 140/s."""
-    if value is None:
+    if not _is_known(value):
         return NOTHING
-    return f"{value:,.0f}/s" if abs(value) >= 10 else f"{value:.2g}/s"
+    if 0 < abs(value) < _RATE_MIN:
+        return f"{'>' if value < 0 else '<'} {math.copysign(_RATE_MIN, value)}/s"
+    return f"{value:,.0f}/s" if abs(value) >= 10 else f"{value or 0:.2g}/s"
 
 
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units: 2 h 10 min."""
-    if seconds is None:
+    if not _is_known(seconds):
         return NOTHING
+    if seconds > _YEARS_MAX * _YEAR_S:
+        return f"over {_YEARS_MAX} years"
     whole = round(seconds)
-    if whole <= 0:
-        return "0 s"
     for index, (unit, size) in enumerate(_UNITS):
         if whole >= size:
             first, rest = divmod(whole, size)
@@ -47,7 +57,12 @@ def duration(seconds: float | None) -> str:
             next_unit, next_size = _UNITS[index + 1]
             second = rest // next_size
             return f"{first} {unit} {second} {next_unit}" if second else f"{first} {unit}"
-    raise AssertionError(seconds)
+    return "0 s"
+
+
+def _is_known(value: float | None) -> TypeGuard[float]:
+    """Whether it is a number; a line through odd points may have an endless slope."""
+    return value is not None and math.isfinite(value)
 
 
 def time_left(seconds: float | None) -> str:

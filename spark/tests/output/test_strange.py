@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports that nobody would draw: strange names, huge numbers, nothing at all, 10,000 groups."""
+
+import json
+import math
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.spark.lag.columns import STATUSES, Report
+from cometmq.spark.lag.output import plots, text
+from cometmq.spark.lag.output.html import html_report
+from cometmq.spark.lag.output.json_form import json_report
+from cometmq.spark.lag.output.markdown import markdown_report
+from cometmq.spark.lag.output.prometheus import metrics_text
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HUGE = 2**63 - 1
+NAMES = [
+    "<img src=x onerror=alert(1)>",
+    "</title></style><script>alert(1)</script>",
+    '"><b>&amp;',
+    "$\\frac{1$ and $x_1$",
+    "[here](http://evil.example)",
+    "a|b\n| c |\r\nd",
+    "\N{CJK UNIFIED IDEOGRAPH-8A02}\N{CJK UNIFIED IDEOGRAPH-55AE}\N{PILE OF POO}",
+    "nul\x00 bell\x07 \N{RIGHT-TO-LEFT OVERRIDE}",
+    "-->]]>",
+    "g" * 255,
+]
+
+
+def _named(report: Report, name: str, a_report: Any, a_group: Any) -> Report:
+    """Return a report in which this name is everywhere."""
+    kinds = {"STALLED": 3.0, "AT_RISK": 7_800.0, "LOST": 0.0}
+    groups = [
+        a_group(name, status, cluster=name, worst_topic=name, worst_broker_name=name,
+                time_to_loss_s=left)
+        for status, left in kinds.items()
+    ]  # fmt: skip
+    rows = {
+        table: [
+            {key: name if _is_name(key, it) else it for key, it in row.items()}
+            for row in report.table(table).to_pylist()
+        ]
+        for table in report.tables
+        if table != "group"
+    }
+    return a_report(groups, **rows)
+
+
+def _is_name(column: str, value: Any) -> bool:
+    fixed = ("status", "severity", "kind", "topic_kind", "ttl_model", "lag_time_method")
+    return isinstance(value, str) and column not in fixed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_stays_a_name(name: str, report: Report, a_report: Any, a_group: Any) -> None:
+    strange = _named(report, name, a_report, a_group)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = html_report(strange).decode()
+    plain = html_report(_named(report, "plain", a_report, a_group)).decode()
+    tags = re.compile(r"<(/?\w+)")
+    assert _without_drawings(tags.findall(page)) == _without_drawings(tags.findall(plain))
+    for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        ET.fromstring(re.sub(r"[\x00-\x08]", "", drawing))  # our own page
+
+    lines = markdown_report(strange).decode().split("\n")
+    plain_lines = markdown_report(_named(report, "plain", a_report, a_group)).decode().split("\n")
+    cells = re.compile(r"(?<!\\)\|")
+    assert [len(cells.findall(line)) for line in lines] == [
+        len(cells.findall(line)) for line in plain_lines
+    ]
+    assert not any(re.search(r"(?<!\\)\]\(", line) for line in lines)
+
+    assert json.loads(json_report(strange))["group"][0]["group"] == name
+    assert all(
+        line.startswith(("#", "cometmq_")) for line in metrics_text(strange).split("\n")[:-1]
+    )
+
+
+def _without_drawings(tags: list[str]) -> list[str]:
+    """How a drawing is made depends on the width of its words."""
+    found, inside = [], False
+    for tag in tags:
+        inside = inside or tag == "svg"
+        if not inside:
+            found.append(tag)
+        inside = inside and tag != "/svg"
+    return found
+
+
+def test_huge_and_endless_numbers_are_short(a_report: Any, a_group: Any) -> None:
+    figures: dict[str, Any] = {
+        "lag_sum": HUGE, "lag_time_s": 1e300, "rate_in": math.inf, "rate_out": 1e-300,
+        "eta_catchup_s": math.nan, "time_to_loss_s": 1e18, "lost_sum": HUGE,
+        "lag_change_last": -HUGE,
+    }  # fmt: skip
+    report = a_report([a_group(f"g{status}", status, **figures) for status in STATUSES])
+    for form in (html_report, markdown_report):
+        words = form(report).decode()
+        assert "nan" not in words
+        assert not re.search(r"\binf\b|\de\+", words)
+        assert "9,223,372,036,854,775,807" in words
+    json.loads(json_report(report), parse_constant=pytest.fail)
+    metrics_text(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "short"),
+    [(9_999, "9,999"), (10_000, "10 k"), (999_499, "999 k"), (999_500, "1 M"),
+     (999_999_999, "1 G"), (-25_000, "-25 k"), (HUGE, "9.22 E"), (0, "0"), (None, text.NOTHING)],
+)  # fmt: skip
+def test_short_counts_are_short(value: int | None, short: str) -> None:
+    assert text.short_count(value) == short
+
+
+@given(st.floats() | st.integers() | st.none())
+def test_every_number_has_words(value: float | None) -> None:
+    for words in (text.short_count(value), text.rate(value), text.duration(value)):
+        assert words
+        assert not re.search(r"e\+|nan|inf", words)
+    assert len(text.duration(value)) <= 14
+
+
+@pytest.mark.parametrize("left", [0.0, 1e-9, 5e-324, 3e9, 1e300])
+def test_bars_can_be_drawn_for_any_time(left: float) -> None:
+    drawing = plots.loss_bars([("g", left, "critical"), ("h", 0.0, "error")], "left")
+    assert drawing.startswith("<svg ")
+    assert "nan" not in drawing
+
+
+def test_ten_thousand_groups_are_a_small_page(a_report: Any, a_group: Any) -> None:
+    names = list(STATUSES)
+    groups = [
+        a_group(f"group-of-some-service-{number:05d}", names[number * len(names) // 10_000],
+                time_to_loss_s=number)
+        for number in range(10_000)
+    ]  # fmt: skip
+    when = a_report([]).header.snapshot_ts
+    history = [
+        {"cluster": "DefaultCluster", "group": groups[number]["group"], "max_offset": 0,
+         "consumer_offset": 0, "ts": when - timedelta(minutes=back),
+         "lag": (back * 7919 * number) % 10_007}
+        for number in range(20)
+        for back in range(1440)
+    ]  # fmt: skip
+    report = a_report(groups, history=history)
+    page = html_report(report)
+    assert len(page) < 600_000
+    assert page.count(b"<article") == 3
+    assert page.count(b"<tr>") < 600
+    assert b"9,500 more groups are in report.json" in page
+    assert len(markdown_report(report)) < 100_000
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=1500))
+def test_a_long_curve_keeps_its_ends_and_its_highest_peak(values: list[int]) -> None:
+    points = [(NOON + timedelta(minutes=minute), value) for minute, value in enumerate(values)]
+    moments, drawn = plots._xy(points)
+    assert len(drawn) <= 243
+    assert moments == sorted(moments)
+    assert (moments[0], moments[-1]) == (points[0][0], points[-1][0])
+    assert max(drawn) == max(values)
+    assert set(zip(moments, drawn, strict=True)) <= set(points)
