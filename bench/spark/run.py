@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "run")
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in {"run", "tree"})
 
 
 def main(names: list[str]) -> int:

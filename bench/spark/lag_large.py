@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report over a day of 80,000 series, 115 million rows, once."""
+
+from lag import main
+
+if __name__ == "__main__":
+    main(80_000)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory and processor time of this process and all that it started."""
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+INTERVAL_S: Final = 0.5
+_PROC: Final = Path("/proc")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Tree:
+    """Looks at the processes twice a second, within a `with`."""
+
+    def __init__(self) -> None:
+        """Have seen nothing yet."""
+        self.peak_bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Look no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, descendants())))
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of the processes that still run."""
+    return sum(map(_cpu_ticks, descendants())) / _TICKS
+
+
+def descendants() -> list[int]:
+    """Return this process and those below it."""
+    parents = {
+        int(path.name): int(stat[1])
+        for path in _PROC.iterdir()
+        if path.name.isdecimal() and (stat := _stat(int(path.name)))
+    }
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _memory_bytes(pid: int) -> int:
+    """Return what a process has in memory; what several share counts in part for each."""
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has ended
+    return next((int(it.split()[1]) * 1024 for it in lines if it.startswith("Pss:")), 0)
+
+
+def _cpu_ticks(pid: int) -> int:
+    stat = _stat(pid)
+    return int(stat[11]) + int(stat[12]) if stat else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields from the state on; none of a process that has ended."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
