@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.writer import RAW, WRITE_ORDER, hour_folder, hour_of
 from cometmq.spark.lag.aggregates import AGG10, hour_file
-from cometmq.spark.tables.arrow import VERSION_KEY
+from cometmq.spark.tables.arrow import VERSION_KEY, arrow_schema
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, ddl
 
 HOUR: Final = "hour"
@@ -95,6 +95,14 @@ class History:
         """Return the rows of snapshots `first_id` to `last_id`."""
         files = self.files(table, hour_of(first_id), hour_of(last_id))
         return _read(spark, table, files, first_id, last_id)
+
+    def table(self, table: str, first_id: int, last_id: int) -> pa.Table:
+        """Return the rows of such snapshots as they are, of a table that is small."""
+        schema = arrow_schema(TABLES[table])
+        within = (pc.field("snapshot_id") >= first_id) & (pc.field("snapshot_id") <= last_id)
+        files = self.files(table, hour_of(first_id), hour_of(last_id))
+        found = [read_whole(path, schema=schema, filters=within) for path in files]
+        return pa.concat_tables([schema.empty_table(), *found])
 
     def read_sparse(self, spark: SparkSession, first_id: int, last_id: int) -> DataFrame:
         """Return the progress of some snapshots: of compacted hours one in ten minutes."""
