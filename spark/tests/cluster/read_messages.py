@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cometmq.spark.source import RocketMQDataSource
@@ -25,6 +25,7 @@ def session_of(given: dict[str, Any]) -> SparkSession:
         SparkSession.builder.master(given["master"])
         .appName("read-messages")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
@@ -76,20 +77,20 @@ def kill_an_executor(session: SparkSession, report: dict[str, Any]) -> None:
         pause.wait(0.05)
 
 
-def read_once(session: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
-    report: dict[str, Any] = {"killed": False}
-    killer = threading.Thread(target=kill_an_executor, args=(session, report), daemon=True)
-    if given.get("kill"):
-        killer.start()
-    rows = session.read.format("rocketmq").options(**given["options"]).load()
-    by_queue = rows.groupBy("broker_name", "queue_id").agg(
+def by_queue(rows: DataFrame) -> list[list[Any]]:
+    """Count, different offsets, and sum of checksums."""
+    found = rows.groupBy("broker_name", "queue_id").agg(
         f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
     )
-    report["queues"] = sorted(list(row) for row in by_queue.collect())
-    return report
+    return sorted(list(row) for row in found.collect())
 
 
-def read_stream(session: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
+def read_once(session: SparkSession, given: dict[str, Any]) -> DataFrame:
+    return session.read.format("rocketmq").options(**given["options"]).load()
+
+
+def read_stream(session: SparkSession, given: dict[str, Any]) -> DataFrame:
+    """Write a stream to files; return what they hold."""
     folder = Path(given["folder"])
     rows = session.readStream.format("rocketmq").options(**given["options"]).load()
     query = (
@@ -101,17 +102,17 @@ def read_stream(session: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
         .start()
     )
     query.awaitTermination()
-    found = session.read.parquet(str(folder / "out"))
-    by_queue = found.groupBy("broker_name", "queue_id").agg(
-        f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
-    )
-    return {"queues": sorted(list(row) for row in by_queue.collect())}
+    return session.read.parquet(str(folder / "out"))
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     session = session_of(given)
-    report = (read_stream if given["stream"] else read_once)(session, given)
+    report: dict[str, Any] = {"killed": False}
+    if given.get("kill"):
+        killer = threading.Thread(target=kill_an_executor, args=(session, report), daemon=True)
+        killer.start()
+    report["queues"] = by_queue((read_stream if given["stream"] else read_once)(session, given))
     sys.stdout.write(json.dumps({"report": report}) + "\n")
     sys.stdout.flush()
     session.stop()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million messages: read whole, with an executor killed, with the driver killed in mid-batch.
-
-The same against a broker of RocketMQ.
-"""
+"""A million messages: read whole, with an executor killed, with the driver killed in mid-batch."""
 
 import json
 import sys
@@ -14,38 +11,31 @@ from zlib import crc32
 import pytest
 
 from cometmq.peers.cluster import Cluster
-from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import JavaCluster
-from cometmq.peers.processes import Child, wait_until
-from cometmq.spark.metadata import Metadata
+from cometmq.peers.processes import Child
 from cometmq.spark.offsets_json import Queue
-from cometmq.spark.options import parse
 from cometmq.spark.testing import fill, numbered
 
-PROGRAM = Path(__file__).parent / "programs" / "read_messages.py"
+PROGRAM = Path(__file__).with_name("read_messages.py")
 TOPIC = "million"
 QUEUES = 4
 COUNT = 250_000
+BATCHES = 5
 RUN_TIMEOUT_S = 900
-pytestmark = pytest.mark.slow
+ENVIRONMENT = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_DRIVER_PYTHON": sys.executable,
+}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module", params=[CometCluster, JavaCluster], ids=["comet", "java"])
-def filled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def filled(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker with the messages."""
-    with request.param(tmp_path_factory.mktemp("filled")) as cluster:
+    with maker(tmp_path_factory.mktemp("filled")) as cluster:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUES)
-        queues = fill(cluster.namesrv_addr, TOPIC, COUNT)
-        with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": TOPIC})) as metadata:
-            metadata.queues()
-            wait_until(  # RocketMQ puts messages into queues after it stored them
-                lambda: all(end == COUNT for _, end in metadata.ends(queues).values()),
-                60,
-                "messages in their queues",
-            )
+        fill(cluster.namesrv_addr, TOPIC, COUNT)
         yield cluster
 
 
@@ -72,14 +62,16 @@ class Program:
                 "nameServer": cluster.namesrv_addr,
                 "subscribe": TOPIC,
                 "startingOffsets": "earliest",
+                "minPartitions": "8",
             },
         }
+        if stream:
+            self.given["options"]["maxOffsetsPerTrigger"] = str(COUNT * QUEUES // BATCHES)
 
     def start(self) -> Child:
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         command = [sys.executable, str(PROGRAM), json.dumps(self.given)]
         log = self.folder / "program.log"
-        return Child("spark", command, log_path=log, env=python, cwd=self.folder)
+        return Child("spark", command, log_path=log, env=ENVIRONMENT, cwd=self.folder)
 
     def report(self, child: Child) -> dict[str, Any]:
         try:
@@ -93,15 +85,18 @@ class Program:
 
 def test_every_message_is_read_once(filled: Cluster, tmp_path: Path) -> None:
     program = Program(filled, tmp_path, master="local[2]", stream=False)
-    program.given["options"]["minPartitions"] = "8"
 
-    assert program.report(program.start())["queues"] == expected()
+    report = program.report(program.start())
+
+    assert report == {"killed": False, "queues": expected()}
 
 
-def test_a_killed_executor_loses_and_doubles_nothing(filled: Cluster, tmp_path: Path) -> None:
-    program = Program(filled, tmp_path, master="local-cluster[2,1,1024]", stream=False)
+@pytest.mark.parametrize("stream", [False, True], ids=["batch", "stream"])
+def test_a_killed_executor_loses_and_doubles_nothing(
+    filled: Cluster, tmp_path: Path, stream: bool
+) -> None:
+    program = Program(filled, tmp_path, master="local-cluster[2,1,1024]", stream=stream)
     program.given["kill"] = True
-    program.given["options"]["minPartitions"] = "16"
     program.given["options"]["pullPipelineDepth"] = "1"  # slow enough to be killed in the middle
 
     report = program.report(program.start())
@@ -109,26 +104,43 @@ def test_a_killed_executor_loses_and_doubles_nothing(filled: Cluster, tmp_path: 
     assert report == {"killed": True, "queues": expected()}
 
 
-def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_path: Path) -> None:
-    program = Program(filled, tmp_path, master="local[2]", stream=True)
-    limit = COUNT * QUEUES // 5
-    program.given["options"]["maxOffsetsPerTrigger"] = str(limit)
-    offsets, commits = tmp_path / "checkpoint" / "offsets", tmp_path / "checkpoint" / "commits"
+def kill_in_a_batch(program: Program) -> None:
+    """Start a stream and kill its driver when a batch is planned that is not done."""
+    checkpoint = program.folder / "checkpoint"
 
-    def planned(folder: Path) -> int:
+    def count(name: str) -> int:
+        folder = checkpoint / name
         return len([p for p in folder.glob("*") if p.name.isdigit()]) if folder.is_dir() else 0
 
     child = program.start()
     try:
-        # a batch is planned that is not done: it is read right now
         child.wait_until(
-            lambda: planned(commits) >= 1 and planned(offsets) > planned(commits),
+            lambda: count("commits") >= 1 and count("offsets") > count("commits"),
             RUN_TIMEOUT_S,
             "in the middle of a batch",
         )
     finally:
         child.kill()
-    assert planned(offsets) > planned(commits)
-    wait_until(lambda: child.exit_status is not None, 10, "the driver's end")
+    assert count("offsets") > count("commits")
+
+
+def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_path: Path) -> None:
+    program = Program(filled, tmp_path, master="local[2]", stream=True)
+
+    kill_in_a_batch(program)
 
     assert program.report(program.start())["queues"] == expected()
+
+
+def test_a_driver_killed_at_a_master_goes_on_there(
+    filled: Cluster, standalone: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    program = Program(filled, folder, master=standalone.url, stream=True)
+
+    kill_in_a_batch(program)
+
+    assert program.report(program.start())["queues"] == expected()
+    for worker in standalone.workers:
+        assert worker.log().count("Asked to launch executor") >= 2, "one for each driver"
