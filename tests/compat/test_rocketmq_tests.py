@@ -60,6 +60,7 @@ CLASSES = {
         "client.consumer.topic.MulConsumerMulTopicIT",
         "client.consumer.topic.OneConsumerMulTopicIT",
     ],
+    "look-ups": ["client.producer.querymsg.QueryMsgByKeyIT"],  # on fresh stores only
     "tags and delays": [
         "client.consumer.tag.MulTagSubIT",
         "client.consumer.tag.TagMessageWith1ConsumerIT",
@@ -92,7 +93,7 @@ def pair(
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out: two classes that Java itself fails every other time.
+    """Left out: a class that Java itself fails twice in five runs, and DLedger's.
 
     What fails may do so once: several tests send as soon as a consumer has started, which on a
     busy machine has not looked up yet where its queues end, whoever's broker it is.
