@@ -163,7 +163,7 @@ class Chaos:
             asyncio.timeout(SETTLE_TIMEOUT_S),
             AdminClient(self.cluster.namesrv_addr) as admin,
         ):
-            while (count := await _open_count(admin)) or not self.is_delivered():
+            while (count := await _open_count(admin)) != 0 or not self.is_delivered():
                 say(f"{time.monotonic():.1f} {count} are open")
                 await asyncio.sleep(0.5)
 
@@ -201,9 +201,11 @@ def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-async def _open_count(admin: AdminClient) -> int:
-    (master,) = (await admin.masters()).values()
-    return len([half.offset async for half in master.open_transactions()])
+async def _open_count(admin: AdminClient) -> int | None:
+    """How many are open; None while a new name server has not heard of the broker."""
+    for master in (await admin.masters()).values():
+        return len([half.offset async for half in master.open_transactions()])
+    return None
 
 
 @asynccontextmanager
