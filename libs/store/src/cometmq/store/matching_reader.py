@@ -19,7 +19,7 @@ from cometmq.store.results import GetResult, GetStatus
 
 RecordTest: TypeAlias = Callable[[Buffer], bool]
 
-BLOCK_COUNT_MAX: Final = 8  # records of one read: testing them may take some 20 us
+BLOCK_COUNT_MAX: Final = 16  # records of one read: testing them may take some 20 us
 BLOCK_BYTES_MAX: Final = 64 << 10
 PORTION_BYTES: Final = 64 * ENTRY.size
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
@@ -33,6 +33,14 @@ class _Place(NamedTuple):
     log: LogView
     limits: ReadLimits
     block_count: int
+    memory_start: int  # what lies before counts as on disk
+
+    def most(self, offset: int) -> tuple[int, int]:
+        """Return how many records, and bytes, an answer has at most that goes on here."""
+        limits = self.limits
+        if offset >= self.memory_start:
+            return limits.count_max, limits.bytes_max
+        return limits.disk_count_max, limits.disk_bytes_max
 
 
 class _Found:
@@ -52,10 +60,7 @@ class _Found:
         """Tell whether the answer has no room for this record, wanted or not."""
         if not self.records:
             return False
-        limits = place.limits
-        in_memory = offset >= place.log.end - limits.memory_bytes
-        count_max = limits.count_max if in_memory else limits.disk_count_max
-        bytes_max = limits.bytes_max if in_memory else limits.disk_bytes_max
+        count_max, bytes_max = place.most(offset)
         return len(self.records) >= count_max or self.bytes + size > bytes_max
 
     def result(self, place: _Place) -> GetResult:
@@ -93,7 +98,7 @@ def read_matching(
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
-    place = _Place(queue, queue_offset, log, limits, block_count)
+    place = _Place(queue, queue_offset, log, limits, block_count, log.end - limits.memory_bytes)
     found = _Found(log.end)
     scan_count = max(SCAN_COUNT_MIN, limits.count_max)
     data = yield from read_entries(queue.plan(queue_offset, scan_count))
@@ -137,20 +142,24 @@ def _take(
 ) -> bool:
     """Test the records of a block; False if the answer is full."""
     start = rows[0][0]
+    count_max, bytes_max = place.most(start)
+    records, total, scanned = found.records, found.bytes, 0
     for offset, size, _ in rows:
-        if found.records and found.is_full(size, offset, place):
-            return False
-        found.scanned_count += 1
-        found.last_offset = offset
-        at = offset - start
-        record = block[at : at + size]
+        if records and (total + size > bytes_max or len(records) >= count_max):
+            break
+        scanned += 1
+        record = block[offset - start : offset - start + size]
         # What does not say itself that it has this size and lies at this place is damaged.
         if len(record) < size or _size_and_offset(record) != (size, offset):
             found.damaged_count += 1
         elif test(record):
-            found.records.append(record)
-            found.bytes += size
-    return True
+            records.append(record)
+            total += size
+    if scanned:
+        found.last_offset = rows[scanned - 1][0]
+    found.scanned_count += scanned
+    found.bytes = total
+    return scanned == len(rows)
 
 
 def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
@@ -159,14 +168,15 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     first, size, _ = rows[start]
     if not _is_in(first, size, log):
         return start
-    file_end = first - (first - log.first) % log.file_size + log.file_size
+    border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
+    border = min(border, first + BLOCK_BYTES_MAX, log.end)
+    if first < place.memory_start:  # other limits hold behind
+        border = min(border, place.memory_start)
     end, stop = first + size, start + 1
     for offset, size, _ in rows[stop : start + place.block_count]:
-        if not end <= offset < file_end or not _is_in(offset, size, log):
+        if offset < end or offset + size > border or size <= 0:
             break
         end = offset + size
-        if end - first > BLOCK_BYTES_MAX:
-            break
         stop += 1
     return stop
 

@@ -8,23 +8,25 @@ Compatibility: with filterSupportRetry a retry topic is filtered by the expressi
 that its messages came from, and a message of a topic without expression passes.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from cometmq.broker.filters.sql import SqlFilter
-from cometmq.remoting.message.properties import PropertyKey, parse_properties
+from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import property_bytes
 from cometmq.remoting.types import Buffer
 from cometmq.store.matching_reader import BLOCK_COUNT_MAX
 
 _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
-
-
-COMPARISONS_MAX: Final = 32  # for the records of one read: some 10 us
+COMPARISONS_MAX: Final = 64  # for the records of one read: some 20 us
 NAMES_MAX: Final = 8
 """Properties that are searched for one by one; for more of them a full parse takes less."""
+VERDICTS_MAX: Final = 16_384  # of all filters
+VERDICT_BYTES_MAX: Final = 64
+"""What filters said that is remembered, and the values that it was about: 6 MB in all."""
 
 
 class RecordFilter:
@@ -50,12 +52,31 @@ def sql_record_filter(sql: SqlFilter) -> RecordFilter:
 
 
 def _record_filter(sql: SqlFilter) -> RecordFilter:
-    read = reader(sql.names)
-    matches_values = sql.matches_values
-    return RecordFilter(
-        lambda record: matches_values(read(property_bytes(record))),
-        comparison_count=sql.comparison_count,
-    )
+    read = raw_reader(sql.names)
+    known = _verdicts.get
+    number = next(_numbers)
+
+    def matches(record: Buffer) -> bool:
+        values = read(property_bytes(record))
+        verdict = known((number, *values))
+        return _judge(sql, number, values) if verdict is None else verdict
+
+    return RecordFilter(matches, comparison_count=sql.comparison_count)
+
+
+_numbers: Final = itertools.count()
+_verdicts: Final[dict[tuple[int | bytes | None, ...], bool]] = {}
+"""What filters said about values: most properties that filters ask for have few of them."""
+
+
+def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool:
+    """Apply an expression to values; remember short ones."""
+    verdict = sql.matches_values(_texts(values))
+    if len(values) <= NAMES_MAX and sum(map(len, filter(None, values))) <= VERDICT_BYTES_MAX:
+        if len(_verdicts) >= VERDICTS_MAX:
+            _verdicts.clear()
+        _verdicts[number, *values] = verdict
+    return verdict
 
 
 def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordFilter:
@@ -73,32 +94,42 @@ def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordF
 
 def reader(names: Sequence[str]) -> Callable[[bytes], list[str | None]]:
     """Return the function that finds the values of some properties in a property text."""
+    read = raw_reader(names)
+    return lambda text: _texts(read(text))
+
+
+def _texts(values: list[bytes | None]) -> list[str | None]:
+    return [None if value is None else value.decode(errors="replace") for value in values]
+
+
+def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
+    """Return the function that finds the values of some properties as they are stored."""
     if len(names) > NAMES_MAX:
-        return lambda text: list(map(parse_properties(text.decode(errors="replace")).get, names))
+        keys = [name.encode() for name in names]
+        return lambda text: list(map(_all_values(text).get, keys))
     marks = [_PAIR_SEPARATOR + name.encode() + _VALUE_SEPARATOR for name in names]
 
-    def read(text: bytes) -> list[str | None]:
-        text = _PAIR_SEPARATOR + text
-        return [_value(text, mark) for mark in marks]
+    def read(text: bytes) -> list[bytes | None]:
+        text = _PAIR_SEPARATOR + text  # which ends what is left of a text without the mark
+        return [
+            text.rpartition(mark)[2].partition(_PAIR_SEPARATOR)[0] or _last_filled(text, mark)
+            for mark in marks
+        ]
 
     return read
 
 
-def _value(text: bytes, mark: bytes) -> str | None:
+def _last_filled(text: bytes, mark: bytes) -> bytes | None:
     """Return the last value that is not empty, as the last of equal names counts."""
-    value = _last_value(text, mark)
-    if value == b"":
-        text, empty = text + _PAIR_SEPARATOR, mark + _PAIR_SEPARATOR
-        while empty in text:  # each time half of those that follow each other
-            text = text.replace(empty, _PAIR_SEPARATOR)
-        value = _last_value(text, mark)
-    return None if value is None else value.decode(errors="replace")
-
-
-def _last_value(text: bytes, mark: bytes) -> bytes | None:
-    start = text.rfind(mark)
-    if start < 0:
+    if mark not in text:
         return None
-    begin = start + len(mark)
-    end = text.find(_PAIR_SEPARATOR, begin)
-    return text[begin:] if end < 0 else text[begin:end]
+    text, empty = text + _PAIR_SEPARATOR, mark + _PAIR_SEPARATOR
+    while empty in text:  # each time half of those that follow each other
+        text = text.replace(empty, _PAIR_SEPARATOR)
+    _, found, rest = text.rpartition(mark)
+    return rest.partition(_PAIR_SEPARATOR)[0] if found else None
+
+
+def _all_values(text: bytes) -> dict[bytes, bytes]:
+    pairs = (pair.partition(_VALUE_SEPARATOR) for pair in text.split(_PAIR_SEPARATOR))
+    return {name: value for name, _, value in pairs if value}
