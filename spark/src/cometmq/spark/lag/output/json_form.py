@@ -36,7 +36,12 @@ _TYPES: Final = {
     "boolean": "boolean",
     "timestamp": "string",
 }
-_ENUMS: Final = {"status": [*STATUSES], "severity": [*SEVERITIES]}
+_ENUMS: Final = {
+    "status": [*STATUSES],
+    "severity": [*SEVERITIES],
+    "ttl_model": ["time", "disk", "lost", "none"],
+    "lag_time_method": ["exact", "interp", "extrap_min", "zero", "unknown"],
+}
 
 
 def json_report(report: Report) -> bytes:
@@ -97,7 +102,7 @@ def _column_schema(column: Column) -> dict[str, Any]:
     if column.type == "timestamp":
         schema["format"] = "date-time"
     if column.name in _ENUMS:
-        schema["enum"] = _ENUMS[column.name]
+        schema["enum"] = _ENUMS[column.name] + [None] * (not column.required)
     return schema
 
 
@@ -113,4 +118,6 @@ def _described(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         schema.pop("default", None)
         if name == "severity":
             schema["enum"] = [*SEVERITIES]
+        if name == "snapshot_ts":
+            schema["format"] = "date-time"
         yield name, schema
