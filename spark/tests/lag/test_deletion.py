@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """When brokers delete, by the clock on their wall."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.spark.lag.brokers import broker_facts
 from cometmq.spark.lag.deletion import deletion_spans, hours_of
+from cometmq.spark.lag.rules import Rules
 
 from .histories import moment
 
@@ -38,6 +40,19 @@ def test_an_hour_that_comes_twice_counts_twice() -> None:
     assert spans == [(moment("2026-10-25T00:00"), moment("2026-10-25T02:00"))]
 
 
+def test_facts_of_brokers_are_by_the_clock_of_the_rules() -> None:
+    now = moment("2026-03-28T12:00")
+    row = {
+        "cluster": "c", "broker_name": "b", "snapshot_id": 7, "read_ts": now,
+        "file_reserved_hours": 48, "delete_when": "02", "disk_max_used_ratio": 75,
+        "commitlog_disk_ratio": None,
+    }  # fmt: skip
+    (facts,) = broker_facts([row], 7, Rules(timezone="Europe/Berlin"))
+    begins = [datetime.fromtimestamp(begin / 1e6, UTC) for begin, _ in facts.deletions]
+    assert begins[:2] == [moment("2026-03-30T00:00"), moment("2026-03-31T00:00")]
+
+
+@settings(deadline=None)
 @given(
     begin=st.integers(0, 6 * 365 * 24 * 60).map(lambda it: moment("2024-01-01T00:00", it)),
     zone=st.sampled_from(ZONES),
