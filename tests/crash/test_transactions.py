@@ -29,7 +29,8 @@ TOPIC: Final = "Transacted"
 GROUP: Final = "Transactors"
 ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 PRODUCERS: Final = 3
-SETTLE_TIMEOUT_S: Final = 90.0
+SETTLE_TIMEOUT_S: Final = 240.0
+COMMITTED_MIN, ROLLED_BACK_MIN, OPEN_MIN = 50, 20, 20
 BROKER: Final = {
     "registerNameServerPeriod": 10_000,
     "mappedFileSizeCommitLog": 4 << 20,
@@ -153,6 +154,15 @@ class Chaos:
             self.replace_dead_producers()
             await asyncio.sleep(0.1)
 
+    async def work_enough(self) -> None:
+        """Let the producers work until there is enough to judge, however slow they are."""
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while (
+                len(self.ended("commit")) <= COMMITTED_MIN
+                or len(self.ended("rollback")) <= ROLLED_BACK_MIN
+            ):
+                await self.work(0.5)
+
     # Looking
 
     async def settle(self) -> None:
@@ -179,8 +189,8 @@ class Chaos:
         assert not committed - self.received, "committed and not delivered"
         assert not self.received & rolled_back, "rolled back and delivered"
         assert not self.received - committed, "delivered, and nobody has committed it"
-        assert len(committed) > 50
-        assert len(rolled_back) > 20
+        assert len(committed) > COMMITTED_MIN
+        assert len(rolled_back) > ROLLED_BACK_MIN
         say(f"{len(committed)} committed, {len(rolled_back)} rolled back")
 
     async def verify(self) -> None:
@@ -257,6 +267,7 @@ async def test_transactions_survive_everything(
         await chaos.work(1.0)
         await chaos.strike(max(4, kills // 4))
         await chaos.work(1.0)
+        await chaos.work_enough()
         await chaos.settle()
         chaos.judge()
         await chaos.verify()
@@ -270,11 +281,15 @@ async def test_a_txn_checker_that_was_away_resolves_everything(
 ) -> None:
     async with chaos_in(tmp_path, random, "ASYNC_FLUSH") as chaos:
         await chaos.work(2.0)
+        await chaos.work_enough()
         assert await asyncio.to_thread(chaos.cluster.stop_txn_checker) == 0
         await chaos.work(absence_s)
-        async with AdminClient(chaos.cluster.namesrv_addr) as admin:
-            open_count = await _open_count(admin)
-        assert open_count > 20
+        async with (
+            asyncio.timeout(SETTLE_TIMEOUT_S),
+            AdminClient(chaos.cluster.namesrv_addr) as admin,
+        ):
+            while (open_count := await _open_count(admin) or 0) <= OPEN_MIN:
+                await chaos.work(0.5)
         if is_folder_lost:
             await asyncio.to_thread(shutil.rmtree, chaos.cluster.txn_checker_dir)
         await asyncio.to_thread(chaos.cluster.start_txn_checker)
