@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import contents, create_topic, named, received, sent
+from cometmq.peers.java import JavaCluster
 from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.loopback import ipv6_loopback
 from cometmq.peers.processes import wait_until
@@ -115,7 +116,7 @@ def test_pull_consumers(
     command: str,
 ) -> None:
     """The 5.x client pulls with code 361, which Java 4.9.4 does not know."""
-    if (version, command) == ("java-5", "lite-pull") and type(cluster).__name__ == "JavaCluster":
+    if (version, command) == ("java-5", "lite-pull") and isinstance(cluster, JavaCluster):
         version = "java-4"
     wanted = _send(java, cluster, topic)
 
