@@ -36,6 +36,8 @@ REPORT_INTRO: Final[Mapping[str, str]] = {
     "skew": "Topics whose queues differ most.",
     "silent": "Groups and topics in which nothing moves, and what deletes them.",
     "backlog": "Retries, dead letters, delayed and half messages.",
+    "filtered": "Groups that want only some messages, and how many of the unread ones.",
+    "holder": "Which member reads which queue of the worst groups: `report --deep`.",
     "history": "The curves of the worst groups.",
 }
 

@@ -11,6 +11,7 @@ import pytest
 from cometmq.client.clock import wall_ms
 from cometmq.spark.demo.groups import ACTORS
 from cometmq.spark.demo.old_messages import COUNT, FILE_BYTES, QUEUES, TOPIC, write_old_messages
+from cometmq.spark.demo.replay import MINUTES, SCENES, state_at
 from cometmq.spark.demo.run import compare
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
@@ -52,11 +53,26 @@ def test_a_demo_too_short_to_tell_is_refused() -> None:
     assert "at least 100, not 5" in done.stderr
 
 
+def test_a_generated_day_is_the_same_each_time_and_keeps_its_order() -> None:
+    assert SCENES.keys() == {actor.group for actor in ACTORS}
+    for minute in range(0, MINUTES, 7):
+        state = state_at(30_000_000, minute)
+        assert state == state_at(30_000_000, minute)
+        for (topic, _), offsets in state.offsets.items():
+            for queue, offset in offsets.items():
+                found = state.stats[topic][queue]
+                assert 0 <= found.min_offset <= offset <= found.max_offset
+        for spans in state.spans.values():
+            assert all(it.span.delay_time > 0 for it in spans.values())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_report_of_the_demo_calls_each_group_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["live", "replay"])
+def test_the_report_of_the_demo_calls_each_group_by_its_name(tmp_path: Path, form: str) -> None:
+    words = ["--replay"] if form == "replay" else []
     done = subprocess.run(
-        [*DEMO, "--out", str(tmp_path)], capture_output=True, text=True, check=False
+        [*DEMO, *words, "--out", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     report = json.loads((tmp_path / "report.json").read_bytes())

@@ -6,10 +6,12 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from cometmq.spark.lag.columns import Header
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
+from cometmq.spark.tables.arrow import VERSION_KEY
 
 from .histories import batch, moment
 
@@ -18,7 +20,7 @@ PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 
 def _run(*words: object) -> tuple[int, str, list[str]]:
     done = subprocess.run(
-        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=100, check=False
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=290, check=False
     )
     return done.returncode, done.stdout, done.stderr.splitlines()
 
@@ -26,7 +28,10 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["repport"], "repport"),
+        (["repport"], "Did you mean 'report'?"),
+        (["report", "x", "--min-coverag", "1"], "--min-coverage"),
+        (["snapshot", "x", "--intervall", "60"], "--interval"),
+        (["stream", "x", "--alert-topci", "T"], "--alert-topic"),
         (["report"], "HISTORY"),
         (["report", "x", "--fail-on", "sometimes"], "sometimes"),
         (["snapshot", "x", "--interval", "5"], "5"),
@@ -65,6 +70,65 @@ def test_wrong_credentials_file_is_one_line(tmp_path: Path) -> None:
     assert status == Exit.FAILED
     assert len(lines) == 1
     assert "none.yml" in lines[0]
+
+
+def test_a_stream_without_name_server_is_one_line_and_starts_no_spark(tmp_path: Path) -> None:
+    status, _, lines = _run("stream", tmp_path / "history", "--namesrv", "127.0.0.1:1")
+    assert (status, len(lines)) == (Exit.FAILED, 1)
+    assert "127.0.0.1:1" in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--out", "--textfile"])
+def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, option: str) -> None:
+    history, taken = tmp_path / "history", tmp_path / "taken"
+    batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=2, first=0, count=1)
+    taken.write_text("mine")
+    status, _, lines = _run("report", history, option, taken / "below")
+    assert (status, len(lines)) == (Exit.FAILED, 1)
+    assert str(taken) in lines[0]
+    assert taken.read_text() == "mine"
+    assert not (history / "report").exists()
+
+
+@pytest.mark.parametrize("command", ["compact", "verify"])
+def test_a_history_of_another_version_is_refused(tmp_path: Path, command: str) -> None:
+    batch(tmp_path, seed=1, end=moment("2026-05-01T10:59"), minutes=2, first=0, count=1)
+    path = min(tmp_path.glob("raw/progress/*/*/*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.replace_schema_metadata({VERSION_KEY: "99"}), path)
+    status, out, lines = _run(command, tmp_path)
+    assert status == Exit.FAILED
+    assert f"{path}: has tables of version 99, not 1" in out + "".join(lines)
+    assert not list(tmp_path.glob("hour/*"))
+
+
+def _flip(path: Path, part: slice) -> None:
+    data = bytearray(path.read_bytes())
+    data[part] = bytes(byte ^ 0x5A for byte in data[part])
+    path.write_bytes(data)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("part", [slice(4, 400), slice(-40, -8)], ids=["pages", "footer"])
+def test_a_damaged_snapshot_is_one_line_and_the_last_report_stays(
+    tmp_path: Path, part: slice
+) -> None:
+    history, out = tmp_path / "history", tmp_path / "out"
+    batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=10, first=0, count=1)
+    damaged = sorted(history.glob("raw/progress/*/*/*.parquet"))[4]
+    _flip(damaged, part)
+    out.mkdir()
+    (out / "report.html").write_text("the last one")
+
+    status, _, lines = _run("report", history, "--out", out)
+
+    assert status == Exit.FAILED
+    assert all(line.startswith("cometmq-lag: ") for line in lines if "WARNING: Using" not in line)
+    assert str(damaged.name) in lines[-1]
+    assert [it.name for it in out.iterdir()] == ["report.html"]
+    assert (out / "report.html").read_text() == "the last one"
+    assert not (history / "report").exists()
 
 
 def test_a_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:

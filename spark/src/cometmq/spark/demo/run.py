@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of the demo: start a suite, let groups behave, take snapshots, report, compare."""
+"""The story of the demo: start a suite, let groups behave, take snapshots, report, compare.
+
+With `--replay` the snapshots are those of a generated day, and nothing is started but the report.
+"""
 
 import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -20,6 +26,7 @@ from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
 from cometmq.spark.demo import old_messages
 from cometmq.spark.demo.groups import ACTORS, ORDER_QUEUES, ORDERS, ORDERS_PER_S, Stage
+from cometmq.spark.demo.replay import write_day
 from cometmq.spark.lag.history import History
 from cometmq.spark.lag.output import write_report
 from cometmq.spark.lag.report import build
@@ -33,6 +40,7 @@ SECONDS_MIN: Final = 100
 """The report looks at the last minute, and groups must have been in trouble all of it."""
 PROGRESS_S: Final = 15
 EXIT_INTERRUPTED: Final = 130
+LIVE_RULES: Final = Rules(window_s=60, allowed_age_s=5.0)
 
 
 def prepare(folder: Path) -> None:
@@ -88,12 +96,11 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201  # the demo's output
 
 
-def report_on(history: Path, out: Path) -> dict[str, str]:
+def report_on(history: Path, out: Path, rules: Rules) -> dict[str, str]:
     """Write the report of the snapshots; return the status of each group."""
     # Few rows: a task for each core is enough.
     spark = session(settings={"spark.sql.shuffle.partitions": "2"}, name="lag-demo")
     try:
-        rules = Rules(window_s=60, allowed_age_s=5.0)
         report = build(spark, History(history), rules, lambda step: say(f"  report: {step}"))
     finally:
         spark.stop()
@@ -115,13 +122,15 @@ def main() -> int:
     """Run with the options of the command line."""
     parser = argparse.ArgumentParser(prog="make lag-demo", description=__doc__)
     parser.add_argument("--seconds", type=int, default=120, help=f"at least {SECONDS_MIN}")
+    parser.add_argument("--replay", action="store_true", help="a generated day, at once")
     parser.add_argument("--out", type=Path, default=Path("target/lag-demo"), help="a folder")
     arguments = parser.parse_args()
     if arguments.seconds < SECONDS_MIN:
         parser.error(f"--seconds: at least {SECONDS_MIN}, not {arguments.seconds}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _run(arguments.seconds, arguments.out.resolve())
+        play = _replay if arguments.replay else partial(_live, arguments.seconds)
+        return _run(play, arguments.out.resolve())
     except (CometError, ExceptionGroup) as error:
         line = one_line(error)
         if line is None:
@@ -132,13 +141,25 @@ def main() -> int:
         return EXIT_INTERRUPTED
 
 
-def _run(seconds: int, out: Path) -> int:
+def _live(seconds: int, folder: Path, history: Path) -> Rules:
+    say(f"Seven groups read for {seconds} s from a broker of their own.")
+    prepare(folder)
+    asyncio.run(perform(folder, history, seconds))
+    return LIVE_RULES
+
+
+def _replay(_: Path, history: Path) -> Rules:
+    say("Seven groups in a day of 1,440 snapshots.")
+    write_day(history, datetime.fromtimestamp(SystemClock().now_ms() / 1000, tz=UTC), say)
+    return Rules()
+
+
+def _run(play: Callable[[Path, Path], Rules], out: Path) -> int:
+    """Let it happen, and report; 0 if the report says what happened."""
     with TemporaryDirectory(prefix="cometmq-lag-demo-") as name:
-        folder = Path(name)
-        say(f"Seven groups read for {seconds} s from a broker of their own.")
-        prepare(folder)
-        asyncio.run(perform(folder, folder / "history", seconds))
-        found = report_on(folder / "history", out)
+        history = Path(name) / "history"
+        rules = play(Path(name), history)
+        found = report_on(history, out, rules)
     is_right = compare(found)
     say(f"The report: {out / 'report.html'} (and report.md, report.json)")
     return 0 if is_right else 1

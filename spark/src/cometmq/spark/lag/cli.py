@@ -17,11 +17,24 @@ from zoneinfo import ZoneInfo
 import msgspec
 import typer
 
-from cometmq.client.credentials import credentials_from_file
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.transport.settings import TlsSettings
-from cometmq.spark.collect.loop import INTERVAL_MIN_S, collect_once, collect_until_signal
-from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.loop import collect_once, collect_until_signal
+from cometmq.spark.lag.cli_options import (
+    Budget,
+    Cluster,
+    Credentials,
+    Forms,
+    Interval,
+    Master,
+    Namesrv,
+    Out,
+    Root,
+    SampleTags,
+    Tls,
+    TlsCa,
+    link_settings,
+    source_options,
+)
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
 from cometmq.spark.lag.rules import Rules
 
@@ -32,33 +45,6 @@ app = typer.Typer(
     add_completion=False,
     help=__doc__.split("\n\n", maxsplit=1)[0],
 )
-
-Root = Annotated[Path, typer.Argument(help="Folder of the history.", metavar="HISTORY")]
-Namesrv = Annotated[
-    str, typer.Option("--namesrv", "-n", envvar="NAMESRV_ADDR", help="host:port;host:port.")
-]
-Cluster = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
-Interval = Annotated[
-    int | None,
-    typer.Option(min=INTERVAL_MIN_S, help="Stay, and take one each so many seconds."),
-]
-Budget = Annotated[int, typer.Option(min=0, help="Questions for the age of messages in one round.")]
-Credentials = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="COMETMQ_CREDENTIALS",
-        help="File with accessKey and secretKey, as RocketMQ's conf/tools.yml.",
-    ),
-]
-Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
-TlsCa = Annotated[
-    Path | None, typer.Option(help="Certificates to verify servers with; implies --tls.")
-]
-Master = Annotated[str | None, typer.Option(help="Spark master; default: all of this machine.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
-Forms = Annotated[
-    list[str] | None, typer.Option("--form", help="html, markdown, json; default: all.")
-]
 
 
 def say(text: str) -> None:
@@ -73,23 +59,18 @@ def snapshot(
     cluster: Cluster = None,
     interval: Interval = None,
     timestamp_budget: Budget = 2000,
+    sample_tags: SampleTags = 0,
     credentials: Credentials = None,
     *,
     tls: Tls = False,
     tls_ca: TlsCa = None,
 ) -> None:
     """Ask every broker who is where, and write it to HISTORY/raw."""
-    settings = CollectSettings(
-        namesrv=namesrv,
+    settings = msgspec.structs.replace(
+        link_settings(namesrv, credentials, tls, tls_ca),
         cluster=cluster,
         timestamp_budget=timestamp_budget,
-        credentials=None if credentials is None else credentials_from_file(credentials),
-        tls=TlsSettings(
-            enable=tls or tls_ca is not None,
-            test_mode=tls_ca is None,
-            auth_server=tls_ca is not None,
-            trust_cert_path=tls_ca,
-        ),
+        sample_tags=sample_tags,
     )
     if interval is None:
         asyncio.run(collect_once(root, settings, say))
@@ -160,7 +141,15 @@ def report(
     min_coverage: Annotated[float, typer.Option(min=0, max=1, help="Else exit 3.")] = 0.99,
     textfile: Annotated[Path | None, typer.Option(help="Folder of node exporter.")] = None,
     pushgateway: Annotated[str | None, typer.Option(help="URL of a Prometheus gateway.")] = None,
+    namesrv: Namesrv = "",
+    credentials: Credentials = None,
+    tls_ca: TlsCa = None,
     master: Master = None,
+    *,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Ask members of the worst groups: queues, threads.")
+    ] = False,
+    tls: Tls = False,
 ) -> None:
     """Say who is behind, since when, and what is going to be lost."""
     from cometmq.spark.lag.job import Outputs, run_report  # noqa: PLC0415  # Spark
@@ -178,7 +167,8 @@ def report(
     except (KeyError, ValueError, OSError) as error:
         raise typer.BadParameter(f"no zone {broker_timezone}") from error
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
-    header = run_report(root, rules, outputs, master=master, say=say)
+    members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None
+    header = run_report(root, rules, outputs, master=master, say=say, members_of=members_of)
     raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
 
 
@@ -189,17 +179,21 @@ def stream(
     window: Annotated[int, typer.Option(min=60, help="W in seconds.")] = 600,
     allowed_lag: Annotated[int, typer.Option(min=0, help="OK at and below.")] = 0,
     allowed_age: Annotated[float, typer.Option(min=0, help="OK up to so many seconds.")] = 30.0,
+    alert_topic: Annotated[
+        str | None, typer.Option(help="Send each change there too, such as CMQ_LAG_ALERT.")
+    ] = None,
     credentials: Credentials = None,
+    tls_ca: TlsCa = None,
     master: Master = None,
+    *,
+    tls: Tls = False,
 ) -> None:
     """Stay, and print a line of JSON whenever the status of a queue has changed for good."""
     from cometmq.spark.lag.job import run_stream  # noqa: PLC0415  # Spark
 
     rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
-    options = {"nameServer": namesrv}
-    if credentials is not None:
-        options["secretFile"] = str(credentials.absolute())
-    run_stream(root, rules, options, master=master, tell=typer.echo)
+    options = source_options(namesrv, credentials, tls, tls_ca)
+    run_stream(root, rules, options, master=master, tell=typer.echo, alert_topic=alert_topic)
 
 
 def main() -> None:

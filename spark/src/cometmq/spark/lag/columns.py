@@ -209,6 +209,33 @@ BACKLOG: Final[Columns] = (
     _c("flagged", "boolean", "DLQ or RETRY that grows", required=True),
 )
 
+FILTERED: Final[Columns] = (
+    *_KEY,
+    _c("topic", "string", "Topic of which the group wants only some messages", required=True),
+    _c("expression", "string", "Its filter: tags or SQL"),
+    _c("lag", "bigint", "Unread messages of all kinds", required=True),
+    _c("tried", "bigint", "How many of them were tried (`--sample-tags`); null: none"),
+    _c("matched", "bigint", "How many of these the group wants"),
+    _c("lag_matching", "bigint", "Unread messages that it wants, about"),
+    _c("lag_low", "bigint", "At least, with 95 % confidence"),
+    _c("lag_high", "bigint", "At most, with 95 % confidence"),
+)
+
+HOLDER: Final[Columns] = (
+    *_KEY,
+    _c("topic", "string", "Topic", required=True),
+    _c("broker_name", "string", "Broker", required=True),
+    _c("queue_id", "int", "Queue", required=True),
+    _c("lag", "bigint", "Unread messages at the last snapshot"),
+    _c("client_id", "string", "Member that reads this queue; null: nobody does"),
+    _c("cached_count", "int", "Messages that it has pulled and not yet consumed"),
+    _c("cached_mib", "int", "Their size in MiB"),
+    _c("last_pull_ts", "timestamp", "When it pulled last"),
+    _c("last_consume_ts", "timestamp", "When it consumed last"),
+    _c("locked", "boolean", "Whether it holds the lock of an orderly queue"),
+)
+"""What the members of the worst groups said; empty unless they were asked (`--deep`)."""
+
 HISTORY: Final[Columns] = (
     *_KEY,
     _c("ts", "timestamp", "Snapshot", required=True),
@@ -225,5 +252,7 @@ REPORT_TABLES: Final[dict[str, Columns]] = {
     "skew": SKEW,
     "silent": SILENT,
     "backlog": BACKLOG,
+    "filtered": FILTERED,
+    "holder": HOLDER,
     "history": HISTORY,
 }

@@ -11,6 +11,7 @@ Invariants
 
 import hashlib
 import os
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -61,15 +62,25 @@ def compact_hour(history: History, hour: datetime) -> Manifest | None:
     sources = history.raw_files(COMPLETE, hour)
     if not sources:
         return None
+    numbers = [snapshot_id_in(path) for path in sources]
+    tables = {name: _read_hour(history, name, hour) for name in WRITE_ORDER}
+    return write_hour(history, hour, numbers, tables)
+
+
+def write_hour(
+    history: History, hour: datetime, snapshots: list[int], tables: Mapping[str, pa.Table]
+) -> Manifest:
+    """Write the rows of all snapshots of an hour as its files, and its manifest."""
     rows, sums = {}, {}
     for name in WRITE_ORDER:
-        table = _read_hour(history, name, hour)
+        order = [(key, "ascending") for key in _SORT[name]]
+        table = tables[name].sort_by(order).combine_chunks()
         path = history.root / HOUR / name / hour_folder(hour) / "part-0.parquet"
         rows[name], sums[name] = table.num_rows, write_table(path, table)
         if name == COMPLETE:
             write_table(hour_file(history.root, AGG10, hour), agg10(table))
             write_table(hour_file(history.root, AGG60, hour), agg60(table, hour))
-    manifest = Manifest(hour, [snapshot_id_in(path) for path in sources], rows, sums)
+    manifest = Manifest(hour, snapshots, rows, sums)
     _write_bytes(history.manifest(hour), msgspec.json.encode(manifest))
     return manifest
 
@@ -82,8 +93,7 @@ def read_manifest(path: Path) -> Manifest:
 def _read_hour(history: History, name: str, hour: datetime) -> pa.Table:
     schema = arrow_schema(TABLES[name])
     tables = [read_whole(path, schema=schema) for path in history.raw_files(name, hour)]
-    order = [(key, "ascending") for key in _SORT[name]]
-    return pa.concat_tables(tables).sort_by(order).combine_chunks()
+    return pa.concat_tables(tables)
 
 
 def write_table(path: Path, table: pa.Table) -> str:

@@ -50,6 +50,8 @@ class Hysteresis:
             state = self._states.setdefault(series, _State(None, status, 0))
             state.times = state.times + 1 if status == state.seen else 1
             state.seen = status
+            if state.told is None and status == "UNKNOWN":
+                continue  # so is every queue until there are enough snapshots
             if status != state.told and state.times >= _needed(state.told, status):
                 if state.told is not None or STATUSES[status] != "ok":
                     yield Change(series, state.told, status)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One report from start to end: Spark, the result, its files, its metrics."""
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +13,24 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cometmq.client.admin_broker import DEFAULT_TOPIC as TEMPLATE_TOPIC
 from cometmq.remoting.errors import CometError
-from cometmq.spark.lag.columns import Header
+from cometmq.spark.checks import check_common
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.errors import TopicMissing
+from cometmq.spark.lag.columns import Header, Report
+from cometmq.spark.lag.deep import ask_members, with_holders, write_stacks
 from cometmq.spark.lag.history import History, HistoryError
 from cometmq.spark.lag.movers import keep
 from cometmq.spark.lag.output import FORMS, push, write_report, write_textfile
-from cometmq.spark.lag.output.prometheus import PushFailed
+from cometmq.spark.lag.output.files import check_folder
 from cometmq.spark.lag.report import build
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.spark import session
-from cometmq.spark.lag.stream import line_of, start
+from cometmq.spark.lag.stream import Sink, line_of, start
+from cometmq.spark.options import parse
 from cometmq.spark.source import RocketMQDataSource
+from cometmq.spark.topics import NameServers
 
 STOP_TIMEOUT_S: Final = 30.0
 """A Spark that does not stop within this time is left behind."""
@@ -40,15 +48,30 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
     textfile: Path | None = None
     pushgateway: str | None = None
 
+    def check(self) -> None:
+        """Find out before a long job whether its results have a place."""
+        unknown = sorted(set(self.forms or ()) - set(FORMS))
+        if unknown:
+            raise CometError(f"no form {unknown[0]} of a report; there are {', '.join(FORMS)}")
+        for folder in filter(None, (self.folder, self.textfile)):
+            check_folder(folder)
+
 
 def run_report(
-    root: Path, rules: Rules, outputs: Outputs, *, master: str | None, say: Say
+    root: Path,
+    rules: Rules,
+    outputs: Outputs,
+    *,
+    master: str | None,
+    say: Say,
+    members_of: CollectSettings | None = None,
 ) -> Header:
-    """Make the report of the newest snapshot and write it everywhere; return its header."""
+    """Make the report of the newest snapshot and write it everywhere; return its header.
+
+    With `members_of`, the members of its worst groups are asked too.
+    """
     forms = tuple(outputs.forms or FORMS)
-    unknown = sorted(set(forms) - set(FORMS))
-    if unknown:
-        raise CometError(f"no form {unknown[0]} of a report; there are {', '.join(FORMS)}")
+    outputs.check()
     history = History(root)
     say(f"newest snapshot: {history.newest_id()}")  # fails here, before Spark starts
     with _spark(master) as spark:
@@ -56,6 +79,8 @@ def run_report(
             result = build(spark, history, rules, say)
         except PySparkException as error:
             raise HistoryError(f"{root}: {_first_line(error)}") from error
+    if members_of is not None:
+        result = _asked(result, members_of, outputs.folder, say)
     keep(root, result)
     if outputs.folder is not None:
         for path in write_report(result, outputs.folder, forms):
@@ -63,13 +88,25 @@ def run_report(
     if outputs.textfile is not None:
         write_textfile(result, outputs.textfile)
     if outputs.pushgateway is not None:
-        try:
-            push(result, outputs.pushgateway)
-        except PushFailed as error:
-            raise CometError(str(error)) from error
+        push(result, outputs.pushgateway)
     counts = ", ".join(f"{n} {status}" for status, n in result.header.status_counts.items() if n)
     say(f"{result.header.severity}: {counts or 'no groups'}")
     return result.header
+
+
+def _asked(result: Report, settings: CollectSettings, folder: Path | None, say: Say) -> Report:
+    say("asking the members of the worst groups")
+    try:
+        asked = asyncio.run(ask_members(result, settings))
+    except CometError as error:
+        say(f"the members are not asked: {error}")
+        return result
+    for found in asked:
+        for client_id, reason in found.silent.items():
+            say(f"{found.group}: {client_id} does not answer: {reason}")
+    for path in write_stacks(folder, asked) if folder is not None else ():
+        say(f"wrote {path}")
+    return with_holders(result, asked)
 
 
 def run_stream(
@@ -79,14 +116,19 @@ def run_stream(
     *,
     master: str | None,
     tell: Callable[[str], None],
+    alert_topic: str | None = None,
 ) -> None:
-    """Run the streaming job until SIGTERM or SIGINT."""
+    """Run the streaming job until SIGTERM or SIGINT; `options` are those of the data source."""
+    _check_reachable(options, alert_topic)
+    check_folder(root)
+    alerts = None if alert_topic is None else {**options, "topic": alert_topic}
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with _spark(master) as spark:
         spark.dataSource.register(RocketMQDataSource)
-        query = start(spark, root, options, rules, lambda change: tell(line_of(change)))
+        sink = Sink(root, lambda change: tell(line_of(change)), alerts)
+        query = start(spark, root, options, rules, sink)
         while query.isActive and not stop.wait(POLL_S):
             pass
         failure = query.exception()
@@ -95,9 +137,21 @@ def run_stream(
         raise CometError(_first_line(failure))
 
 
+def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
+    """Find out before Spark starts whether somebody answers, and takes the alerts."""
+    parsed = parse(options)
+    check_common(parsed)
+    with NameServers(parsed) as names:
+        names.brokers()
+        routes = (names.route(topic) for topic in (alert_topic, TEMPLATE_TOPIC) if topic)
+        if alert_topic is not None and not any(routes):
+            raise TopicMissing(f"topic `{alert_topic}` does not exist, and brokers create none")
+
+
 @contextmanager
 def _spark(master: str | None) -> Iterator[SparkSession]:
     spark = session(master, name="lag-report")
+    spark.sparkContext.setLogLevel("OFF")  # what fails is raised, and told in one line
     try:
         yield spark
     finally:

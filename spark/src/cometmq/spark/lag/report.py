@@ -20,11 +20,12 @@ from cometmq.spark.lag.arrival import arrivals
 from cometmq.spark.lag.brokers import BrokerFacts, broker_facts
 from cometmq.spark.lag.columns import REPORT_TABLES, SEVERITIES, STATUSES, Header, Report
 from cometmq.spark.lag.history import History
+from cometmq.spark.lag.matching import filtered
 from cometmq.spark.lag.metrics import queues
 from cometmq.spark.lag.movers import lag_before
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.tables import names
-from cometmq.spark.tables.arrow import arrow_schema
+from cometmq.spark.tables.arrow import arrow_schema, table_of
 
 CURVES_MAX: Final = 20
 """Groups whose curves are in the report."""
@@ -79,7 +80,8 @@ class _Job:
             **self._sections(queue_table, group_table),
         }
         self._say("collecting")
-        found = {name: _collected(name, tables[name]) for name in REPORT_TABLES}
+        found = {name: _collected(name, tables[name]) for name in REPORT_TABLES if name in tables}
+        found["holder"] = table_of(REPORT_TABLES["holder"], ())  # brokers are not asked here
         header = self._header(facts, found, snapshot_count)
         return Report(header, found)
 
@@ -193,6 +195,7 @@ class _Job:
             silent = silent.union(sections.silent_groups(group_table, hours, last_id, days))
         return {
             "skew": sections.skew(queue_table),
+            "filtered": filtered(queue_table, self._read("groups", self._recent_id)),
             "silent": silent.orderBy("kind", "since_ts", "cluster", "name"),
             "backlog": sections.backlog(progress, offsets, last_id),
         }

@@ -7,7 +7,7 @@ more what is not fine.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,10 +109,13 @@ def _with_status(frame: DataFrame, rules: Rules) -> DataFrame:
 class Sink:
     """What happens to each batch: the windows that are full go to a file, changes are told."""
 
-    def __init__(self, root: Path, tell: Callable[[Change], None]) -> None:
-        """Write below `root`."""
+    def __init__(
+        self, root: Path, tell: Callable[[Change], None], alerts: Mapping[str, str] | None = None
+    ) -> None:
+        """Write below `root`; `alerts` are options of the data source that sends changes too."""
         self._root = root
         self._tell = tell
+        self._alerts = alerts
         self._hysteresis = Hysteresis()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -132,8 +135,18 @@ class Sink:
         names = [name.strip("`") for name in KEY.split(", ")]
         rows = sorted(table.to_pylist(), key=lambda row: row["window_end"])
         found = {tuple(row[name] for name in names): row["status"] for row in rows}
-        for change in self._hysteresis.update(found):
+        changes = self._hysteresis.update(found)
+        for change in changes:
             self._tell(change)
+        if changes and self._alerts is not None:
+            send(batch.sparkSession, changes, self._alerts)
+
+
+def send(spark: SparkSession, changes: Iterable[Change], options: Mapping[str, str]) -> None:
+    """Send changes as messages: JSON, the status as tag and the group as key."""
+    rows = [(line_of(it).encode(), it.status, it.series[1]) for it in changes]
+    frame = spark.createDataFrame(rows, "body binary, tags string, keys string").coalesce(1)
+    frame.write.format("rocketmq").options(**options).mode("append").save()
 
 
 def start(
@@ -141,12 +154,12 @@ def start(
     root: Path,
     options: dict[str, str],
     rules: Rules,
-    tell: Callable[[Change], None],
+    sink: Sink,
 ) -> StreamingQuery:
-    """Start the job: `options` are those of the data source, `tell` gets each change."""
+    """Start the job: `options` are those of the data source that reads."""
     progress = spark.readStream.format("rocketmq").options(table="progress", **options).load()
     result = windows(progress.withWatermark("read_ts", LATENESS), rules)
-    writer = result.writeStream.outputMode("update").foreachBatch(Sink(root, tell))
+    writer = result.writeStream.outputMode("update").foreachBatch(sink)
     writer = writer.option("checkpointLocation", str(root / "stream" / "checkpoint"))
     return writer.trigger(processingTime=f"{SLIDE_S} seconds").start()
 

@@ -14,3 +14,13 @@ def write_whole(path: Path, data: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise OSError unless files can be written there; it is made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".cometmq-lag.{os.getpid()}"
+    try:
+        probe.write_bytes(b"")
+    finally:
+        probe.unlink(missing_ok=True)

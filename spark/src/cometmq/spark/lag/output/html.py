@@ -33,7 +33,8 @@ WORST: Final = 3
 BARS_MAX: Final = 12
 _NUMBERS: Final = {
     "unread", "oldest", "in", "out", "ETA", "queue", "messages", "change", "its rate", "mean",
-    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week",
+    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tried",
+    "of them wanted",
 }  # fmt: skip
 MEANINGS: Final[Mapping[str, str]] = {
     "LOST": "Messages were deleted before the group read them.",

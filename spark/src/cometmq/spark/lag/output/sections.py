@@ -40,6 +40,8 @@ def all_sections(report: Report) -> Iterator[Section]:
     """Return those sections that have something to say."""
     for section in (
         _queues(report),
+        _holders(report),
+        _filtered(report),
         _brokers(report),
         _backlogs(report),
         _skew(report),
@@ -87,6 +89,55 @@ def _age(row: Row) -> str:
     if row["lag_time_s"] is None:
         return NOTHING
     return _METHODS.get(row["lag_time_method"], "") + duration(row["lag_time_s"])
+
+
+def _holders(report: Report) -> Section:
+    rows = report.table("holder").to_pylist()
+    rows.sort(key=lambda row: (row["client_id"] is not None, -(row["lag"] or 0)))
+    return _section(
+        "Who reads these queues",
+        "What the members of the worst groups said; a queue of nobody is read by nobody.",
+        ("group", "topic", "broker", "queue", "member", "unread", "messages", "consumed"),
+        (
+            (
+                row["group"],
+                row["topic"],
+                row["broker_name"],
+                str(row["queue_id"]),
+                row["client_id"] or "nobody",
+                count(row["lag"]),
+                count(row["cached_count"]),
+                moment(row["last_consume_ts"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _filtered(report: Report) -> Section:
+    return _section(
+        "Groups with a filter",
+        "Brokers count all messages; what the group wants of them is known from those tried.",
+        ("group", "topic", "filter", "unread", "tried", "of them wanted"),
+        (
+            (
+                row["group"],
+                row["topic"],
+                row["expression"] or NOTHING,
+                "≤ " + count(row["lag"]),
+                count(row["tried"]),
+                _wanted(row),
+            )
+            for row in report.table("filtered").to_pylist()
+        ),
+    )
+
+
+def _wanted(row: Row) -> str:
+    if row["lag_matching"] is None:
+        return NOTHING
+    bounds = f"{short_count(row['lag_low'])} to {short_count(row['lag_high'])}"
+    return f"about {short_count(row['lag_matching'])} ({bounds})"
 
 
 def _brokers(report: Report) -> Section:
