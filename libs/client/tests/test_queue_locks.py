@@ -32,13 +32,40 @@ class Clock:
         return self.now_ms
 
 
+class Offsets:
+    """We have consumed up to 5; what the broker says, and when, is what a test wants."""
+
+    def __init__(self) -> None:
+        self.stored: int | None = 5
+        self.errors: list[Exception] = []
+        self.asked, self.may_read = asyncio.Event(), asyncio.Event()
+        self.may_read.set()
+
+    def position(self, _: MessageQueue) -> int:
+        return 5
+
+    async def read(self, _: MessageQueue) -> int | None:
+        self.asked.set()
+        await self.may_read.wait()
+        if self.errors:
+            raise self.errors.pop()
+        return self.stored
+
+
 class Locked:
     """Locks of one member with a clock of their own."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self.clock = Clock()
         self.lost: list[MessageQueue] = []
-        self.locks = QueueLocks(instance, "cg", lost=self.lost.extend, clock_ms=self.clock)
+        self.offsets = Offsets()
+        self.locks = QueueLocks(
+            instance,
+            "cg",
+            self.offsets,  # type: ignore[arg-type]
+            lost=self.lost.extend,
+            clock_ms=self.clock,
+        )
 
 
 @pytest.fixture
@@ -64,20 +91,53 @@ async def test_a_lock_is_ours_for_thirty_seconds(locked: Locked, cluster: Memory
     assert set(cluster.broker.locks) == {("cg", queue) for queue in QUEUES[1:]}
 
 
-async def test_a_lock_that_ran_out_is_not_renewed_in_silence(
-    locked: Locked, cluster: MemoryCluster
+@pytest.mark.parametrize(
+    ("stored", "are_valid", "lost"),
+    [(5, True, []), (None, True, []), (6, False, QUEUES)],
+    ids=["unchanged", "never stored", "consumed by another"],
+)
+async def test_a_lock_that_ran_out_is_renewed_if_nobody_consumed(
+    locked: Locked, stored: int | None, are_valid: bool, lost: list[MessageQueue]
 ) -> None:
-    """Another member may have had it, consumed, and given it back: that has to be looked at."""
+    """Another member may have had it, and given it back."""
     await locked.locks.acquire(QUEUES)
+    locked.offsets.stored = stored
     locked.clock.now_ms += VALID_MS + 1
-    await locked.locks.acquire(QUEUES[:1])
-    count = cluster.broker.requests[LOCK]
-    cluster.broker.locks.clear()
     assert await locked.locks.renew()
-    assert cluster.broker.requests[LOCK] == count + 1
-    assert set(cluster.broker.locks) == {("cg", QUEUES[0])}
-    assert [locked.locks.is_valid(queue) for queue in QUEUES] == [True, False, False, False]
-    await locked.locks.release_all()
+    assert [locked.locks.is_valid(queue) for queue in QUEUES] == [are_valid] * 4
+    assert locked.lost == lost
+
+
+async def test_a_lock_that_ran_out_is_renewed_later_if_the_offset_is_not_known(
+    locked: Locked,
+) -> None:
+    await locked.locks.acquire(QUEUES[:1])
+    locked.offsets.errors = [RequestTimeout("no answer"), ValueError("foreign")]
+    locked.clock.now_ms += VALID_MS + 1
+    for _ in range(2):
+        assert not await locked.locks.renew()
+        assert not locked.locks.is_valid(QUEUES[0])
+        assert locked.locks.is_held(QUEUES[0])
+    assert await locked.locks.renew()
+    assert locked.locks.is_valid(QUEUES[0])
+
+
+@pytest.mark.parametrize("renews", [False, True])
+async def test_a_lock_that_is_given_back_while_it_is_regained_stays_so(
+    locked: Locked, cluster: MemoryCluster, renews: bool
+) -> None:
+    """Nobody would give it back again, and renewals would keep it for ever."""
+    await locked.locks.acquire(QUEUES[:1])
+    locked.clock.now_ms += VALID_MS + 1
+    locked.offsets.may_read.clear()
+    async with asyncio.TaskGroup() as group:
+        regain = locked.locks.renew() if renews else locked.locks.recover(QUEUES[0])
+        group.create_task(regain)
+        await locked.offsets.asked.wait()
+        await locked.locks.release(QUEUES[:1])
+        locked.offsets.may_read.set()
+    assert not locked.locks.is_held(QUEUES[0])
+    assert locked.lost == []
     assert cluster.broker.locks == {}
 
 
@@ -123,37 +183,14 @@ async def test_a_broker_that_does_not_answer_takes_no_lock_away(
     assert not await locked.locks.renew()
     assert locked.lost == []
     assert locked.locks.is_valid(QUEUES[0])
-
-    async def is_unchanged() -> bool:
-        raise AssertionError("nobody has locked it")
-
-    assert await locked.locks.recover(QUEUES[0], is_unchanged) is None
+    assert await locked.locks.recover(QUEUES[0]) is None
 
 
 # -- what follows -----------------------------------------------------------------------------
 
 
-class Offsets:
-    """An offset at the broker, which cannot be read at first if a test wants that."""
-
-    def __init__(self, stored: int | None, *errors: Exception) -> None:
-        self.stored = stored
-        self._errors = list(errors)
-
-    async def read(self, _: MessageQueue) -> int | None:
-        if self._errors:
-            raise self._errors.pop()
-        return self.stored
-
-
-def guards_of(locked: Locked, offsets: Offsets, begin_anew: Any) -> LockGuards:
-    return LockGuards(
-        locked.locks,
-        offsets,  # type: ignore[arg-type]
-        begin_anew=begin_anew,
-        log=NO_LOG,
-        retry_ms=5,
-    )
+def guards_of(locked: Locked, begin_anew: Any) -> LockGuards:
+    return LockGuards(locked.locks, begin_anew=begin_anew, retry_ms=5)
 
 
 async def never(_: Collection[MessageQueue]) -> None:
@@ -168,7 +205,8 @@ async def test_an_offset_that_cannot_be_read_gives_no_queue_up(
 ) -> None:
     """What was consumed and is not stored yet would come again, although the lock is ours."""
     held = ProcessQueue(QUEUES[0], 5)
-    guards = guards_of(locked, Offsets(5, error), never)
+    locked.offsets.errors = [error]
+    guards = guards_of(locked, never)
     assert await guards.recovers(held)
     assert guards.is_valid(QUEUES[0])
 
@@ -199,7 +237,8 @@ async def test_a_lock_that_ran_out_recovers_unless_another_had_it(
         cluster.broker.locks["cg", QUEUES[0]] = owner
     held = ProcessQueue(QUEUES[0], 5)
     held.put([message_ext(5)], 6)
-    guards = guards_of(locked, Offsets(stored), begin_anew)
+    locked.offsets.stored = stored
+    guards = guards_of(locked, begin_anew)
     assert not guards.is_valid(QUEUES[0])
     assert await guards.recovers(held) is expected
     assert begun_anew == ([] if expected else [QUEUES[0]])
@@ -211,7 +250,7 @@ async def test_recovering_waits_for_the_broker_and_ends_with_the_queue(
 ) -> None:
     await cluster.stop_broker(cluster.broker)
     held = ProcessQueue(QUEUES[0], 5)
-    guards = guards_of(locked, Offsets(5), never)
+    guards = guards_of(locked, never)
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(guards.recovers(held))
         await eventually(lambda: not waiting.done())

@@ -153,7 +153,8 @@ class Ownership:
         """
         deadline_ms = monotonic_ms() + limit_ms
         while True:
-            if await self.commit(self._ours(queues)) or monotonic_ms() >= deadline_ms:
+            is_done = await self.commit(self._ours(queues)) and not self._waits_for_locks(queues)
+            if is_done or monotonic_ms() >= deadline_ms:
                 break
             await asyncio.sleep(COMMIT_RETRY_MS / 1000)
         lost = sum(self._offsets.unsaved(queue) is not None for queue in queues)
@@ -163,6 +164,20 @@ class Ownership:
     def _ours(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         locks = self._locks
         return [queue for queue in queues if locks is None or locks.is_valid(queue)]
+
+    def _waits_for_locks(self, queues: Iterable[MessageQueue]) -> bool:
+        """Whether an offset cannot be stored before a lock that ran out is renewed."""
+        locks = self._locks
+        if locks is None:
+            return False
+        waits = any(
+            self._offsets.unsaved(queue) is not None
+            for queue in queues
+            if locks.is_held(queue) and not locks.is_valid(queue)
+        )
+        if waits:
+            locks.renew_soon()
+        return waits
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
         """Return lists that leave each by itself, so that none keeps the others locked.

@@ -143,7 +143,7 @@ class PushGroup(GroupMember[PushOptions]):
             self._failed,
             AlwaysOurs()
             if self._locks is None
-            else LockGuards(self._locks, self._offsets, begin_anew=self._begin_anew, log=self._log),
+            else LockGuards(self._locks, begin_anew=self._begin_anew),
             limits=OrderlyLimits(
                 options.batch_count_max,
                 options.suspend_queue_ms,
@@ -157,7 +157,7 @@ class PushGroup(GroupMember[PushOptions]):
     def _make_locks(self) -> QueueLocks | None:
         if not self._options.orderly or self.is_broadcasting:
             return None
-        return QueueLocks(self._instance, self._group, lost=self._locks_lost)
+        return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
         """Leave queues that another member has locked; if they are ours, they come again."""

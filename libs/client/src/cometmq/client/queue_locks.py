@@ -4,12 +4,12 @@
 Invariants
     A lock counts as ours only for 30 s from the moment we asked for it; brokers keep it for 60 s.
     So when ours runs out nobody else can have it yet, whatever was late in between. One that ran
-    out is not renewed in silence: others may have had it, and given it back, so it counts again
-    only when the queue is seen to be as it was.
+    out counts again only when the queue is seen to be as we left it: others may have had it,
+    consumed, and given it back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from cometmq.client.background import Signal, described
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.offsets import OffsetStore
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -28,7 +29,7 @@ VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that another member has locked now."""
+"""Called with queues that another member has locked now, or had meanwhile."""
 
 
 class LockTimes(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +46,7 @@ class QueueLocks:
         self,
         instance: ClientInstance,
         group: str,
+        offsets: OffsetStore,
         *,
         lost: Lost,
         renew_ms: int = RENEW_MS,
@@ -53,6 +55,7 @@ class QueueLocks:
         """Start without locks; `lost` hears of those that a renewal did not get."""
         self._instance = instance
         self._group = group
+        self._offsets = offsets
         self._lost = lost
         self._renew_ms = renew_ms
         self._clock_ms = clock_ms
@@ -67,6 +70,10 @@ class QueueLocks:
         """Whether the queue is certainly ours."""
         times = self._held.get(queue)
         return times is not None and self._clock_ms() - times.asked_ms <= VALID_MS
+
+    def is_held(self, queue: MessageQueue) -> bool:
+        """Whether the queue is ours as far as we know, even if the lock has run out."""
+        return queue in self._held
 
     def granted_ms(self, queue: MessageQueue) -> int:
         """Return when the lock was last granted, by the wall clock; 0 if it is not held."""
@@ -86,20 +93,28 @@ class QueueLocks:
 
     async def renew(self) -> bool:
         """Ask for all held locks again; False if a broker did not answer."""
-        refused: list[MessageQueue] = []
+        lost: list[MessageQueue] = []
+        regained: dict[MessageQueue, LockTimes] = {}
         is_complete = True
         async with self._calling:
-            for queues in _by_broker(filter(self.is_valid, self._held)):
+            for queues in _by_broker(self._held):
+                valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
                     is_complete = False
                     continue
-                self._held.update(granted)
-                refused += [queue for queue in queues if queue not in granted]
-        for queue in refused:
+                lost += [queue for queue in queues if queue not in granted]
+                for queue, times in granted.items():
+                    (self._held if queue in valid else regained)[queue] = times
+        for queue, times in regained.items():
+            is_ours = await self._regain(queue, times)
+            is_complete = is_complete and is_ours is not None
+            if is_ours is False:
+                lost.append(queue)
+        for queue in lost:
             self._held.pop(queue, None)
-        if refused:
-            self._lost(refused)
+        if lost:
+            self._lost(lost)
         return is_complete
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -112,23 +127,15 @@ class QueueLocks:
                 mine += [queue for queue in asked if queue in granted]
         return mine
 
-    async def recover(
-        self, queue: MessageQueue, is_unchanged: Callable[[], Awaitable[bool | None]]
-    ) -> bool | None:
-        """Lock a queue whose lock ran out; it is ours if it `is_unchanged` then.
-
-        None: nobody can say now.
-        """
+    async def recover(self, queue: MessageQueue) -> bool | None:
+        """Lock a queue whose lock ran out; whether it is ours. None: nobody can say now."""
         async with self._calling:
             granted = await self._ask([queue])
         if granted is None:
             return None
         if queue not in granted:
             return False
-        answer = await is_unchanged()
-        if answer:
-            self._held.update(granted)
-        return answer
+        return await self._regain(queue, granted[queue])
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back, so that others need not wait until they run out."""
@@ -144,6 +151,26 @@ class QueueLocks:
     async def release_all(self) -> None:
         """Give all locks back, those too that nobody has told us of."""
         await self.release(tuple(self._asked))
+
+    async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
+        """Count a lock that ran out again, unless somebody has consumed; None: ask later."""
+        try:
+            stored = await self._offsets.read(queue)
+        except Exception as error:  # noqa: BLE001  # a store may be foreign code
+            self._instance.log.warning(
+                "offset.unknown",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                error=described(error),
+            )
+            return None
+        if queue not in self._asked:
+            return None  # given back in the meantime
+        position = self._offsets.position(queue)
+        if stored is not None and position is not None and stored > position:
+            return False
+        self._held[queue] = times
+        return True
 
     async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
         """Lock queues of one broker, return those that it grants; None if it does not answer."""
