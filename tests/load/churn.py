@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members that join, leave and are killed at random, while messages come without a pause.
 
-Three brokers, one name server, six members; each consumes one topic concurrently and another in
-order. Afterwards the history of all deliveries is judged as a whole.
+Members and brokers freeze for a while, too. Three brokers, one name server, six members; each
+consumes one topic concurrently and another in order. Afterwards the history of all deliveries is
+judged as a whole.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Final
 from child import until
 from journal import Delivery
 from member import ORDERED_TOPIC, PLAIN_TOPIC
-from members import JavaMember, Member, OwnMember
+from members import JavaMember, Member, OwnMember, freeze
 from reporting import Findings, say
 from verdicts import (
     ORDERLY_CAUSES,
@@ -32,6 +33,8 @@ from verdicts import (
 
 from cometmq.client import AdminClient, Message, Producer, ProducerOptions
 from cometmq.peers.comet import CometCluster
+from cometmq.peers.processes import Child
+from cometmq.remoting.errors import CometError
 
 MEMBER_COUNT: Final = 6
 ALIVE_MIN: Final = 2
@@ -41,12 +44,14 @@ KEY_COUNT: Final = 40
 SENDS_PER_S: Final = 120  # of each topic
 PAUSE_S: Final = (0.5, 3.0)
 FREEZE_SHARE: Final = 0.3
+BROKER_FREEZE_SHARE: Final = 0.1
 FREEZE_S_MAX: Final = 8.0
 """Short of what makes brokers or others think that a member is gone: nothing may come of it."""
 DRAIN_S: Final = 150
 """Longer than the life of a dead member's locks, a minute, and the sharing after it."""
 ROUTE_S: Final = 30
 SEND_TIMEOUT_MS: Final = 30_000
+SEND_AGAIN_S: Final = 0.1
 BROKER: Final = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 200_000,
@@ -61,6 +66,7 @@ class Sent:
     def __init__(self) -> None:
         """Nothing yet."""
         self.moments: dict[tuple[str, str], int] = {}
+        self.failure_count = 0
         self.is_over = False
 
     async def send(self, namesrv: str) -> None:
@@ -79,13 +85,24 @@ class Sent:
         while not self.is_over:
             name = f"{key}-{number}"
             message = Message(topic, name.encode(), keys=name)
-            if topic == ORDERED_TOPIC:
-                await producer.send_ordered(message, key)
-            else:
-                await producer.send(message)
+            await self._send_for_good(producer, message, key)
             self.moments[topic, name] = time.monotonic_ns()
             number += 1
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
+
+    async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
+        """Send until that succeeds; what failed may be stored all the same, and then twice."""
+        while True:
+            try:
+                if message.topic == ORDERED_TOPIC:
+                    await producer.send_ordered(message, key)
+                else:
+                    await producer.send(message)
+            except CometError:
+                self.failure_count += 1
+                await asyncio.sleep(SEND_AGAIN_S)
+            else:
+                return
 
 
 class Churn:
@@ -122,7 +139,7 @@ class Churn:
                 stack.callback(member.kill)
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._sent.send(namesrv))
-                await self._come_and_go(group)
+                await self._come_and_go(group, list(cluster.brokers.values()))
                 self._sent.is_over = True
                 await sending
             await self._drain()
@@ -139,7 +156,7 @@ class Churn:
 
                 await until(is_everywhere, ROUTE_S)  # keys choose among all queues or none
 
-    async def _come_and_go(self, group: asyncio.TaskGroup) -> None:
+    async def _come_and_go(self, group: asyncio.TaskGroup, brokers: Sequence[Child]) -> None:
         for member in self._members:
             member.join()
         begin = time.monotonic()
@@ -147,6 +164,10 @@ class Churn:
             await asyncio.sleep(self._random.uniform(*PAUSE_S))
             for member in self._members:
                 member.look()
+            if self._random.random() < BROKER_FREEZE_SHARE:
+                self._actions["broker freezes"] += 1
+                broker = self._random.choice(brokers)
+                group.create_task(freeze([broker], self._random.uniform(0, FREEZE_S_MAX)))
             self._act(self._random.choice(self._members), group, elapsed_s)
 
     def _act(self, member: Member, group: asyncio.TaskGroup, elapsed_s: float) -> None:
@@ -206,7 +227,7 @@ class Churn:
         unknown = {(d.queue[0], d.name) for d in deliveries} - self._sent.moments.keys()
         self._findings.add_all(f"{topic}: nobody has sent {name}" for topic, name in unknown)
         actions = ", ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
-        say(f"churn: members: {actions}")
+        say(f"churn: {actions}; sends that failed and were tried again {self._sent.failure_count}")
         handovers = [h for m in self._members for r in m.readers for h in r.handovers()]
         explainer = Explainer(
             deliveries, lives, (one for one in handovers if one.queue[0] == ORDERED_TOPIC)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,18 @@ LEAVE_S: Final = 45
 JAVA_STARTED: Final = '{"event":"started"'
 JAVA_TIMEOUT_S: Final = 3_600
 ENDLESS: Final = 1_000_000_000
+
+
+async def freeze(children: Sequence[Child], seconds: float) -> None:
+    """Have processes stand still for a while, as on a machine that swaps."""
+    for child in children:
+        os.killpg(child.pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        for child in children:
+            if child.exit_status is None:
+                os.killpg(child.pid, signal.SIGCONT)
 
 
 class Member(ABC):
@@ -59,16 +72,10 @@ class Member(ABC):
             self._ended(End.KILLED)
 
     async def freeze(self, seconds: float) -> None:
-        """Do nothing for a while, as on a machine that swaps; meanwhile it may be killed."""
-        children = self._children
+        """Do nothing for a while; meanwhile it may be killed."""
         self.is_frozen = True
-        for child in children:
-            os.killpg(child.pid, signal.SIGSTOP)
-        await asyncio.sleep(seconds)
+        await freeze(self._children, seconds)
         self.is_frozen = False
-        if self._children is children:
-            for child in children:
-                os.killpg(child.pid, signal.SIGCONT)
 
     async def leave(self) -> None:
         """Ask it to end, and see that it does so in order."""
