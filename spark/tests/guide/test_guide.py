@@ -64,6 +64,7 @@ def normalised(text: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_guide_prints_what_it_says(
     spark: SparkSession, prepared: CometCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -33,7 +33,7 @@ WORST: Final = 3
 BARS_MAX: Final = 12
 _NUMBERS: Final = {
     "unread", "oldest", "in", "out", "ETA", "queue", "messages", "change", "its rate", "mean",
-    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tried",
+    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tried", "held",
     "of them wanted",
 }  # fmt: skip
 MEANINGS: Final[Mapping[str, str]] = {

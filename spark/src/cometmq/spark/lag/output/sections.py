@@ -97,7 +97,7 @@ def _holders(report: Report) -> Section:
     return _section(
         "Who reads these queues",
         "What the members of the worst groups said; a queue of nobody is read by nobody.",
-        ("group", "topic", "broker", "queue", "member", "unread", "messages", "consumed"),
+        ("group", "topic", "broker", "queue", "member", "unread", "held", "last consumed"),
         (
             (
                 row["group"],
