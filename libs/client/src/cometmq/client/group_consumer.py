@@ -86,7 +86,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """Call a function with queues that are ours no longer.
 
         No message of them is in work then, and what was consumed is committed. Called at the end
-        too, with all queues.
+        too, with all queues. What takes more than a minute is cancelled.
         """
         self._check_unstarted()
         self._callbacks.revoked = callback
