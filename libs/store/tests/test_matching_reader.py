@@ -9,13 +9,15 @@ from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.types import Buffer
 from cometmq.store.consume_queue import ENTRY
 from cometmq.store.disk import OsDisk
-from cometmq.store.matching_reader import BLOCK_COUNT_MAX
+from cometmq.store.matching_reader import BLOCK_COUNT_MAX, read_matching
 from cometmq.store.message_store import MessageStore
-from cometmq.store.queue_reader import SCAN_COUNT_MIN
+from cometmq.store.queue_reader import SCAN_COUNT_MIN, ReadLimits, read_queue
 from cometmq.store.reads import Read, finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
+
+ODD = make_message(tags="odd").tag_code
 
 
 @pytest.fixture
@@ -61,8 +63,7 @@ def reads_of(lookup):
 def test_it_reads_what_a_read_by_tag_does(count, offset, count_max, size, topics):
     rig = StoreRig(MemoryDisk())
     fill(rig, count, topics=topics, size=size)
-    odd = make_message(tags="odd").tag_code
-    by_tag = rig.store.get_messages("T", 0, offset, count_max, accept=lambda tag: tag == odd)
+    by_tag = rig.store.get_messages("T", 0, offset, count_max, accept=lambda tag: tag == ODD)
 
     matching = finish(rig.store.find_messages("T", 0, offset, count_max, is_odd))
 
@@ -94,6 +95,18 @@ def test_one_read_gets_a_few_neighbours(rig):
     reads, result = reads_of(rig.store.find_messages("T", 0, 0, 32, is_odd))
     assert result.count == 32
     assert 64 / BLOCK_COUNT_MAX < len(reads) < 64
+
+
+@pytest.mark.parametrize("behind", range(0, 1500, 100))
+def test_the_limits_change_where_memory_begins(rig, behind):
+    """As for a read by tag: fewer messages of those that are not in memory."""
+    fill(rig, 12)
+    queue, log = rig.store.queue("T", 0), rig.store.commit_log.view()
+    limits = ReadLimits(8, 1 << 20, 3, 400, behind)
+    by_tag = read_queue(queue, 0, log, lambda tag: tag == ODD, limits)
+    matching = finish(read_matching(queue, 0, log, is_odd, limits))
+    for field in ("status", "next_offset", "count", "bytes", "suggest_slave"):
+        assert getattr(matching, field) == getattr(by_tag, field), field
 
 
 def test_what_is_not_in_memory_is_asked_for(disk, rig):

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.filters.records import NAMES_MAX, reader, retry_record_filter, sql_record_filter
+from cometmq.broker.filters import records
+from cometmq.broker.filters.records import (
+    NAMES_MAX,
+    VERDICT_BYTES_MAX,
+    reader,
+    retry_record_filter,
+    sql_record_filter,
+)
 from cometmq.broker.filters.sql import SqlFilter, compile_sql
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes, scan_record
@@ -77,3 +84,46 @@ def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
     assert not wanted.matches(record("RETRY_TOPIC\x01T\x02a\x012"))
     assert wanted.matches(record("RETRY_TOPIC\x01other\x02a\x012"))
     assert wanted.matches(record("a\x012"))
+
+
+def counted(expression: str) -> tuple[SqlFilter, list[object]]:
+    """Return a filter of its own, and what it was asked about."""
+    sql, asked = SqlFilter(expression), []
+    judge = sql.matches_values
+
+    def note(values):
+        asked.append(list(values))
+        return judge(values)
+
+    sql.matches_values = note
+    return sql, asked
+
+
+def test_what_was_said_about_values_is_remembered() -> None:
+    sql, asked = counted("a > 5 AND b = 'x'")
+    wanted = sql_record_filter(sql)
+    for number in range(3):
+        assert wanted.matches(record(f"KEYS\x01{number}\x02b\x01x\x02a\x016"))
+        assert not wanted.matches(record(f"a\x014\x02KEYS\x01{number}\x02b\x01x"))
+    assert asked == [["6", "x"], ["4", "x"]]
+
+
+def test_filters_do_not_share_what_they_said() -> None:
+    assert sql_record_filter(SqlFilter("a > 5")).matches(record("a\x016"))
+    assert not sql_record_filter(SqlFilter("a > 6")).matches(record("a\x016"))
+
+
+def test_long_values_are_not_remembered() -> None:
+    sql, asked = counted("a CONTAINS 'y'")
+    wanted = sql_record_filter(sql)
+    for _ in range(2):
+        assert not wanted.matches(record("a\x01" + "x" * (VERDICT_BYTES_MAX + 1)))
+    assert len(asked) == 2
+
+
+def test_the_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "VERDICTS_MAX", 4)
+    wanted = sql_record_filter(SqlFilter("a >= 5"))
+    for number in [*range(10), *range(10)]:
+        assert wanted.matches(record(f"a\x01{number}")) is (number >= 5)
+        assert len(records._verdicts) <= 4

@@ -2,20 +2,17 @@
 """Filters of groups: versions, death and revival, the file."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cometmq.broker.filters import subscriptions
-from cometmq.broker.filters.sql import CHARS_MAX, compile_sql
-from cometmq.broker.filters.subscriptions import (
-    COMPILED_CHARS_MAX,
-    FilterSubscriptions,
-    filter_file,
-)
+from cometmq.broker.filters.compiling import COMPILED_CHARS_MAX, Compiler
+from cometmq.broker.filters.sql import CHARS_MAX
+from cometmq.broker.filters.subscriptions import FilterSubscriptions, filter_file
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.clock import FakeClock
 
 DAY_MS = 86_400_000
@@ -33,6 +30,27 @@ def tags(topic: str = "T") -> SubscriptionData:
 
 def table(clock: FakeClock | None = None, **fields: Any) -> FilterSubscriptions:
     return FilterSubscriptions(clock_ms=(clock or FakeClock()).now_ms, **fields)
+
+
+class Turns(list[Callable[[], None]]):
+    """Work for later turns of the loop."""
+
+    def run(self) -> int:
+        """Do it all; return how many turns it took."""
+        count = 0
+        while self:
+            self.pop(0)()
+            count += 1
+        return count
+
+
+def long_text(number: object) -> str:
+    return f"load = '{number}'".ljust(CHARS_MAX)
+
+
+def spend_all(compiler: Compiler) -> None:
+    for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
+        compiler.check(long_text(f"spent {number}"))
 
 
 def expression(filters: FilterSubscriptions) -> str | None:
@@ -183,23 +201,44 @@ def test_what_a_newer_broker_wrote_is_kept_but_no_filter(tmp_path: Path) -> None
     assert found.compiled() is None
 
 
-def long_text(number: int) -> str:
-    return f"load = {number}".ljust(CHARS_MAX)
-
-
-def test_new_expressions_wait_when_there_are_too_many_at_once() -> None:
-    """Everybody may invent expressions; compiling them may not take all of the loop's time."""
+def test_a_filter_that_is_compiled_in_parts_comes_when_it_is_ready() -> None:
+    turns = Turns()
     clock = FakeClock()
-    filters = table(clock)
-    compile_sql("load = 0")
-    for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
-        filters.check_load(long_text(number))
-    with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
-        filters.check_load("load = 1000")
-    filters.check_load("load = 0")
-    filters.register("G", [sql("load = 1001")])
+    filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
+    filters.register("G", [sql(long_text("late"))])
     assert filters.count == 0
-    clock.advance(1_000)
-    filters.check_load("load = 1000")
-    filters.register("G", [sql("load = 1001")])
-    assert filters.count == 1
+    turns.run()
+    found = filters.get("T", "G")
+    assert found is not None
+    assert filters.compiled(found) is not None
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_a_filter_that_nobody_wants_any_more_does_not_come(leave: bool) -> None:
+    turns = Turns()
+    clock = FakeClock()
+    filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
+    filters.register("G", [sql(long_text(f"left {leave}"))])
+    if leave:
+        filters.unregister("G")
+    else:
+        filters.register("G", [tags("other")])
+    turns.run()
+    assert filters.count == 0
+
+
+def test_the_newer_of_two_late_filters_counts() -> None:
+    turns = Turns()
+    clock = FakeClock()
+    filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
+    filters.register("G", [sql(long_text("older"))])
+    filters.register("G", [sql(long_text("newer"), version=2)])
+    turns.run()
+    assert expression(filters) == long_text("newer")
+
+
+def test_a_filter_that_the_compiler_has_no_time_for_is_refused() -> None:
+    filters = table()
+    spend_all(filters.compiler)
+    filters.register("G", [sql("refused = 1")])
+    assert filters.count == 0

@@ -12,6 +12,7 @@ from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.groups import Groups, group_file
 from cometmq.broker.history import History, Totals
@@ -131,6 +132,7 @@ def _filters(parts: Parts, config: Path) -> FilterSubscriptions:
         bloom=BloomSize(
             settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter
         ),
+        compiler=Compiler(parts.clock.now_ms, asyncio.get_running_loop().call_soon),
         keep_dead_ms=settings.filter_data_clean_time_span,
         log=parts.log,
     )

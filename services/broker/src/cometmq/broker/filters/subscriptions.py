@@ -9,21 +9,16 @@ Compatibility: consumerFilter.json and the rules about versions are RocketMQ's. 
 loaded count as dead since 30 s before the start.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from cometmq.broker.filters.bloom import BloomPlaces, bloom_places
-from cometmq.broker.filters.sql import CHARS_MAX as EXPRESSION_CHARS_MAX
-from cometmq.broker.filters.sql import (
-    EXPRESSION_TYPE,
-    SqlError,
-    SqlFilter,
-    compile_sql,
-    is_compiled,
-)
+from cometmq.broker.filters.compiling import Compiler
+from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.names import TOPIC_CHARS_MAX
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -36,9 +31,6 @@ SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
 """Filters of all groups and topics together, and the characters that they have."""
-COMPILED_CHARS_MAX: Final = 64 << 10
-COMPILED_CHARS_PER_S: Final = 32 << 10
-"""What may be compiled at once, and in a second: a character takes some 3 us of the loop."""
 EXPRESSION_SHOWN: Final = 200
 _DEAD_BEFORE_START_MS: Final = 30_000
 
@@ -100,6 +92,7 @@ class FilterSubscriptions:
         *,
         clock_ms: Callable[[], int],
         bloom: BloomSize | None = None,
+        compiler: Compiler | None = None,
         keep_dead_ms: int = 86_400_000,
         log: Log = NO_LOG,
     ) -> None:
@@ -107,13 +100,13 @@ class FilterSubscriptions:
         self.file = file
         self.is_dirty = False
         self._clock_ms = clock_ms
+        self.compiler = compiler or Compiler(clock_ms)
         self._bloom = bloom or BloomSize()
         self._keep_dead_ms = keep_dead_ms
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
-        self._compilable = COMPILED_CHARS_MAX
-        self._compilable_ms = clock_ms()
+        self._late: dict[tuple[str, str], SubscriptionData] = {}  # that are being compiled
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -133,22 +126,11 @@ class FilterSubscriptions:
         """Return whether a group filters any topic."""
         return group in self._filters
 
-    def check_load(self, expression: str) -> None:
-        """Raise SystemBusy before expressions are compiled that take too much of the time."""
-        if not self._may_compile(expression):
-            raise SystemBusy("[TOO_MANY_FILTERS]too many new filters at once, try again later")
-
-    def _may_compile(self, expression: str) -> bool:
-        if is_compiled(expression):
-            return True
-        now_ms = self._clock_ms()
-        more = max(0, now_ms - self._compilable_ms) * COMPILED_CHARS_PER_S // 1_000
-        self._compilable_ms = now_ms
-        self._compilable = min(COMPILED_CHARS_MAX, self._compilable + more)
-        if self._compilable <= 0:
-            return False
-        self._compilable -= min(len(expression), EXPRESSION_CHARS_MAX)
-        return True
+    def compiled(self, data: FilterData) -> SqlFilter | None:
+        """Return the filter, None if there is none; raise SystemBusy while it is not compiled."""
+        if data.expression_type == EXPRESSION_TYPE:
+            self.compiler.check(data.expression)
+        return data.compiled()
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over what a member's heartbeat says; what it no longer names is dead."""
@@ -160,9 +142,16 @@ class FilterSubscriptions:
         for topic, data in self._filters.get(group, {}).items():
             if topic not in wanted:
                 self._bury(data)
+        self._forget_late(group, wanted)
+
+    def _forget_late(self, group: str, wanted: Collection[str]) -> None:
+        for late_group, topic in list(self._late):
+            if late_group == group and topic not in wanted:
+                del self._late[late_group, topic]
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group dead whose last member has left."""
+        self._forget_late(group, ())
         for data in self._filters.get(group, {}).values():
             self._bury(data)
 
@@ -201,12 +190,27 @@ class FilterSubscriptions:
             self._add(group, subscription)
 
     def _add(self, group: str, subscription: SubscriptionData) -> None:
+        key = group, subscription.topic
+        self._late[key] = subscription
+        try:
+            self.compiler.when_ready(
+                subscription.sub_string, partial(self._add_ready, group, subscription)
+            )
+        except SystemBusy:
+            del self._late[key]
+            self._refuse(group, subscription)
+
+    def _refuse(self, group: str, subscription: SubscriptionData) -> None:
+        topic = subscription.topic[:TOPIC_CHARS_MAX]
+        self._log.warning("filter.refused", group=group, topic=topic)
+
+    def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        is_full = self._count >= COUNT_MAX or (
-            self._chars + len(topic) + len(expression) > CHARS_MAX
-        )
-        if is_full or not self._may_compile(expression):
-            self._log.warning("filter.refused", group=group, topic=topic[:TOPIC_CHARS_MAX])
+        if self._late.get((group, topic)) is not subscription:
+            return  # the group has left, or wants something else by now
+        del self._late[group, topic]
+        if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
+            self._refuse(group, subscription)
             return
         data = FilterData(
             bloom_filter_data=self._places(group, topic),

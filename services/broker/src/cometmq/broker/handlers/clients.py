@@ -7,6 +7,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
+from cometmq.broker.handlers.late import answer
 from cometmq.broker.names import can_retry, check_group, retry_topic
 from cometmq.broker.producers import Client
 from cometmq.broker.topics import READ_WRITE
@@ -71,7 +72,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
     return Reply(body=encode_json(ConsumerIdList(consumer_id_list=group.client_ids())))
 
 
-def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
+def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
     """Tell a consumer before it starts whether the broker can filter as it asks."""
     subscription = json_body(call, ClientConfigCheck).subscription_data
     if subscription is None or is_tag_type(subscription.expression_type):
@@ -79,9 +80,16 @@ def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     kind = subscription.expression_type
     if kind != EXPRESSION_TYPE or not broker.settings.enable_property_filter:
         raise ServerError(remarks.filter_refused(kind))
-    broker.filters.check_load(subscription.sub_string)
+    expression = subscription.sub_string
+    broker.filters.compiler.when_ready(
+        expression, lambda: answer(broker, call, lambda: _check_expression(expression))
+    )
+    return None
+
+
+def _check_expression(expression: str) -> Reply:
     try:
-        compile_sql(subscription.sub_string)
+        compile_sql(expression)
     except SqlError as error:
         raise SubscriptionParseFailed(str(error)) from error
     return OK

@@ -71,7 +71,7 @@ def _own_filter(broker: Broker, header: PullMessage) -> MessageFilter:
     _check_enabled(broker, kind)
     if kind != EXPRESSION_TYPE:
         return None
-    broker.filters.check_load(expression)
+    broker.filters.compiler.check(expression)
     try:
         return sql_record_filter(compile_sql(expression))
     except SqlError:
@@ -87,8 +87,7 @@ def _registered_sql(
     if data.client_version < header.sub_version:
         raise FilterDataNotLatest(remarks.FILTER_DATA_NOT_LATEST)
     _check_enabled(broker, subscription.expression_type)
-    broker.filters.check_load(data.expression)
-    sql = data.compiled()
+    sql = broker.filters.compiled(data)
     return None if sql is None else sql_record_filter(sql)
 
 
@@ -100,7 +99,7 @@ def _retry_filter(broker: Broker, header: PullMessage) -> RecordFilter | None:
 
     def filter_of(topic: str) -> SqlFilter | None:
         data = broker.filters.get(topic, group)
-        return None if data is None else data.compiled()
+        return None if data is None else broker.filters.compiled(data)
 
     return retry_record_filter(filter_of)
 

@@ -2,15 +2,23 @@
 """SQL92 filters: an expression becomes a function of a message's properties."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from cometmq.broker.filters.sql.errors import SqlError
 from cometmq.broker.filters.sql.evaluate import Values, matcher
-from cometmq.broker.filters.sql.nodes import comparison_count
-from cometmq.broker.filters.sql.parser import CHARS_MAX, parse
+from cometmq.broker.filters.sql.nodes import Node, comparison_count
+from cometmq.broker.filters.sql.parser import CHARS_MAX, parse, parsing
 
-__all__ = ["CHARS_MAX", "EXPRESSION_TYPE", "SqlError", "SqlFilter", "compile_sql", "is_compiled"]
+__all__ = [
+    "CHARS_MAX",
+    "EXPRESSION_TYPE",
+    "SqlError",
+    "SqlFilter",
+    "compile_sql",
+    "compiling",
+    "is_compiled",
+]
 
 EXPRESSION_TYPE: Final = "SQL92"
 CACHE_CHARS_MAX: Final = 1 << 20
@@ -23,9 +31,9 @@ class SqlFilter:
 
     __slots__ = ("__weakref__", "comparison_count", "expression", "matches_values", "names")
 
-    def __init__(self, expression: str) -> None:
-        """Use `compile_sql` instead, which compiles an expression once."""
-        node = parse(expression)
+    def __init__(self, expression: str, node: Node | None = None) -> None:
+        """Use `compile_sql` instead, which compiles an expression once; `node` is it parsed."""
+        node = node or parse(expression)
         self.expression = expression
         self.comparison_count = max(1, comparison_count(node))
         self.names: tuple[str, ...]
@@ -53,13 +61,17 @@ class _Compiled:
             self._found.move_to_end(expression)
             return found
         found = _compile(expression)
-        if len(expression) <= CHARS_MAX:  # what is longer costs nothing to refuse
-            self._found[expression] = found
-            self._cost += len(expression) + _EXPRESSION_COST
+        self.put(expression, found)
+        return found
+
+    def put(self, expression: str, found: SqlFilter | str) -> None:
+        if len(expression) > CHARS_MAX or expression in self._found:
+            return  # what is longer costs nothing to refuse
+        self._found[expression] = found
+        self._cost += len(expression) + _EXPRESSION_COST
         while self._cost > CACHE_CHARS_MAX:
             oldest, _ = self._found.popitem(last=False)
             self._cost -= len(oldest) + _EXPRESSION_COST
-        return found
 
 
 _compiled: Final = _Compiled()
@@ -78,6 +90,15 @@ def compile_sql(expression: str) -> SqlFilter:
     if isinstance(found, str):
         raise SqlError(found)
     return found
+
+
+def compiling(expression: str) -> Iterator[None]:
+    """Do the work of `compile_sql` in parts, so that it has nothing to do afterwards."""
+    try:
+        node = yield from parsing(expression)
+        _compiled.put(expression, SqlFilter(expression, node))
+    except SqlError as error:
+        _compiled.put(expression, str(error))
 
 
 def is_compiled(expression: str) -> bool:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When SQL expressions are compiled: a few characters at once, longer ones in parts.
+
+Everybody may invent expressions, and the longest takes 25 ms. So what does not fit into the share
+of the moment is compiled one after the other, a part in each turn of the loop, and all together
+may be so many characters in a second.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cometmq.broker.filters.sql import CHARS_MAX, compiling, is_compiled
+from cometmq.remoting.errors import SystemBusy
+
+COMPILED_CHARS_MAX: Final = 64 << 10
+COMPILED_CHARS_PER_S: Final = 32 << 10
+"""What may be compiled in a row, and in a second: a character takes some 3 us of the loop."""
+AT_ONCE_CHARS_MAX: Final = 1 << 10
+WAITING_MAX: Final = 1_000
+"""Who waits for expressions that are being compiled."""
+
+Later = Callable[[Callable[[], None]], object]
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+class Compiler:
+    """The share of the moment, and the expressions that wait for their turn."""
+
+    def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
+        """`call_soon` runs the next part of the work, in a later turn of the loop."""
+        self._clock_ms = clock_ms
+        self._call_soon = call_soon
+        self._left = COMPILED_CHARS_MAX
+        self._left_at_once = AT_ONCE_CHARS_MAX
+        self._left_ms = clock_ms()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._waiting_count = 0
+        self._parts: Iterator[None] | None = None
+
+    def check(self, expression: str) -> None:
+        """Raise SystemBusy unless compiling this takes little or no time now."""
+        if self._may_now(expression):
+            return
+        if expression not in self._waiting:
+            self._enqueue(expression, _ignore)
+        if not is_compiled(expression):
+            raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
+
+    def when_ready(self, expression: str, then: Callable[[], None]) -> None:
+        """Call when compiling this takes little or no time: now or in a later turn of the loop.
+
+        Raises SystemBusy when too many wait.
+        """
+        if self._may_now(expression):
+            then()
+        else:
+            self._enqueue(expression, then)
+
+    def _may_now(self, expression: str) -> bool:
+        size = len(expression)
+        if size > CHARS_MAX or is_compiled(expression):  # what is too long costs nothing to refuse
+            return True
+        self._refill()
+        if size > self._left_at_once or expression in self._waiting:
+            return False
+        self._charge(size)
+        self._left_at_once -= size
+        return True
+
+    def _refill(self) -> None:
+        now_ms = self._clock_ms()
+        more = max(0, now_ms - self._left_ms) * COMPILED_CHARS_PER_S // 1_000
+        self._left_ms = now_ms
+        self._left = min(COMPILED_CHARS_MAX, self._left + more)
+        self._left_at_once = min(AT_ONCE_CHARS_MAX, self._left_at_once + more)
+
+    def _charge(self, size: int) -> None:
+        if self._left <= 0:
+            raise SystemBusy("[TOO_MANY_FILTERS]too many new filters at once, try again later")
+        self._left -= size
+
+    def _enqueue(self, expression: str, then: Callable[[], None]) -> None:
+        if self._waiting_count >= WAITING_MAX:
+            raise SystemBusy("[TOO_MANY_FILTERS]too many wait for new filters, try again later")
+        waiting = self._waiting.get(expression)
+        if waiting is None:
+            self._charge(len(expression))
+            waiting = self._waiting[expression] = []
+        waiting.append(then)
+        self._waiting_count += 1
+        if self._waiting_count == 1:
+            self._call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Do the next part of the expression that waits longest."""
+        expression = next(iter(self._waiting))
+        if self._parts is None:
+            self._parts = compiling(expression)
+        for _ in self._parts:
+            self._call_soon(self._go_on)
+            return
+        self._parts = None
+        ready = self._waiting.pop(expression)
+        self._waiting_count -= len(ready)
+        if self._waiting:
+            self._call_soon(self._go_on)
+        for then in ready:
+            then()
+
+
+def _ignore() -> None:
+    """Nobody waits: who asked was told to try again."""
