@@ -19,7 +19,7 @@ from cometmq.spark.collect.writer import snapshot_path
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 
-BASE = 1000
+BASE = 10_000
 """Where queues begin: an offset of 0 says "has consumed nothing", which no shift preserves."""
 MINUTES_MAX = 14
 
@@ -58,6 +58,8 @@ class Drawn(NamedTuple):
 
     seen: list[bool]
     """Whether there is a snapshot; of the last minute there always is."""
+    backlog: int
+    """How much there is before the first minute."""
     queue: list[QueueMinute]
     groups: list[Group]
     jitter_s: list[int]
@@ -80,32 +82,35 @@ _READER = st.builds(
     st.booleans(),
 )
 _STANDING = st.builds(ReaderMinute, st.just(0), st.just(False), st.booleans())
+_HANGING = st.builds(ReaderMinute, st.just(0), st.just(True), st.booleans())
 _STEADY = st.builds(ReaderMinute, st.sampled_from([5, 6, 7]), st.just(True), st.just(True))
+_FAST = st.builds(ReaderMinute, st.sampled_from([100, 110, 120]), st.just(True), st.booleans())
 _AT_END = st.builds(ReaderMinute, st.none(), st.just(True), st.booleans())
 _GROUPS = st.builds(
     Group,
-    st.sampled_from([None, -20, 0, 0, 3, 40]),
+    st.sampled_from([0, 0, 3, 40, 900, -20, None]),
     st.sampled_from(["CLUSTERING"] * 9 + ["BROADCASTING"]),
     st.sampled_from([MINUTES_MAX] * 9 + [5]),
-    st.one_of(*(_minutes(it) for it in (_READER, _READER, _STANDING, _STEADY, _AT_END))),
+    st.sampled_from([_FAST, _HANGING, _READER, _STANDING, _STEADY, _AT_END]).flatmap(_minutes),
 )
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> Drawn:
     """Histories of 1 to 14 minutes."""
-    flow = draw(st.sampled_from([st.just(0), st.just(6), st.integers(50, 70), _COUNTS]))
-    deleted = draw(st.sampled_from([st.just(0), st.just(6), _COUNTS]))
+    flow = draw(st.sampled_from([st.just(6), st.integers(50, 70), _COUNTS, st.just(0)]))
+    deleted = draw(st.sampled_from([st.just(0), st.just(0), st.just(0), st.just(6), _COUNTS]))
     anew = draw(st.sampled_from([st.just(False), st.sampled_from([False] * 9 + [True])]))
     seen = draw(st.sampled_from([st.just(True), st.sampled_from([True, True, False])]))
-    length = draw(st.integers(1, MINUTES_MAX))
+    length = draw(st.sampled_from([MINUTES_MAX, MINUTES_MAX, MINUTES_MAX, 6, 1]))
     marks = [False] * (MINUTES_MAX - length) + [draw(seen) for _ in range(length - 1)]
     return Drawn(
         seen=[*marks, True],
+        backlog=draw(st.sampled_from([0, 40, 5000])),
         queue=draw(_minutes(st.builds(QueueMinute, flow, deleted, anew))),
         groups=draw(st.lists(_GROUPS, min_size=1, max_size=4)),
         jitter_s=draw(_minutes(st.integers(0, 5))),
-        reserved_hours=draw(st.sampled_from([0, 1, 6, 72])),
+        reserved_hours=draw(st.sampled_from([72, 72, 72, 1, 0])),
         delete_when=draw(st.sampled_from(["04", "10", "11;23", "00;12"])),
         disk_ratio=draw(st.sampled_from([0.3, 0.7, 0.8, 0.86])),
         disk_growth=draw(st.sampled_from([0.0, 0.0001, -0.001])),
@@ -149,7 +154,7 @@ def rows_of(
     history: Drawn, cluster: str, base: int, last_id: int
 ) -> list[dict[str, list[tuple[Any, ...]]]]:
     """Return the rows of each minute by table."""
-    first = last = base
+    first, last = base, base + history.backlog
     stored: list[tuple[int, int]] = []
     offsets = [None if it.begin is None else base + it.begin for it in history.groups]
     found = []
@@ -181,10 +186,9 @@ def rows_of(
 
 
 def _moved(offset: int | None, read: int | None, last: int) -> int | None:
-    if offset is None:
-        return None
-    wanted = last if read is None else min(offset, last) + read
-    return max(1, min(wanted, last))
+    if offset is None or read == 0:
+        return offset  # also beyond the end of a queue that was made anew
+    return last if read is None else min(min(offset, last) + read, last)
 
 
 def _add_group(

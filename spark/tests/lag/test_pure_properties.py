@@ -44,6 +44,9 @@ OFFSETS = st.one_of(st.integers(0, 50), st.integers(0, 2**53))
 FLAGS = ("broadcast", "seen_broadcast", "present", "losing", "always_online", "fine_now",
          "online", "fine_once", "went_back", "drains")  # fmt: skip
 NUMBERS = ("points_w", "time_to_loss_s", "c", "m", "n", "lag", "c_min", "c_max")
+EARLY = ("broadcast", "seen_broadcast", "losing")
+"""Facts that decide before all others are looked at."""
+SELDOM = st.sampled_from([False] * 7 + [True])
 POINTS_MIN, RISK_HOURS = 5, 1
 
 
@@ -86,14 +89,22 @@ def test_lag_and_lost_are_the_same_wherever_the_queue_begins(
 
 @settings(MANY, max_examples=600)
 @given(
-    flags=st.tuples(*(st.booleans() for _ in FLAGS)),
-    numbers=st.tuples(*(st.sampled_from([None, 0, 4, 5, 3599, 3600]) for _ in NUMBERS)),
+    flags=st.tuples(*(SELDOM if it in EARLY else st.booleans() for it in FLAGS)),
+    is_present=SELDOM.map(lambda it: not it),
+    points=st.sampled_from([5, 5, 5, 9, 4]),
+    loss=st.sampled_from([None, None, None, 3600, 3599]),
+    numbers=st.tuples(*(st.sampled_from([None, 0, 4, 5]) for _ in NUMBERS)),
 )
 def test_every_state_has_the_status_of_the_first_rule(
-    flags: tuple[bool, ...], numbers: tuple[int | None, ...]
+    flags: tuple[bool, ...],
+    is_present: bool,
+    points: int,
+    loss: int | None,
+    numbers: tuple[int | None, ...],
 ) -> None:
     state: dict[str, Any] = dict(zip((*FLAGS, *NUMBERS), (*flags, *numbers), strict=True))
-    state["m"], state["n"], state["points_w"] = (state[it] or 0 for it in ("m", "n", "points_w"))
+    state |= {"present": is_present, "points_w": points, "time_to_loss_s": loss}
+    state["m"], state["n"] = (state[it] or 0 for it in ("m", "n"))
     found = _value(STATUS, **state, points_min=POINTS_MIN, risk_s=RISK_HOURS * 3600)
     plain = {
         "broadcast": state["broadcast"] or state["seen_broadcast"],
