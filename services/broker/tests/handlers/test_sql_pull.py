@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pulls with SQL filters: the checks, what they find, what wakes a held one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,18 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.filters.compiling import AT_ONCE_CHARS_MAX, Compiler
 from cometmq.broker.handlers import clients
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
-from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.bodies.heartbeat import (
+    ClientConfigCheck,
+    ConsumerData,
+    Heartbeat,
+    SubscriptionData,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
@@ -280,6 +286,48 @@ async def test_retries_are_filtered_where_that_is_wanted(tmp_path: Path) -> None
         assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
         broker.filters.unregister("G")
         assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
+
+
+async def test_compiling_for_retries_is_inside_the_budget(tmp_path: Path) -> None:
+    settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
+    async with stored_broker(tmp_path, **settings) as broker:
+        turns: list[Callable[[], None]] = []
+        broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
+        broker.topics.create("T", queue_nums=4)
+        broker.topics.create("%RETRY%G", queue_nums=4)
+        subscribe(broker)
+        found = broker.filters.get("T", "G")
+        assert found is not None
+        found.expression = "a > 5 ".ljust(AT_ONCE_CHARS_MAX + 1)  # as a file may bring it
+        store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
+        retry_pull = {"topic": "%RETRY%G", "expression_type": "TAG"}
+        assert pull(broker, **retry_pull).code == ResponseCode.SYSTEM_BUSY
+        while turns:
+            turns.pop(0)()
+        assert bodies(pull(broker, **retry_pull)) == [b"6"]
+
+
+def test_a_consumer_is_told_about_a_long_expression_when_it_is_compiled(broker: Broker) -> None:
+    turns: list[Callable[[], None]] = []
+    broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
+    answers: list[int] = []
+    for expression in ("b > 5", "b >"):
+        wanted = SubscriptionData(
+            topic="T",
+            sub_string=expression.rjust(AT_ONCE_CHARS_MAX + 1),
+            expression_type="SQL92",
+        )
+        check = ClientConfigCheck(client_id="c", group="G", subscription_data=wanted)
+        call = call_with(RequestCode.CHECK_CLIENT_CONFIG, NoHeader())
+        call.body = msgspec.json.encode(check)
+        assert clients.check_client_config(broker, call) is None
+        assert not call.is_answered
+        while turns:
+            turns.pop(0)()
+        answer = last_answer(call)
+        assert answer is not None
+        answers.append(answer.code)
+    assert answers == [ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_PARSE_FAILED]
 
 
 def test_retries_are_not_filtered_otherwise(broker: Broker) -> None:
