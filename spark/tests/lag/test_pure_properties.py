@@ -227,7 +227,7 @@ END = moment("2028-03-01T00:06")
 
 
 # A smaller history tells no more, and looking for one takes minutes.
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(histories(), min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_compaction_gives_the_same_bytes_in_any_order_and_again(
     drawn: list[Drawn], random_: random.Random
