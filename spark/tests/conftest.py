@@ -85,6 +85,9 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            # Queries of tests are over before a better compiler pays.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.local.dir", folder)
             .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
             .getOrCreate()

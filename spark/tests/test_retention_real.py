@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a broker deletes between planning and reading: losses are told, never silent."""
+"""Messages that a broker deletes under a running query: losses are told, never silent.
 
-from collections.abc import Iterator
+Which messages will be deleted is known before: a broker keeps nothing but the last file of its
+commit log, and each row says where its message lies.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
+from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
+from cometmq.peers.java import JavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 from cometmq.spark.batch import MessageReader
@@ -21,45 +34,99 @@ from cometmq.spark.stream import MessageStreamReader
 from cometmq.spark.testing import fill
 
 UPDATE_BROKER_CONFIG = 25
-TOPIC = "forgotten"
 COUNT = 12_000
+FILE_BYTES = 1 << 20
+DELETED_S = 120
+"""RocketMQ looks for old files a minute after its start for the first time."""
+DELETES: dict[type[Cluster], tuple[str, str]] = {
+    # CometMQ keeps messages for an hour, unless it takes its disk for full.
+    CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
+    JavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
+}
+"""The setting with which a broker deletes nothing, and all it may."""
+RUN_TIMEOUT_S = 120
+TASK = 1000
+"""Messages of a task or of a batch."""
 
 
-@pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[CometCluster]:
-    """A broker that takes its disk for full when told to, and deletes all but the last file."""
+@pytest.fixture(scope="module")
+def forgetful(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker that deletes at any hour what it is told to."""
     conf = {
-        "mappedFileSizeCommitLog": 1 << 20,
+        "mappedFileSizeCommitLog": FILE_BYTES,
         "mappedFileSizeConsumeQueue": 20_000,
-        "diskSpaceCleanForciblyRatio": 1,
-        "cleanFileForciblyEnable": False,
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
         "deletePhysicFilesInterval": 1,
         "deleteConsumeQueueFilesInterval": 1,
         "cleanResourceInterval": 200,
+        "diskSpaceCleanForciblyRatio": 1,
+        "cleanFileForciblyEnable": False,
     }
-    with CometCluster(tmp_path, conf) as cluster:
-        create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=1)
-        fill(cluster.namesrv_addr, TOPIC, COUNT)
+    with maker(tmp_path_factory.mktemp("forgetful"), conf) as cluster:
         yield cluster
 
 
-def options_of(cluster: CometCluster, **more: str) -> Options:
-    return parse({"nameServer": cluster.namesrv_addr, "subscribe": TOPIC, **more})
+class Forgotten:
+    """A topic whose older messages can be deleted."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        """Fill it."""
+        self.cluster = cluster
+        self.topic = topic
+        self.queue = Queue(topic, "broker-a", 0)
+        create_topic(cluster.namesrv_addr, cluster.broker_addrs, topic, queue_count=1)
+        fill(cluster.namesrv_addr, topic, COUNT)
+        self.first_left = self._first_in_last_file()
+
+    def options(self, **more: str) -> Options:
+        return parse({"nameServer": self.cluster.namesrv_addr, "subscribe": self.topic, **more})
+
+    def forget(self) -> None:
+        """Have the broker delete all it may."""
+        self._set(may_delete=True)
+        try:
+            wait_until(lambda: self.first() >= self.first_left, DELETED_S, "messages deleted")
+        finally:
+            self._set(may_delete=False)
+        assert self.first() == self.first_left
+
+    def first(self) -> int:
+        with Metadata(self.options()) as metadata:
+            metadata.queues()
+            return metadata.ends([self.queue])[self.queue][0]
+
+    def loss(self, start: int, end: int) -> str:
+        """What is told when messages from `start` to before `end` were wanted."""
+        return f"{min(end, self.first_left) - start} messages of {self.queue} from offset {start} "
+
+    def _set(self, *, may_delete: bool) -> None:
+        body = DELETES[type(self.cluster)][may_delete].encode()
+        assert call(self.cluster.broker_addrs[0], UPDATE_BROKER_CONFIG, {}, body).code == 0
+
+    def _first_in_last_file(self) -> int:
+        reader = reader_of(self.options())
+        places = [
+            place
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for place in batch.column("commitlog_offset").to_pylist()
+        ]
+        last_file = places[-1] - places[-1] % FILE_BYTES
+        return next(offset for offset, place in enumerate(places) if place >= last_file)
 
 
-def forget(cluster: CometCluster) -> int:
-    """Have the broker delete what it may; return the first offset that is left."""
-    with Metadata(options_of(cluster)) as metadata:
-        (queue,) = metadata.queues()
+@pytest.fixture
+def forgotten(forgetful: Cluster, request: pytest.FixtureRequest) -> Forgotten:
+    """A topic of this test alone."""
+    return Forgotten(forgetful, re.sub(r"\W", "_", request.node.name))
 
-        def first() -> int:
-            return metadata.ends([queue])[queue][0]
 
-        before = first()
-        body = b"cleanFileForciblyEnable=true"
-        assert call(cluster.broker_addrs[0], UPDATE_BROKER_CONFIG, {}, body).code == 0
-        wait_until(lambda: first() > before, 30, "messages deleted")
-        return first()
+def reader_of(options: Options) -> MessageReader:
+    return MessageReader(options, table_schema(options))
+
+
+def stream_of(options: Options) -> MessageStreamReader:
+    return MessageStreamReader(options, table_schema(options))
 
 
 def rows_of(reader: MessageReader | MessageStreamReader, parts: list[QueueRange]) -> list[int]:
@@ -71,36 +138,129 @@ def rows_of(reader: MessageReader | MessageStreamReader, parts: list[QueueRange]
     ]
 
 
-def test_a_batch_that_was_planned_before_fails(forgetful: CometCluster) -> None:
-    options = options_of(forgetful, failOnDataLoss="false")
-    reader = MessageReader(options, table_schema(options))
+def test_a_batch_that_was_planned_before_fails(forgotten: Forgotten) -> None:
+    reader = reader_of(forgotten.options(failOnDataLoss="false"))  # means streams only
     parts = reader.partitions()
-    forget(forgetful)
+    forgotten.forget()
 
-    with pytest.raises(DataLoss, match=rf"messages of {TOPIC} broker-a 0 from offset \d+ on"):
+    with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
         rows_of(reader, parts)
-    assert rows_of(reader, reader.partitions())[-1] == COUNT - 1  # a new plan reads what is left
+    left = list(range(forgotten.first_left, COUNT))
+    assert rows_of(reader, reader.partitions()) == left  # a new plan reads what is left
 
 
-def test_a_stream_fails_or_goes_on_with_what_is_left(forgetful: CometCluster) -> None:
-    strict, lenient = (
-        MessageStreamReader(options, table_schema(options))
-        for options in (
-            options_of(forgetful, startingOffsets="earliest"),
-            options_of(forgetful, startingOffsets="earliest", failOnDataLoss="false"),
-        )
-    )
-    queue = Queue(TOPIC, "broker-a", 0)
-    begin, end = to_json({queue: 0}), to_json({queue: COUNT})
+def test_a_stream_fails_or_goes_on_with_what_is_left(forgotten: Forgotten) -> None:
+    strict = stream_of(forgotten.options(startingOffsets="earliest"))
+    lenient = stream_of(forgotten.options(startingOffsets="earliest", failOnDataLoss="false"))
+    begin, end = to_json({forgotten.queue: 0}), to_json({forgotten.queue: COUNT})
     planned = strict.partitions(begin, end)
     planned_leniently = lenient.partitions(begin, end)
-    first = forget(forgetful)
+    forgotten.forget()
 
-    with pytest.raises(DataLoss, match="are gone"):
+    with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
         rows_of(strict, planned)  # in a task that was planned before
-    with pytest.raises(DataLoss, match=rf"{first} messages of .* from offset 0 on are gone"):
+    with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
         strict.partitions(begin, end)  # before any task starts
-    assert rows_of(lenient, planned_leniently) == list(range(first, COUNT))
-    assert rows_of(lenient, lenient.partitions(begin, end)) == list(range(first, COUNT))
+    left = list(range(forgotten.first_left, COUNT))
+    assert rows_of(lenient, planned_leniently) == left
+    assert rows_of(lenient, lenient.partitions(begin, end)) == left
     strict.stop()
     lenient.stop()
+
+
+def run_stream(
+    spark: SparkSession, forgotten: Forgotten, folder: Path, **options: str
+) -> list[list[int]]:
+    """Read as a stream; after the first batch what is old is deleted. Return each batch's rows."""
+    batches: list[list[int]] = []
+
+    def take(rows: DataFrame, number: int) -> None:
+        batches.append(sorted(row.queue_offset for row in rows.select("queue_offset").collect()))
+        if number == 0:
+            forgotten.forget()
+
+    query = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=forgotten.cluster.namesrv_addr, subscribe=forgotten.topic)
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger=3 * TASK, **options)
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(RUN_TIMEOUT_S + DELETED_S)
+    finally:
+        query.stop()
+    return batches
+
+
+def test_a_running_stream_fails_and_may_go_on_without_what_is_lost(
+    spark: SparkSession, forgotten: Forgotten, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match=forgotten.loss(3 * TASK, 6 * TASK)):
+        run_stream(spark, forgotten, tmp_path)
+
+    batches = run_stream(spark, forgotten, tmp_path, failOnDataLoss="false")
+
+    assert list(chain(*batches)) == list(range(forgotten.first_left, COUNT))
+
+
+def test_a_running_stream_that_allows_losses_reads_everything_else(
+    spark: SparkSession, forgotten: Forgotten, tmp_path: Path
+) -> None:
+    batches = run_stream(spark, forgotten, tmp_path, failOnDataLoss="false")
+
+    assert batches[0] == list(range(3 * TASK))
+    assert list(chain(*batches[1:])) == list(range(forgotten.first_left, COUNT))
+
+
+def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Let each task read all it has to, tell so by a file, and end when the file `go` is there."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        rows = list(batches)
+        context = TaskContext.get()
+        assert context is not None
+        Path(folder, f"task-{context.partitionId()}").touch()
+        pause = threading.Event()
+        while not Path(folder, "go").exists():
+            pause.wait(0.05)
+        yield from rows
+
+    return step
+
+
+def test_a_running_batch_fails(spark: SparkSession, forgotten: Forgotten, tmp_path: Path) -> None:
+    """Two tasks are done with reading when messages are deleted; the next two come too late."""
+    rows = (
+        spark.read.format("rocketmq")
+        .options(nameServer=forgotten.cluster.namesrv_addr, subscribe=forgotten.topic)
+        .options(maxRecordsPerPartition=TASK)
+        .load()
+        .select("queue_offset")
+    )
+    gated = rows.mapInArrow(gate(str(tmp_path)), rows.schema)
+    failures: list[PySparkException] = []
+
+    def run() -> None:
+        try:
+            gated.collect()
+        except PySparkException as failure:
+            failures.append(failure)
+
+    query = threading.Thread(target=run)
+    query.start()
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("task-*"))) == 2, RUN_TIMEOUT_S, "two tasks")
+        forgotten.forget()
+    finally:
+        (tmp_path / "go").touch()
+        query.join(RUN_TIMEOUT_S)
+
+    assert {path.name for path in tmp_path.glob("task-*")} == {"task-0", "task-1"}
+    told: list[Any] = [forgotten.loss(n * TASK, (n + 1) * TASK) for n in (2, 3)]
+    assert any(loss in str(failures[0]) for loss in told)
