@@ -29,6 +29,7 @@ from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest, read_matc
 from cometmq.store.parts import build_parts
 from cometmq.store.queue_reader import ReadLimits, read_queue
 from cometmq.store.reads import Lookup
+from cometmq.store.recent_reads import RecentReads
 from cometmq.store.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.results import (
@@ -65,6 +66,7 @@ class MessageStore:
         """Use `open` instead; this only builds the parts."""
         self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
         self._memory_bytes = memory_bytes
+        self._recent = RecentReads()
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._disk = disk
         self._clock_ms = clock_ms
@@ -266,16 +268,26 @@ class MessageStore:
         *,
         accept: TagFilter | None = None,
         bytes_max: int | None = None,
+        joined: bool = False,
     ) -> GetResult:
-        """Return messages of a queue from this offset on; see GetResult for cold reads."""
+        """Return messages of a queue from this offset on; see GetResult for cold reads.
+
+        `joined`: the records may come as one piece, as who sends them on wants them anyway.
+        """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
         limits = self._limits.narrowed(max(1, count_max), bytes_max)
-        result = read_queue(queue, offset, self.commit_log.view(), accept, limits)
-        if result.loader is not None:
-            self._counters.cold_get_count += 1
+        log = self.commit_log.view()
+        is_shared = joined and accept is None and bytes_max is None
+        result = self._recent.find(queue, offset, log, limits) if is_shared else None
+        if result is None:
+            result = read_queue(queue, offset, log, accept, limits)
+            if result.loader is not None:
+                self._counters.cold_get_count += 1
+            elif is_shared:
+                self._recent.note(queue, offset, limits, result)
         self._note_read(queue, offset, result)
         return result
 
@@ -384,6 +396,7 @@ class MessageStore:
         """Let the log end at this record border, and with it queues and index; blocks."""
         self.commit()
         self._replica.truncate(offset, self._clock_ms())
+        self._recent.clear()
 
     # State
 

@@ -118,6 +118,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         header.queue_offset,
         header.max_msg_nums,
         accept=accept,
+        joined=True,
     )
     if not result.is_cold:
         return _conclude(broker, call, group, result, accept, may_hold=may_hold)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups that read the same places share what the first ones read."""
+
+import pytest
+
+from cometmq.store import recent_reads
+from cometmq.store.consume_queue import ENTRY
+from cometmq.store.queue_reader import ReadLimits
+from cometmq.store.results import GetStatus
+from cometmq.store.testing.builders import StoreRig, make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def rig(disk):
+    rig = StoreRig(disk)
+    fill(rig, 40)
+    rig.work(2)
+    return rig
+
+
+def fill(rig, count):
+    for number in range(count):
+        rig.put(make_message(topic="T", body=b"%d" % number))
+
+
+def read(rig, offset=0, count_max=8):
+    return rig.store.get_messages("T", 0, offset, count_max, joined=True)
+
+
+def said(result):
+    """All of an answer but how its records are cut."""
+    return (
+        b"".join(map(bytes, result.records)), result.status, result.next_offset,
+        result.min_offset, result.max_offset, result.count, result.bytes, result.suggest_slave,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("offset", [0, 5, 32, 36])
+def test_the_third_reader_needs_no_disk(rig, disk, offset):
+    first, second = read(rig, offset), read(rig, offset)
+    disk.is_cold = True
+    third = read(rig, offset)
+    assert not third.is_cold
+    assert said(first) == said(second) == said(third)
+    assert len(third.records) == 1
+
+
+def test_a_place_read_once_is_read_again(rig, disk):
+    read(rig)
+    disk.is_cold = True
+    assert read(rig).is_cold
+
+
+def test_other_places_and_counts_are_others(rig, disk):
+    for _ in range(3):
+        read(rig)
+    disk.is_cold = True
+    assert read(rig, 1).is_cold
+    assert read(rig, 0, 7).is_cold
+
+
+def test_records_come_one_by_one_for_who_wants_them_so(rig):
+    for _ in range(3):
+        read(rig)
+    assert len(rig.store.get_messages("T", 0, 0, 8).records) == 8
+
+
+def test_a_place_with_room_is_read_again_when_the_queue_has_grown(rig):
+    for _ in range(3):
+        assert read(rig, 38).count == 2
+    fill(rig, 1)
+    assert read(rig, 38).count == 3
+
+
+def test_a_full_place_stays_good_when_the_queue_has_grown(rig, disk):
+    for _ in range(3):
+        read(rig)
+    fill(rig, 1)
+    disk.is_cold = True
+    found = read(rig)
+    assert (found.count, found.max_offset) == (8, 41)
+
+
+def test_what_retention_took_is_gone(rig):
+    for _ in range(3):
+        read(rig)
+    rig.store.queue("T", 0).trim(4)
+    assert read(rig).status is GetStatus.OFFSET_TOO_SMALL
+
+
+def test_what_is_no_longer_near_the_end_is_read_by_the_rules_for_that(rig):
+    for _ in range(3):
+        read(rig)
+    rig.store._limits = ReadLimits(8, 1 << 20, 3, 1 << 20, memory_bytes=100)
+    assert read(rig).count == 3
+
+
+def test_a_cut_log_is_read_again(rig):
+    for _ in range(3):
+        assert read(rig, 36).count == 4
+    place = ENTRY.unpack(rig.store.queue("T", 0).plan(36, 1).read(may_block=True))[0]
+    rig.store.truncate(place)
+    for number in range(4):
+        rig.put(make_message(topic="T", body=b"new %d" % number))
+    assert b"new 3" in said(read(rig, 36))[0]
+
+
+def test_damaged_places_are_not_kept(rig):
+    place = ENTRY.unpack(rig.store.queue("T", 0).plan(1, 1).read(may_block=True))[0]
+    rig.store.commit_log.files.file_at(place).write(place + 28, [bytes(8)])
+    assert [read(rig).damaged_count for _ in range(3)] == [1, 1, 1]
+
+
+def test_the_memory_has_bounds(rig, monkeypatch):
+    monkeypatch.setattr(recent_reads, "BYTES_MAX", 2_000)
+    monkeypatch.setattr(recent_reads, "PLACES_MAX", 10)
+    for offset in range(30):
+        for _ in range(3):
+            assert read(rig, offset).count == 8
+    recent = rig.store._recent
+    kept = [place for place in recent._places.values() if place is not None]
+    assert recent._bytes == sum(len(place.body) for place in kept) <= 2_000
+    assert 0 < len(recent._places) <= 10
+    monkeypatch.setattr(recent_reads, "BODY_BYTES_MAX", 100)
+    before = recent._bytes
+    read(rig, 31)
+    read(rig, 31)
+    assert recent._bytes <= before
