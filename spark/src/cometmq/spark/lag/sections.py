@@ -71,29 +71,37 @@ FROM slopes WHERE last_id = {{last_id}} AND (backlog > 0 OR rate <> 0)
 ORDER BY flagged DESC, kind, backlog DESC, cluster, name
 """
 
-_SILENT_TOPICS: Final = """
+
+def _word(column: str) -> str:
+    """Return the SQL of a name as one word of a shell: brokers take names with any letter."""
+    quoted = f"""concat("'", replace({column}, "'", "'\\\\''"), "'")"""
+    return f"CASE WHEN {column} RLIKE '[^%_a-zA-Z0-9.-]' THEN {quoted} ELSE {column} END"
+
+
+_SILENT_TOPICS: Final = f"""
 SELECT cluster, 'TOPIC' AS kind, topic AS name, max(last_update_ts) AS since_ts,
        CAST(NULL AS bigint) AS lag_sum,
-       concat('mqadmin deleteTopic -c ', cluster, ' -t ', topic) AS command
-FROM {offsets} WHERE topic_kind = 'NORMAL' AND snapshot_id = {last_id}
+       concat('mqadmin deleteTopic -c ', {_word("cluster")}, ' -t ', {_word("topic")}) AS command
+FROM {{offsets}} WHERE topic_kind = 'NORMAL' AND snapshot_id = {{last_id}}
 GROUP BY cluster, topic
-HAVING max(last_update_ts) < {before} AND count(last_update_ts) > 0
+HAVING max(last_update_ts) < {{before}} AND count(last_update_ts) > 0
 """
 
-_SILENT_GROUPS: Final = """
+_SILENT_GROUPS: Final = f"""
 WITH moved AS (
     SELECT cluster, `group`, min(hour_ts) AS since_ts,
            bool_or(c_min <> c_max) AS moved_within, bool_or(online) AS was_online
     FROM (SELECT cluster, `group`, broker_name, topic, queue_id, min(hour_ts) AS hour_ts,
                  min(c_min) AS c_min, max(c_max) AS c_max, bool_or(online) AS online
-          FROM {hours} WHERE hour_ts >= {before}
+          FROM {{hours}} WHERE hour_ts >= {{before}}
           GROUP BY cluster, `group`, broker_name, topic, queue_id)
     GROUP BY cluster, `group`)
 SELECT g.cluster, 'GROUP' AS kind, g.`group` AS name, m.since_ts, g.lag_sum,
-       concat('mqadmin deleteSubGroup -r true -c ', g.cluster, ' -g ', g.`group`) AS command
-FROM {groups} g JOIN moved m ON g.cluster = m.cluster AND g.`group` = m.`group`
+       concat('mqadmin deleteSubGroup -r true -c ', {_word("g.cluster")},
+              ' -g ', {_word("g.`group`")}) AS command
+FROM {{groups}} g JOIN moved m ON g.cluster = m.cluster AND g.`group` = m.`group`
 WHERE NOT g.online AND NOT m.was_online AND NOT coalesce(m.moved_within, false)
-  AND m.since_ts < {before} + INTERVAL 2 HOURS
+  AND m.since_ts < {{before}} + INTERVAL 2 HOURS
 """
 
 
