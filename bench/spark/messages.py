@@ -7,8 +7,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +15,16 @@ from pyspark.sql import SparkSession
 
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
+from cometmq.spark.lag.spark import session
 from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.testing import fill
 
 TOPIC = "bench"
 QUEUES = 4
 ROUNDS = 3
-TARGETS = {"batch raw": 200_000, "batch map": 80_000}
-
-
-@contextmanager
-def session(folder: str) -> Iterator[SparkSession]:
-    """A local Spark with two threads."""
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ[name] = sys.executable  # noqa: TID251 (how Spark is told)
-    started = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", folder)
-        .getOrCreate()
-    )
-    started.sparkContext.setLogLevel("ERROR")
-    started.dataSource.register(RocketMQDataSource)
-    yield started
-    started.stop()
+TARGETS = {"raw": 200_000, "map": 80_000}
+STREAM_ROUNDS = 5
+STREAM_ADDS_MAX = 0.10
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> Callable[[int], float]:
@@ -76,15 +57,34 @@ def stream(spark: SparkSession, options: dict[str, str], folder: str) -> Callabl
     return run
 
 
-def measure(name: str, count: int, run: Callable[[int], float]) -> dict[str, Any]:
+def measure(form: str, count: int, run: Callable[[int], float]) -> dict[str, Any]:
     """Run some times after a first time; return rows a second."""
     run(0)
     rates = [count / run(number) for number in range(1, ROUNDS + 1)]
     return {
-        "name": name,
+        "name": f"batch {form}",
         "rows_per_s": round(statistics.median(rates)),
         "best_rows_per_s": round(max(rates)),
-        "target_rows_per_s": TARGETS.get(name),
+        "target_rows_per_s": TARGETS.get(form),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def compare(
+    count: int, once: Callable[[int], float], streamed: Callable[[int], float]
+) -> dict[str, Any]:
+    """Run both in turn, so that the machine is the same for both; return what streaming adds."""
+    streamed(0)
+    times = [(once(number), streamed(number)) for number in range(1, STREAM_ROUNDS + 1)]
+    adds = statistics.median(late / early - 1 for early, late in times)
+    return {
+        "name": "stream raw",
+        "rows_per_s": round(statistics.median(count / late for _, late in times)),
+        "batch_rows_per_s": round(statistics.median(count / early for early, _ in times)),
+        "adds": round(adds, 3),
+        "adds_of_rounds": [round(late / early - 1, 3) for early, late in times],
+        "target_adds": STREAM_ADDS_MAX,
+        "reached": adds <= STREAM_ADDS_MAX,
         "load_average": round(os.getloadavg()[0], 1),
     }
 
@@ -95,8 +95,9 @@ def main(count: int) -> list[dict[str, Any]]:
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-bench-") as folder,
         CometCluster(Path(folder) / "broker") as cluster,
-        session(folder) as spark,
+        session("local[2]", {"spark.local.dir": folder}, name="bench") as spark,
     ):
+        spark.dataSource.register(RocketMQDataSource)
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUES)
         fill(cluster.namesrv_addr, TOPIC, count)
         total = count * QUEUES
@@ -107,11 +108,11 @@ def main(count: int) -> list[dict[str, Any]]:
                 "startingOffsets": "earliest",
                 "includeProperties": form,
             }
-            figures.append(measure(f"batch {form}", total, batch(spark, options)))
+            once = batch(spark, options)
+            figures.append(measure(form, total, once))
             print(json.dumps(figures[-1]), flush=True)
             if form == "raw":
-                run = stream(spark, options, folder)
-                figures.append(measure(f"stream {form}", total, run))
+                figures.append(compare(total, once, stream(spark, options, folder)))
                 print(json.dumps(figures[-1]), flush=True)
     return figures
 
