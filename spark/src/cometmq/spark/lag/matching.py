@@ -5,56 +5,100 @@ The share of messages that match is known from the newest tries at each broker, 
 interval of 95 %. The bounds of brokers are added up, so that of the sum is a little too wide.
 """
 
-from typing import Final
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cometmq.spark.lag.columns import REPORT_TABLES
+from cometmq.spark.tables.arrow import table_of
+from cometmq.spark.tables.state import Sample
 
 _Z: Final = 1.96
 
-_BOUND: Final = f"""(matched / tried + {_Z**2 / 2} / tried {{sign}} {_Z} * sqrt(
-    matched * (tried - matched) / CAST(tried AS double) + {_Z**2 / 4}) / tried)
-    / (1 + {_Z**2} / tried)"""
 
-_FILTERED: Final = """
-WITH said AS (
-    SELECT cluster, `group`, broker_name, snapshot_id, subscriptions, topic, tried,
-           matched[topic] AS matched
-    FROM (SELECT *, coalesce(tried, map()) AS tries FROM {groups})
-    LATERAL VIEW OUTER explode(tries) AS topic, tried),
-newest AS (
-    SELECT cluster, `group`, broker_name, topic,
-           max_by(tried, snapshot_id) AS tried, max_by(matched, snapshot_id) AS matched
-    FROM said WHERE tried > 0 GROUP BY cluster, `group`, broker_name, topic),
-words AS (
-    SELECT cluster, `group`, max_by(subscriptions, snapshot_id) AS subscriptions
-    FROM {groups} WHERE cardinality(subscriptions) > 0 GROUP BY cluster, `group`),
-unread AS (
-    SELECT cluster, `group`, broker_name, topic, sum(lag) AS lag
-    FROM {queues} WHERE filtered AND lag > 0 GROUP BY cluster, `group`, broker_name, topic)
-SELECT u.cluster, u.`group`, u.topic, max(w.subscriptions[u.topic]) AS expression,
-       sum(u.lag) AS lag, sum(n.tried) AS tried, sum(n.matched) AS matched,
-       {matching}
-FROM unread u
-LEFT JOIN newest n ON u.cluster = n.cluster AND u.`group` = n.`group`
-    AND u.broker_name = n.broker_name AND u.topic = n.topic
-LEFT JOIN words w ON u.cluster = w.cluster AND u.`group` = w.`group`
-GROUP BY u.cluster, u.`group`, u.topic
-ORDER BY lag DESC, u.cluster, u.`group`, u.topic
-"""
-
-_SHARES: Final = {
-    "lag_matching": "matched / tried",
-    "lag_low": _BOUND.format(sign="-"),
-    "lag_high": _BOUND.format(sign="+"),
-}
+class _Topic(NamedTuple):
+    cluster: str
+    group: str
+    topic: str
 
 
-def filtered(queues: DataFrame, groups: DataFrame) -> DataFrame:
-    """Return a row per topic of which a group wants only some messages and has unread ones."""
-    matching = ",\n".join(
-        f"CASE WHEN bool_and(tried IS NOT NULL)"
-        f" THEN CAST(round(sum(lag * ({share}))) AS bigint) END AS {name}"
-        for name, share in _SHARES.items()
-    )
-    sql = _FILTERED.replace("{matching}", matching)
-    return queues.sparkSession.sql(sql, queues=queues, groups=groups)
+def filtered(queues: pa.Table, groups: pa.Table) -> pa.Table:
+    """Return a row per topic of which a group wants only some messages and has unread ones.
+
+    `queues` is the report's table of that name, `groups` that of the snapshots of some time.
+    """
+    unread = _unread(queues)
+    tries = _newest_tries(groups)
+    words = _expressions(groups, {it.group for it in unread})
+    rows = [_row(it, unread[it], tries, words.get(it)) for it in unread]
+    rows.sort(key=lambda row: (-row[4], row[:3]))
+    return table_of(REPORT_TABLES["filtered"], rows)
+
+
+def wilson(sample: Sample) -> tuple[float, float]:
+    """Return between which shares that of all messages lies, with 95 % confidence."""
+    count, share = sample.tried, sample.matched / sample.tried
+    centre = share + _Z**2 / (2 * count)
+    half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    scale = 1 + _Z**2 / count
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def _unread(queues: pa.Table) -> dict[_Topic, Counter[str]]:
+    """Return the unread messages at each broker."""
+    wanted = queues.filter(pc.and_(queues["filtered"], pc.greater(queues["lag"], 0)))
+    found: defaultdict[_Topic, Counter[str]] = defaultdict(Counter)
+    for row in wanted.select(["cluster", "group", "topic", "broker_name", "lag"]).to_pylist():
+        topic = _Topic(row["cluster"], row["group"], row["topic"])
+        found[topic][row["broker_name"]] += row["lag"]
+    return found
+
+
+def _newest_tries(groups: pa.Table) -> dict[tuple[_Topic, str], Sample]:
+    rows = groups.filter(pc.is_valid(groups["tried"])).sort_by("snapshot_id").to_pylist()
+    return {
+        (_Topic(row["cluster"], row["group"], topic), row["broker_name"]): Sample(tried, matched)
+        for row in rows
+        for topic, tried, matched in _counts(row)
+        if tried > 0
+    }
+
+
+def _counts(row: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    matched = dict(row["matched"])
+    for topic, tried in row["tried"]:
+        yield topic, tried, matched[topic]
+
+
+def _expressions(groups: pa.Table, names: set[str]) -> dict[_Topic, str]:
+    """Return the filters that these groups had last."""
+    rows = groups.filter(pc.is_in(groups["group"], pa.array(sorted(names), pa.string())))
+    rows = rows.select(["cluster", "group", "subscriptions", "snapshot_id"]).sort_by("snapshot_id")
+    return {
+        _Topic(row["cluster"], row["group"], topic): text
+        for row in rows.to_pylist()
+        for topic, text in row["subscriptions"]
+    }
+
+
+def _row(
+    topic: _Topic,
+    unread: Counter[str],
+    tries: Mapping[tuple[_Topic, str], Sample],
+    expression: str | None,
+) -> tuple[Any, ...]:
+    samples = {it: tries[topic, it] for it in unread if (topic, it) in tries}
+    tried = sum(it.tried for it in samples.values()) if samples else None
+    matched = sum(it.matched for it in samples.values()) if samples else None
+    known = (*topic, expression, unread.total(), tried, matched)
+    if len(samples) < len(unread):
+        return (*known, None, None, None)
+    shares = ((unread[name], it.matched / it.tried, *wilson(it)) for name, it in samples.items())
+    sums = [
+        sum(parts) for parts in zip(*((n * a, n * b, n * c) for n, a, b, c in shares), strict=True)
+    ]
+    return (*known, *(round(it) for it in sums))

@@ -81,6 +81,8 @@ class _Job:
         }
         self._say("collecting")
         found = {name: _collected(name, tables[name]) for name in REPORT_TABLES if name in tables}
+        group_rows = self._history.table("groups", self._recent_id, self._last_id)
+        found["filtered"] = filtered(found["queue"], group_rows)
         found["holder"] = table_of(REPORT_TABLES["holder"], ())  # brokers are not asked here
         header = self._header(facts, found, snapshot_count)
         return Report(header, found)
@@ -195,7 +197,6 @@ class _Job:
             silent = silent.union(sections.silent_groups(group_table, hours, last_id, days))
         return {
             "skew": sections.skew(queue_table),
-            "filtered": filtered(queue_table, self._read("groups", self._recent_id)),
             "silent": silent.orderBy("kind", "since_ts", "cluster", "name"),
             "backlog": sections.backlog(progress, offsets, last_id),
         }

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq-lag` against running brokers, command by command: CometMQ and RocketMQ."""
+
+import asyncio
+import http.server
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cometmq.client import AdminClient, ConsumeFrom, MessageExt, PushConsumer, PushOptions
+from cometmq.client.clock import wall_ms
+from cometmq.peers.cluster import Cluster
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.content import create_topic
+from cometmq.peers.java import JavaCluster, mqadmin
+from cometmq.peers.processes import wait_until
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.spark.batch import MessageReader
+from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.collect.snapshot import snapshot_id_of, take
+from cometmq.spark.collect.writer import write
+from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.deep import Found, ask_members
+from cometmq.spark.lag.exits import Exit
+from cometmq.spark.metadata import Metadata
+from cometmq.spark.options import parse
+from cometmq.spark.schemas import table_schema
+from cometmq.spark.testing import fill
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+
+PROGRAM = Path(sys.executable).with_name("cometmq-lag")
+TOPIC = "Orders"
+QUEUES = 4
+SENT = 300
+"""To each queue; every third has the tag that one group wants."""
+COMMITTED = {"stopped": [100, 200, 300, 300], "fine": [SENT] * QUEUES}
+HANGING = "hanging"
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+ROUNDS = 7
+
+
+@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A broker with messages, and two groups that have read a part of them."""
+    settings = {"autoCreateTopicEnable": False}
+    with MAKERS[request.param](tmp_path_factory.mktemp(request.param), settings) as running:
+        namesrv = running.namesrv_addr
+        retries = (f"%RETRY%{group}" for group in COMMITTED)  # else mqadmin does not know a group
+        for name in (TOPIC, "CMQ_LAG_ALERT", *retries):
+            create_topic(namesrv, running.broker_addrs, name, queue_count=QUEUES)
+        queues = fill(namesrv, TOPIC, SENT)
+        with Metadata(parse({"nameServer": namesrv, "subscribe": TOPIC})) as metadata:
+            metadata.queues()
+            wait_until(
+                lambda: all(end == SENT for _, end in metadata.ends(queues).values()),
+                30,
+                "messages in their queues",
+            )
+        asyncio.run(commit(running))
+        yield running
+
+
+async def commit(cluster: Cluster) -> None:
+    async with AdminClient(cluster.namesrv_addr) as admin:
+        for group, offsets in COMMITTED.items():
+            for queue_id, offset in enumerate(offsets):
+                queue = MessageQueue(TOPIC, cluster.broker_names[0], queue_id)
+                await admin.commit_offset(group, queue, offset)
+
+
+def lag(*words: object) -> tuple[int, str, list[str]]:
+    """Run a command to its end: status, output, lines of its progress."""
+    done = subprocess.run(
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "\tat " not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+def progress_of(history: Path, group: str) -> dict[int, dict[str, Any]]:
+    """Return the rows of a group in the newest snapshot by queue."""
+    path = max(history.glob("raw/progress/*/*/snap-*.parquet"))
+    rows = pq.read_table(path, partitioning=None).to_pylist()
+    return {r["queue_id"]: r for r in rows if r["group"] == group and r["topic"] == TOPIC}
+
+
+def mqadmin_progress(cluster: Cluster, group: str) -> tuple[dict[int, tuple[int, int]], int]:
+    """Return broker and consumer offset by queue, and the total of their differences."""
+    said = mqadmin(["consumerProgress", "-g", group], cluster.namesrv_addr).stdout
+    rows = [line.split() for line in said.splitlines() if line.startswith(f"{TOPIC} ")]
+    (total,) = re.findall(r"Diff Total: (\d+)", said)
+    return {int(row[2]): (int(row[3]), int(row[4])) for row in rows}, int(total)
+
+
+def test_a_snapshot_says_what_mqadmin_says(cluster: Cluster, tmp_path: Path) -> None:
+    status, out, lines = lag("snapshot", tmp_path, "--namesrv", cluster.namesrv_addr)
+
+    assert (status, out, len(lines)) == (Exit.OK, "", 1)
+    for group in COMMITTED:
+        rows = progress_of(tmp_path, group)
+        offsets, total = mqadmin_progress(cluster, group)
+        assert {
+            queue: (row["max_offset"], row["consumer_offset"]) for queue, row in rows.items()
+        } == offsets
+        assert sum(row["max_offset"] - row["consumer_offset"] for row in rows.values()) == total
+    assert lag("verify", tmp_path)[0] == Exit.OK
+    # The hour is not over, so nothing is compacted, and nothing is old.
+    assert lag("compact", tmp_path)[2] == [
+        "cometmq-lag: compacted 0 hours",
+        "cometmq-lag: removed 0 files and folders",
+    ]
+
+
+@contextmanager
+def a_consumer(cluster: Cluster) -> Iterator[None]:
+    """A member that wants a third of the messages, and never returns from its listener."""
+    ready, stop = threading.Event(), threading.Event()
+
+    async def listen(_: list[MessageExt]) -> None:
+        ready.set()
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        options = PushOptions(
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            instance_name=HANGING,
+            persist_offset_interval_ms=500,
+            drain_ms=1,
+        )
+        consumer = PushConsumer(HANGING, cluster.namesrv_addr, listener=listen, options=options)
+        consumer.subscribe(TOPIC, "t1")
+        async with consumer:
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class Gateway(http.server.BaseHTTPRequestHandler):
+    """Takes metrics as a Prometheus gateway does."""
+
+    def do_PUT(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self.server.taken.append((self.path, self.rfile.read(length).decode()))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def do_DELETE(self) -> None:
+        self.send_response(202)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[http.server.HTTPServer]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Gateway)
+    server.taken = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def take_rounds(cluster: Cluster, history: Path) -> None:
+    """Take snapshots as if a minute lay between them: their names are made up, their times not."""
+    settings = CollectSettings(namesrv=cluster.namesrv_addr, sample_tags=90)
+    first_id = snapshot_id_of(wall_ms()) - ROUNDS
+    for number in range(ROUNDS):
+        write(history, await take(settings, first_id + number))
+
+
+def test_members_tell_their_queues_and_messages_are_tried(cluster: Cluster) -> None:
+    settings = CollectSettings(namesrv=cluster.namesrv_addr, sample_tags=90)
+    row = {"cluster": "c", "group": HANGING, "severity": "error", "online": True}
+    report = Report(None, {"group": pa.Table.from_pylist([row])})  # type: ignore[arg-type]
+    with a_consumer(cluster):
+        found: list[Found] = []
+        counts: dict[str, dict[str, int]] = {}
+
+        def is_told() -> bool:
+            found[:] = asyncio.run(ask_members(report, settings))
+            groups = asyncio.run(take(settings)).table("groups").to_pylist()
+            own = next(it for it in groups if it["group"] == HANGING)
+            counts.update({name: dict(own[name] or ()) for name in ("tried", "matched")})
+            return len(readers(found)) == QUEUES and counts["tried"] == {TOPIC: 90}
+
+        wait_until(is_told, 120, "queues of the member")
+    (client_id,) = set(readers(found).values())
+    assert HANGING in client_id
+    assert "deliver" in found[0].stacks[client_id]  # the task that hangs
+    assert 15 <= counts["matched"][TOPIC] <= 45  # every third has that tag
+
+
+def readers(found: list[Found]) -> dict[int, str]:
+    """Return the members by the queue that they read."""
+    held = ((queue, member) for it in found for queue, (member, _) in it.held.items())
+    return {queue.queue_id: member for queue, member in held if queue.topic == TOPIC}
+
+
+def test_a_report_of_a_running_cluster(
+    cluster: Cluster, tmp_path: Path, gateway: http.server.HTTPServer
+) -> None:
+    out, metrics = tmp_path / "out", tmp_path / "metrics"
+    with a_consumer(cluster):
+        rows: dict[int, dict[str, Any]] = {}
+
+        def has_offsets() -> bool:
+            asyncio.run(take_rounds(cluster, tmp_path / "probe"))
+            rows.update(progress_of(tmp_path / "probe", HANGING))
+            return len(rows) == QUEUES and all(
+                r["consumer_offset"] is not None for r in rows.values()
+            )
+
+        wait_until(has_offsets, 60, "offsets of the consumer")
+        asyncio.run(take_rounds(cluster, tmp_path / "history"))
+        url = f"http://127.0.0.1:{gateway.server_port}"
+        status, _, lines = lag(
+            "report", tmp_path / "history", "--out", out, "--textfile", metrics,
+            "--pushgateway", url, "--window", 60, "--long-window", 3600, "--allowed-age", 0.001,
+            "--fail-on", "error", "--deep", "--namesrv", cluster.namesrv_addr,
+        )  # fmt: skip
+    assert status == Exit.ERROR, lines
+
+    report = json.loads((out / "report.json").read_bytes())
+    groups = {row["group"]: row for row in report["group"]}
+    for group, found in (("fine", "OK"), ("stopped", "STOPPED"), (HANGING, "STALLED")):
+        assert groups[group]["status"] == found
+    assert groups["stopped"]["lag_sum"] == QUEUES * SENT - sum(COMMITTED["stopped"])
+    assert groups["stopped"]["lag_sum"] == mqadmin_progress(cluster, "stopped")[1]
+    check_filter(report)
+    check_members(report, out)
+    check_files(out, metrics, gateway.taken)  # type: ignore[attr-defined]
+    (kept,) = tmp_path.glob("history/report/group/*/*/part.parquet")
+    assert set(pq.read_table(kept, partitioning=None)["group"].to_pylist()) == set(groups)
+
+
+def check_filter(report: dict[str, Any]) -> None:
+    """The group wants every third message, and 90 of 1,200 were tried."""
+    (row,) = report["filtered"]
+    assert (row["group"], row["topic"], row["expression"]) == (HANGING, TOPIC, "t1")
+    assert row["tried"] == 90
+    assert 15 <= row["matched"] <= 45
+    wanted = row["lag"] / 3
+    assert row["lag_low"] <= wanted <= row["lag_high"]
+    assert row["lag_low"] < row["lag_matching"] < row["lag_high"]
+
+
+def check_members(report: dict[str, Any], out: Path) -> None:
+    own = [row for row in report["holder"] if row["group"] == HANGING and row["topic"] == TOPIC]
+    assert len(own) == QUEUES
+    (client_id,) = {row["client_id"] for row in own}
+    assert HANGING in client_id
+    assert all(row["cached_count"] > 0 for row in own)
+    (stacks,) = (out / "threads").iterdir()
+    assert "deliver" in stacks.read_text()  # the task that hangs
+
+
+def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
+    page = (out / "report.html").read_text()
+    text = (out / "report.md").read_text()
+    for words in ("Who reads these queues", "Groups with a filter", HANGING, "stopped"):
+        assert words in page
+        assert words in text
+    (file,) = metrics.iterdir()
+    line = 'cometmq_lag_messages{cluster="PeersCluster",group="stopped"} '
+    assert f"{line}{QUEUES * SENT - sum(COMMITTED['stopped'])}\n" in file.read_text()
+    ((path, pushed),) = taken
+    assert path == "/metrics/job/cometmq_lag/cluster/PeersCluster"
+    assert line in pushed
+
+
+# -- the streaming job ------------------------------------------------------------------------
+
+
+@contextmanager
+def a_stream(
+    cluster: Cluster, history: Path, *words: object
+) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    """The job as a process of its own, and the changes that it has printed."""
+    command = [PROGRAM, "stream", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
+    errors = history.with_name("stream.log").open("ab")
+    changes: list[dict[str, Any]] = []
+    with (
+        errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+    ):
+        assert child.stdout is not None
+        reader = threading.Thread(
+            target=lambda out: changes.extend(json.loads(line) for line in out),
+            args=(child.stdout,),
+        )
+        reader.start()
+        try:
+            yield child, changes
+        finally:
+            child.kill()
+            reader.join()
+
+
+def batches(history: Path) -> list[list[dict[str, Any]]]:
+    """Return the rows of the windows that were written, in order; empty batches left out."""
+    files = sorted((history / "stream" / "status").glob("batch-*.parquet"))
+    tables = [pq.read_table(path, partitioning=None).to_pylist() for path in files]
+    return [rows for rows in tables if rows]
+
+
+def await_batches(child: subprocess.Popen[str], history: Path, count: int) -> None:
+    def is_there() -> bool:
+        assert child.poll() is None, history.with_name("stream.log").read_text()
+        return len(batches(history)) >= count
+
+    wait_until(is_there, 90 + 75 * count, f"{count} windows")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    words = ("--window", 600, "--alert-topic", "CMQ_LAG_ALERT")
+    with a_stream(cluster, history, *words) as (child, _):
+        await_batches(child, history, 3)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    before = batches(history)
+    with a_stream(cluster, history, *words) as (child, changes):
+        await_batches(child, history, len(before) + 4)
+        wait_until(lambda: any(it["status"] == "STOPPED" for it in changes), 200, "the change")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+
+    found = batches(history)
+    assert found[: len(before)] == before
+    ends = [{row["window_end"] for row in rows} for rows in found]
+    assert all(len(it) == 1 for it in ends)
+    moments = [it.pop() for it in ends]
+    assert moments == sorted(set(moments))  # no window twice
+    for rows in found:
+        keys = [(row["group"], row["topic"], row["queue_id"]) for row in rows]
+        assert len(keys) == len(set(keys))
+    statuses = [
+        {row["queue_id"]: row["status"] for row in rows if row["group"] == "stopped"}
+        for rows in found
+    ]
+    # Five snapshots make a status: those before the kill count.
+    first = next(i for i, it in enumerate(statuses) if it[0] != "UNKNOWN")
+    assert first < len(before) + 4
+    assert statuses[first] == {0: "STOPPED", 1: "STOPPED", 2: "OK", 3: "OK"}
+    check_alerts(cluster, changes)
+
+
+def check_alerts(cluster: Cluster, changes: list[dict[str, Any]]) -> None:
+    """What was printed was sent, too."""
+    options = parse({"nameServer": cluster.namesrv_addr, "subscribe": "CMQ_LAG_ALERT"})
+    reader = MessageReader(options, table_schema(options))
+    rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+    sent = [json.loads(row["body"]) for row in rows]
+    assert {json.dumps(it) for it in changes} <= {json.dumps(it) for it in sent}
+    own = [row for row in rows if row["keys"] == "stopped"]
+    assert {row["tags"] for row in own} == {"STOPPED"}
+    assert not any(it["status"] == "UNKNOWN" for it in sent)
+
+
+def test_a_stream_that_cannot_alert_does_not_start(cluster: Cluster, tmp_path: Path) -> None:
+    begin = time.monotonic()
+    status, out, lines = lag(
+        "stream", tmp_path, "--namesrv", cluster.namesrv_addr, "--alert-topic", "Nowhere"
+    )
+    assert (status, out, len(lines)) == (Exit.FAILED, "", 1)
+    assert "topic `Nowhere` does not exist" in lines[0]
+    assert not list(tmp_path.iterdir())
+    assert time.monotonic() - begin < 60
