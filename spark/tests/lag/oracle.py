@@ -294,8 +294,17 @@ def _queue(
         "top": max(cs, default=None),
         "drains": drains,
     }
+    low, high = (None, None)
+    if lag == 0:
+        low = high = 0.0
+    elif drains and lag and drain:
+        low = lag / (drain["slope"] + drain["error"])
+        high = lag / (drain["slope"] - drain["error"])
     return {
         "status": _status(state, c, n, m, lag, rules),
+        "present": is_present, "read_ts": last["read_ts"],
+        "covered_s": max(now_s - _s(it["read_ts"]) for it in live_w),
+        "eta_low_s": low, "eta_high_s": high,
         "online": last["online"], "filtered": last["filtered"],
         "consumer_offset": c, "min_offset": n, "max_offset": m, "lag": lag, "lost": lost,
         "lag_age_s": age, "lag_interp_s": interp, "lag_time_s": time, "lag_time_method": method,
