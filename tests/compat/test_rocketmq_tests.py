@@ -72,6 +72,11 @@ CLASSES = {
     "transactions": ["client.producer.transaction.TransactionalMsgIT"],
     "TLS": ["tls.TLS_IT", "tls.TLS_Mix2_IT", "tls.TLS_Mix_IT"],
 }
+TEST_COUNTS = {
+    "producers": 37, "order": 10, "broadcast": 10, "sharing": 16, "look-ups": 4,
+    "tags and delays": 24, "SQL": 2, "transactions": 1, "TLS": 3,
+}  # fmt: skip
+"""One of the tests of broadcasting is marked as ignored by its authors."""
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
@@ -95,15 +100,15 @@ def pair(
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
     """Left out: a class that Java itself fails twice in five runs, and DLedger's.
 
-    What fails may do so once: several tests send as soon as a consumer has started, which on a
-    busy machine has not looked up yet where its queues end, whoever's broker it is.
+    What fails may do so once, whoever's broker it is: several tests send as soon as a consumer has
+    started, which on a busy machine has not looked up yet where its queues end, and others demand
+    that the machine has time for them to the tenth of a second.
     """
     events = _run(pair, CLASSES[topic], tmp_path / "first")
     if failed := _failed(events):
         assert _failed(_run(pair, sorted(failed), tmp_path / "again")) == {}
 
-    # One of them is marked as ignored by its authors.
-    assert len(events) >= len(CLASSES[topic])
+    assert len(events) == TEST_COUNTS[topic]
 
 
 def _run(pair: Cluster, classes: list[str], log: Path) -> list[Event]:
