@@ -112,6 +112,7 @@ def _history(random_: random.Random, cluster: str, by_id: dict[int, Rows], last_
     gap = random_.choice([0, 0, 0.1, 0.6])
     away_from = last_id - random_.randint(0, 8) if random_.random() < 0.15 else last_id + 1
     ratio, growth = random_.uniform(0.3, 0.9), random_.choice([0, 0, 0.0005, -0.001])
+    first_id = min(by_id)
     for number, rows in by_id.items():
         now_s = number * 60 + random_.uniform(0, 5)
         for queue in queues:
@@ -125,7 +126,8 @@ def _history(random_: random.Random, cluster: str, by_id: dict[int, Rows], last_
         is_away = number >= away_from
         rows["brokers"].append(_broker(random_, cluster, number, now_s, ratio, is_away=is_away))
         if not is_away:
-            _add(random_, cluster, number, now_s, queues, groups, rows)
+            there = [it for it in groups if it.gone_at is None or number - first_id < it.gone_at]
+            _add(random_, cluster, number, now_s, queues, there, rows)
 
 
 def _group(random_: random.Random, name: str, queues: list[Queue], minutes: int) -> Group:
@@ -167,7 +169,7 @@ def _broker(
         "error": "no answer" if is_away else None,
         "file_reserved_hours": None
         if is_away or not told
-        else 1 + len(cluster) * 0 + int(cluster[1:]) % 72,
+        else 1 + int(cluster[1:]) % 72,
         "delete_when": None
         if is_away or not told
         else ("04", "02", "00;12", "23")[int(cluster[1:]) % 4],
@@ -197,8 +199,6 @@ def _add(
         )  # fmt: skip
         rows["offsets"].extend([row] * copies)
     for group in groups:
-        if group.gone_at is not None and number % 1440 >= group.gone_at:
-            continue
         online = random_.random() < group.online
         for queue_id, reader in group.readers.items():
             row = _progress(random_, cluster, number, (read_s, max_s), group, queue_id,
