@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups that read the same places share what the first ones read."""
 
+import msgspec
 import pytest
 
 from cometmq.store import recent_reads
@@ -98,7 +99,18 @@ def test_what_is_no_longer_near_the_end_is_read_by_the_rules_for_that(rig):
     for _ in range(3):
         read(rig)
     rig.store._limits = ReadLimits(8, 1 << 20, 3, 1 << 20, memory_bytes=100)
+    rig.store._limits_by_count.clear()
     assert read(rig).count == 3
+
+
+def test_other_settings_hold_at_once(rig):
+    for _ in range(3):
+        assert read(rig).count == 8
+    settings = msgspec.structs.replace(
+        rig.store._parts.settings, max_transfer_count_on_message_in_memory=2
+    )
+    rig.store.apply(settings)
+    assert read(rig).count == 2
 
 
 def test_a_cut_log_is_read_again(rig):

@@ -198,14 +198,18 @@ class ConsumeQueue:
         return QueuePlan(self._pieces(queue_offset, min(end, written)), tail)
 
     def _pieces(self, start: int, end: int) -> tuple[tuple[DiskFile, int, int], ...]:
-        files = self.files
-        position = max(start * CQ_ENTRY_BYTES, files.first)
-        stop = min(end * CQ_ENTRY_BYTES, files.end)
+        files, file_size = self.files, self.files.file_size
+        position = max(start * CQ_ENTRY_BYTES, files.first) - files.first
+        stop = end * CQ_ENTRY_BYTES - files.first
+        index, in_file = divmod(position, file_size)
+        if index < len(files.files) and position < stop <= position - in_file + file_size:
+            return ((files.files[index], in_file, stop - position),)  # as nearly always
+        stop = min(stop, len(files.files) * file_size)
         pieces = []
         while position < stop:
-            in_file = (position - files.first) % files.file_size
-            count = min(stop - position, files.file_size - in_file)
-            pieces.append((files.file_at(position), in_file, count))
+            index, in_file = divmod(position, file_size)
+            count = min(stop - position, file_size - in_file)
+            pieces.append((files.files[index], in_file, count))
             position += count
         return tuple(pieces)
 

@@ -68,6 +68,7 @@ class MessageStore:
         self._memory_bytes = memory_bytes
         self._recent = RecentReads()
         self._limits = ReadLimits.of(settings, memory_bytes)
+        self._limits_by_count: dict[int, ReadLimits] = {}
         self._disk = disk
         self._clock_ms = clock_ms
         self._log = log
@@ -278,7 +279,9 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits.narrowed(max(1, count_max), bytes_max)
+        limits = self._limits_of(count_max)
+        if bytes_max is not None:
+            limits = limits.narrowed(max(1, count_max), bytes_max)
         log = self.commit_log.view()
         is_shared = joined and accept is None and bytes_max is None
         result = self._recent.find(queue, offset, log, limits) if is_shared else None
@@ -309,11 +312,20 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits.narrowed(max(1, count_max), None)
+        limits = self._limits_of(count_max)
         log = self.commit_log.view()
         result = yield from read_matching(queue, offset, log, test, limits, block_count)
         self._note_read(queue, offset, result)
         return result
+
+    def _limits_of(self, count_max: int) -> ReadLimits:
+        """Return the limits of a reader that wants so many messages at most, made once."""
+        most = max(self._limits.count_max, self._limits.disk_count_max)
+        count = min(max(1, count_max), most)
+        limits = self._limits_by_count.get(count)
+        if limits is None:
+            limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
+        return limits
 
     def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
         self._counters.get_message_count += result.count
@@ -437,6 +449,8 @@ class MessageStore:
         """Follow changed settings."""
         self._parts.settings = settings
         self._limits = ReadLimits.of(settings, self._memory_bytes)
+        self._limits_by_count.clear()
+        self._recent.clear()
         self._appender.apply(settings)
 
     def stats(self) -> StoreStats:

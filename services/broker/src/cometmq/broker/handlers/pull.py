@@ -41,6 +41,7 @@ _READ: Final = int(Perm.READ)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
+_REMARKS: Final[Mapping[GetStatus, str]] = {status: status.name for status in GetStatus}
 _CODES: Final[Mapping[GetStatus, int]] = {
     GetStatus.FOUND: int(ResponseCode.SUCCESS),
     GetStatus.MESSAGE_WAS_REMOVING: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
@@ -236,7 +237,7 @@ def _conclude(
             result.max_offset,
         ),
         result.records,
-        result.status.name,
+        _REMARKS[result.status],
     )
 
 
