@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
-TURN_READS_MAX: Final = 32  # of all searches: with the records decoded some 0.5 ms
+TURN_READS_MAX: Final = 32  # of all searches: with the records tested some 1 ms
 TURN_BYTES_MAX: Final = 1 << 20
 
 
