@@ -179,16 +179,14 @@ def test_traces_of_an_account_without_a_right_to_them_arrive(
     guarded: Cluster, administrator: MqAdmin, tmp_path: Path
 ) -> None:
     administrator.run("updateTopic", "-b", guarded.broker_addrs[0], "-t", "AclTopic")
-    client = JavaClient(tmp_path)
-    client.start(
-        "acl", namesrv=guarded.namesrv_addr, accounts=CLIENTS, steps="traced user AclTopic"
-    ).finish()
 
     def are_there() -> bool:
         answer = administrator.run("topicStatus", "-t", "RMQ_SYS_TRACE_TOPIC")
         return any(int(row[3]) > 0 for row in answer.rows() if len(row) > 3)
 
-    wait_until(are_there, RELOAD_TIMEOUT_S, "traces")
+    steps = {"accounts": CLIENTS, "steps": "traced user AclTopic", "stay_s": 300}
+    with JavaClient(tmp_path).start("acl", namesrv=guarded.namesrv_addr, **steps):
+        wait_until(are_there, RELOAD_TIMEOUT_S, "traces")
 
 
 def test_administrators_change_accounts(

@@ -94,6 +94,8 @@ final class Acl {
             Object status = verb.equals("batch")
                 ? producer.send(List.of(message)).getSendStatus()
                 : producer.send(message).getSendStatus();
+            // A shutdown loses the traces of the last half second: whoever wants them asks to stay.
+            new CountDownLatch(1).await(options.number("stay-s", 0), TimeUnit.SECONDS);
             return status.toString();
         } finally {
             producer.shutdown();
