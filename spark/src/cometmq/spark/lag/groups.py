@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `group`: each group by its worst queue, and since when it is behind."""
+"""The table `group`: each group by its worst queue, and the curves of its lag."""
 
 from typing import Final
 
@@ -7,7 +7,6 @@ from pyspark.sql import DataFrame
 
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
 from cometmq.spark.lag.recent import LAG
-from cometmq.spark.lag.rules import Rules
 
 _NAMES: Final = tuple(STATUSES)
 RANK: Final = (
@@ -50,25 +49,13 @@ GROUP BY cluster, `group`
 """
 
 _CURVES: Final = f"""
-SELECT /*+ BROADCAST(g) */ p.cluster, p.`group`, p.snapshot_id, min(p.read_ts) AS ts,
+SELECT cluster, `group`, snapshot_id, min(read_ts) AS ts,
        sum({LAG}) AS lag, sum(m) AS max_offset, sum(c) AS consumer_offset
-FROM (SELECT DISTINCT cluster, `group`, broker_name, topic, queue_id, snapshot_id, read_ts,
-             consumer_offset AS c, min_offset AS n, max_offset AS m
-      FROM {{progress}}) p
-JOIN {{groups}} g ON g.cluster = p.cluster AND g.`group` = p.`group`
-GROUP BY p.cluster, p.`group`, p.snapshot_id
+FROM (SELECT /*+ BROADCAST(g) */ DISTINCT p.cluster, p.`group`, broker_name, topic, queue_id,
+             snapshot_id, read_ts, consumer_offset AS c, min_offset AS n, max_offset AS m
+      FROM {{progress}} p JOIN {{groups}} g ON g.cluster = p.cluster AND g.`group` = p.`group`)
+GROUP BY cluster, `group`, snapshot_id
 HAVING sum({LAG}) IS NOT NULL
-"""
-
-_SINCE: Final = """
-WITH marked AS (
-    SELECT c.cluster, c.`group`, c.ts,
-           max(CASE WHEN c.lag <= g.fine_lag THEN c.ts END)
-               OVER (PARTITION BY c.cluster, c.`group`) AS fine_ts
-    FROM {curves} c JOIN {groups} g ON g.cluster = c.cluster AND g.`group` = c.`group`)
-SELECT cluster, `group`, min(ts) AS since_ts FROM marked
-WHERE fine_ts IS NULL OR ts > fine_ts
-GROUP BY cluster, `group`
 """
 
 
@@ -77,20 +64,6 @@ def groups(queues: DataFrame) -> DataFrame:
     return queues.sparkSession.sql(_GROUPS, queues=queues)
 
 
-def behind(group_table: DataFrame, rules: Rules) -> DataFrame:
-    """Return the groups whose curves are worth reading, and up to which lag each is fine."""
-    fine = (
-        f"{rules.allowed_lag} * queues + {rules.allowed_age_s}D * coalesce(rate_in, 0D) AS fine_lag"
-    )
-    wanted = group_table.where("status NOT IN ('OK', 'UNKNOWN', 'BROADCAST')")
-    return wanted.selectExpr("cluster", "`group`", fine)
-
-
 def curves(progress: DataFrame, wanted: DataFrame) -> DataFrame:
     """Return the lag of groups at each snapshot."""
     return progress.sparkSession.sql(_CURVES, progress=progress, groups=wanted)
-
-
-def since(curve_table: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return the first moment since which each group was behind without a pause."""
-    return curve_table.sparkSession.sql(_SINCE, curves=curve_table, groups=wanted)

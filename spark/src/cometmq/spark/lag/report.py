@@ -8,13 +8,14 @@ result are as small as the cluster has queues, so they end in the driver as Arro
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cometmq.spark.lag import groups, recent, sections
+from cometmq.spark.lag import groups, recent, sections, small
 from cometmq.spark.lag.aggregates import read_hours
 from cometmq.spark.lag.arrival import arrivals
 from cometmq.spark.lag.brokers import BrokerFacts, broker_facts
@@ -24,6 +25,7 @@ from cometmq.spark.lag.matching import filtered
 from cometmq.spark.lag.metrics import queues
 from cometmq.spark.lag.movers import lag_before
 from cometmq.spark.lag.rules import Rules
+from cometmq.spark.lag.small import GROUP_KEY
 from cometmq.spark.tables import names
 from cometmq.spark.tables.arrow import arrow_schema, table_of
 
@@ -34,12 +36,18 @@ WEEK_MINUTES: Final = 7 * 24 * 60
 _LAG_TOPICS: Final = (
     f"topic NOT IN ('{names.SCHEDULE_TOPIC}', '{names.HALF_TOPIC}', '{names.OP_TOPIC}')"
 )
-_FACTS: Final = (
-    "cluster string, broker_name string, file_reserved_hours int, disk_fills boolean, "
-    "reachable boolean, deletions array<struct<begin_us: bigint, end_us: bigint>>"
+_SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
+_FACTS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("broker_name", pa.string()),
+        ("file_reserved_hours", pa.int32()),
+        ("disk_fills", pa.bool_()),
+        ("reachable", pa.bool_()),
+        ("deletions", pa.list_(_SPAN)),
+    ]
 )
 _KEY: Final = [name.strip("`") for name in recent.KEY.split(", ")]
-_GROUP_KEY: Final = ["cluster", "group"]
 
 Progress = Callable[[str], None]
 
@@ -65,25 +73,23 @@ class _Job:
 
     def run(self) -> Report:
         self._say("reading brokers")
-        rows = self._read("brokers", self._recent_id).toArrow().to_pylist()
+        rows = self._history.table("brokers", self._recent_id, self._last_id).to_pylist()
         facts = broker_facts(rows, self._last_id, self._rules)
         snapshot_count = len({row["snapshot_id"] for row in rows})
         self._say("rates and status of queues")
         queue_table = self._queues(facts)
         self._say("groups and their curves")
         group_table, curves = self._groups(queue_table)
+        self._say("topics, backlogs and what is silent")
         tables = {
-            "queue": self._sorted_queues(queue_table),
+            "queue": small.worst_first(queue_table, "lag", *_KEY),
             "group": group_table,
-            "broker": self._brokers(facts, queue_table),
+            "broker": _brokers(facts, queue_table),
             "history": curves,
+            "holder": table_of(REPORT_TABLES["holder"], ()),  # brokers are not asked here
             **self._sections(queue_table, group_table),
         }
-        self._say("collecting")
-        found = {name: _collected(name, tables[name]) for name in REPORT_TABLES if name in tables}
-        group_rows = self._history.table("groups", self._recent_id, self._last_id)
-        found["filtered"] = filtered(found["queue"], group_rows)
-        found["holder"] = table_of(REPORT_TABLES["holder"], ())  # brokers are not asked here
+        found = {name: _shaped(name, tables[name]) for name in REPORT_TABLES}
         header = self._header(facts, found, snapshot_count)
         return Report(header, found)
 
@@ -92,114 +98,76 @@ class _Job:
 
     # -- queues ---------------------------------------------------------------------------------
 
-    def _queues(self, facts: list[BrokerFacts]) -> DataFrame:
+    def _queues(self, facts: list[BrokerFacts]) -> pa.Table:
         progress = self._read("progress", self._recent_id).where(_LAG_TOPICS)
         series = recent.series(progress, self._rules).join(
             F.broadcast(self._facts_frame(facts)), ["cluster", "broker_name"]
         )
         series = series.withColumn("present", F.col("last_id") == self._last_id)
-        series = self._small(series.where("present OR NOT reachable"))
+        series = self._frame(series.where("present OR NOT reachable").toArrow())
         unread = series.where("lag > 0 AND c IS NOT NULL")
         unread = unread.select(*_KEY, F.greatest("c", "n").alias("position"))
         arrived = arrivals(self._read("offsets", self._first_id), unread)
         broadcasting = self._read("groups", self._first_id).where("message_model = 'BROADCASTING'")
-        seen = broadcasting.select(*_GROUP_KEY).distinct().withColumn("seen_broadcast", F.lit(True))
-        joined = series.join(arrived, _KEY, "left").join(F.broadcast(seen), _GROUP_KEY, "left")
-        return self._small(queues(joined, self._rules))
+        seen = broadcasting.select(*GROUP_KEY).distinct().withColumn("seen_broadcast", F.lit(True))
+        joined = series.join(arrived, _KEY, "left").join(F.broadcast(seen), GROUP_KEY, "left")
+        return queues(joined, self._rules).toArrow()
 
-    def _small(self, frame: DataFrame) -> DataFrame:
-        """Return the rows as a table of their own: Spark plans what follows without their past."""
-        return self._spark.createDataFrame(frame.toArrow())
+    def _frame(self, table: pa.Table) -> DataFrame:
+        """Return the rows as a DataFrame: Spark plans what follows without their past."""
+        return self._spark.createDataFrame(table)
 
     def _facts_frame(self, facts: list[BrokerFacts]) -> DataFrame:
         rows = [
-            (
-                it.row["cluster"],
-                it.row["broker_name"],
-                it.file_reserved_hours,
-                it.disk_fills(self._rules),
-                it.row["reachable"],
-                it.deletions,
-            )
+            {
+                "cluster": it.row["cluster"],
+                "broker_name": it.row["broker_name"],
+                "file_reserved_hours": it.file_reserved_hours,
+                "disk_fills": it.disk_fills(self._rules),
+                "reachable": it.row["reachable"],
+                "deletions": [{"begin_us": begin, "end_us": end} for begin, end in it.deletions],
+            }
             for it in facts
         ]
-        return self._spark.createDataFrame(rows, _FACTS)
-
-    def _sorted_queues(self, queue_table: DataFrame) -> DataFrame:
-        order = F.expr(f"struct({groups.RANK})")
-        return queue_table.orderBy(
-            order,
-            F.col("time_to_loss_s").asc_nulls_last(),
-            F.col("lag_time_s").desc_nulls_last(),
-            F.col("lag").desc_nulls_last(),
-            *_KEY,
-        )
+        return self._frame(pa.Table.from_pylist(rows, schema=_FACTS))
 
     # -- groups ---------------------------------------------------------------------------------
 
-    def _groups(self, queue_table: DataFrame) -> tuple[DataFrame, DataFrame]:
-        table = self._small(groups.groups(queue_table))
-        wanted = self._small(groups.behind(table, self._rules))
+    def _groups(self, queue_table: pa.Table) -> tuple[pa.Table, pa.Table]:
+        table = groups.groups(self._frame(queue_table)).toArrow()
+        wanted = small.behind(table, self._rules)
         sparse = self._history.read_sparse(self._spark, self._first_id, self._last_id)
-        curves = self._small(groups.curves(sparse.where(_LAG_TOPICS), wanted))
-        table = table.join(groups.since(curves, wanted), _GROUP_KEY, "left")
+        curves = groups.curves(sparse.where(_LAG_TOPICS), self._frame(wanted)).toArrow()
+        table = small.with_since(table, curves, wanted)
         for name, age in (("lag_change_last", None), ("lag_change_week", WEEK_MINUTES)):
-            table = self._with_change(table, name, age)
-        table = table.orderBy(
-            F.expr(groups.RANK),
-            F.col("time_to_loss_s").asc_nulls_last(),
-            F.col("lag_time_s").desc_nulls_last(),
-            F.col("lag_sum").desc_nulls_last(),
-            *_GROUP_KEY,
-        )
-        table = self._small(table)
-        worst = table.limit(CURVES_MAX).select(*_GROUP_KEY)
-        return table, curves.join(F.broadcast(worst), _GROUP_KEY).orderBy(*_GROUP_KEY, "ts")
-
-    def _with_change(self, table: DataFrame, name: str, age_minutes: int | None) -> DataFrame:
-        before = lag_before(self._history.root, self._last_id, age_minutes)
-        frame = self._spark.createDataFrame(before, "cluster string, `group` string, was bigint")
-        joined = table.join(F.broadcast(frame), _GROUP_KEY, "left")
-        return joined.withColumn(name, F.expr("lag_sum - was")).drop("was")
+            before = lag_before(self._history.root, self._last_id, age)
+            table = small.with_change(table, name, before)
+        table = small.worst_first(table, "lag_sum", *GROUP_KEY)
+        curves = small.of_groups(curves, table.slice(0, CURVES_MAX))
+        return table, curves.sort_by([(name, "ascending") for name in (*GROUP_KEY, "ts")])
 
     # -- the rest -------------------------------------------------------------------------------
 
-    def _brokers(self, facts: list[BrokerFacts], queue_table: DataFrame) -> DataFrame:
-        counted = queue_table.groupBy("cluster", "broker_name").agg(
-            F.count_distinct(F.expr("CASE WHEN severity IN ('error', 'critical') THEN `group` END"))
-            .cast("int")
-            .alias("groups_bad"),
-            F.sum(F.expr("CASE WHEN status <> 'BROADCAST' THEN lag END")).alias("lag_sum"),
-        )
-        by_key = {(row["cluster"], row["broker_name"]): row for row in counted.collect()}
-        rows: list[tuple[Any, ...]] = []
-        for it in facts:
-            row = it.row
-            found = by_key.get((row["cluster"], row["broker_name"]))
-            values = row | {
-                "disk_ratio": row["commitlog_disk_ratio"],
-                "disk_ratio_slope": it.disk_ratio_slope,
-                "disk_full_s": it.disk_full_s,
-                "groups_bad": 0 if found is None else found["groups_bad"],
-                "lag_sum": None if found is None else found["lag_sum"],
-            }
-            rows.append(tuple(values[c.name] for c in REPORT_TABLES["broker"]))
-        schema = ", ".join(f"{c.name} {c.type}" for c in REPORT_TABLES["broker"])
-        return self._spark.createDataFrame(rows, schema)
-
-    def _sections(self, queue_table: DataFrame, group_table: DataFrame) -> dict[str, DataFrame]:
+    def _sections(self, queue_table: pa.Table, group_table: pa.Table) -> dict[str, pa.Table]:
         days, last_id = self._rules.silent_days, self._last_id
-        offsets = self._read("offsets", self._recent_id)
-        progress = self._read("progress", self._recent_id)
-        silent = sections.silent_topics(offsets, last_id, days)
+        progress, offsets = (self._read(name, self._recent_id) for name in ("progress", "offsets"))
+        silent = sections.silent_topics(self._read("offsets", last_id), last_id, days)
         hours = read_hours(self._spark, self._history.root, last_id, days)
         if hours is not None:
-            silent = silent.union(sections.silent_groups(group_table, hours, last_id, days))
+            known = self._frame(group_table)
+            silent = silent.union(sections.silent_groups(known, hours, last_id, days))
+        by_name = [(name, "ascending") for name in ("kind", "since_ts", "cluster", "name")]
         return {
-            "skew": sections.skew(queue_table),
-            "silent": silent.orderBy("kind", "since_ts", "cluster", "name"),
-            "backlog": sections.backlog(progress, offsets, last_id),
+            "skew": sections.skew(self._frame(queue_table)).toArrow(),
+            "filtered": self._filtered(queue_table),
+            "silent": silent.toArrow().sort_by(by_name),
+            "backlog": sections.backlog(progress, offsets, last_id).toArrow(),
         }
+
+    def _filtered(self, queue_table: pa.Table) -> pa.Table:
+        if not pc.any(queue_table["filtered"]).as_py():
+            return table_of(REPORT_TABLES["filtered"], ())
+        return filtered(queue_table, self._history.table("groups", self._recent_id, self._last_id))
 
     def _header(self, facts: list[BrokerFacts], tables: dict[str, pa.Table], count: int) -> Header:
         rules = self._rules
@@ -233,6 +201,22 @@ class _Job:
         )
 
 
-def _collected(name: str, frame: DataFrame) -> pa.Table:
+def _brokers(facts: list[BrokerFacts], queue_table: pa.Table) -> pa.Table:
+    sums = small.by_broker(queue_table)
+    none = {"groups_bad": 0, "lag_sum": None}
+    rows = [
+        it.row
+        | {
+            "disk_ratio": it.row["commitlog_disk_ratio"],
+            "disk_ratio_slope": it.disk_ratio_slope,
+            "disk_full_s": it.disk_full_s,
+        }
+        | sums.get((it.row["cluster"], it.row["broker_name"]), none)
+        for it in facts
+    ]
+    return pa.Table.from_pylist(rows, schema=arrow_schema(REPORT_TABLES["broker"]))
+
+
+def _shaped(name: str, table: pa.Table) -> pa.Table:
     columns = REPORT_TABLES[name]
-    return frame.select(*(c.name for c in columns)).toArrow().cast(arrow_schema(columns))
+    return table.select([c.name for c in columns]).cast(arrow_schema(columns)).combine_chunks()
