@@ -7,9 +7,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from cometmq.peers.comet import CometCluster
+from cometmq.spark.batch import MessageReader
 from cometmq.spark.lag.hysteresis import Change
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.stream import FOLDER, Sink, windows
+from cometmq.spark.lag.stream import FOLDER, Sink, line_of, windows
+from cometmq.spark.options import parse
+from cometmq.spark.schemas import table_schema
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import PROGRESS
 
@@ -86,3 +90,21 @@ def test_a_short_window_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
     Sink(tmp_path, lambda _: None)(windows(_table(spark, 0, 3), Rules()), 0)
     (path,) = tmp_path.glob(f"{FOLDER}/*.parquet")
     assert set(pq.read_table(path)["status"].to_pylist()) == {"UNKNOWN"}
+
+
+def test_changes_are_sent_as_messages(
+    spark: SparkSession, cluster: CometCluster, topic: str, tmp_path: Path
+) -> None:
+    told: list[Change] = []
+    where = {"nameServer": cluster.namesrv_addr}
+    sink = Sink(tmp_path, told.append, {**where, "topic": topic})
+    for number in range(2):
+        sink(windows(_table(spark, number, MINUTES - 1 + number), Rules()), number)
+
+    options = parse({**where, "subscribe": topic})
+    reader = MessageReader(options, table_schema(options))
+    rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+    assert {(r["keys"], r["tags"], r["body"].decode()) for r in rows} == {
+        (it.series[1], it.status, line_of(it)) for it in told
+    }
+    assert len(rows) == len(told) == len(GROUPS) - 1
