@@ -167,9 +167,7 @@ def _broker(
         "addr": "127.0.0.1:10911",
         "reachable": not is_away,
         "error": "no answer" if is_away else None,
-        "file_reserved_hours": None
-        if is_away or not told
-        else 1 + int(cluster[1:]) % 72,
+        "file_reserved_hours": None if is_away or not told else 1 + int(cluster[1:]) % 72,
         "delete_when": None
         if is_away or not told
         else ("04", "02", "00;12", "23")[int(cluster[1:]) % 4],
