@@ -23,6 +23,7 @@ from cometmq.spark.lag.rules import Rules
 
 from .histories import batch, moment
 from .oracle import KEY, Row, queue_table
+from .oracle_groups import GROUP_KEY, group_table
 
 HISTORIES = 50
 """In each batch."""
@@ -68,6 +69,10 @@ def test_a_report_equals_the_oracle(spark: SparkSession, batches: list[Batch], n
 
     found = {tuple(row[name] for name in KEY): row for row in report.table("queue").to_pylist()}
     _assert_same(found, expected)
+    groups = {
+        tuple(row[name] for name in GROUP_KEY): row for row in report.table("group").to_pylist()
+    }
+    _assert_same(groups, group_table(expected))
     assert len({row["status"] for row in expected.values()}) >= 8  # the histories are rich
 
 
