@@ -21,7 +21,7 @@ from cometmq.store.json_config import JsonTable
 KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it
 
 COUNT_MAX: Final = 2_000_000
-"""Offsets of all groups and queues together: some 600 MB with their names, more than a broker can serve."""
+"""Offsets of all groups and queues together: some 600 MB with their names."""
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
