@@ -5,6 +5,7 @@ import os
 import pytest
 
 from cometmq.client import (
+    BrokerMissing,
     ClientStateError,
     InvalidArgument,
     Message,
@@ -209,6 +210,22 @@ async def test_sends_succeed_while_one_of_two_brokers_is_down(pair: MemoryCluste
         await pair.stop_broker(pair.brokers[0])
         results = [await producer.send(Message("T", b"x")) for _ in range(6)]
     assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_oneway: bool) -> None:
+    pair.create_topic("T")
+    queue = MessageQueue("T", "broker-b", 0)
+    await pair.stop_broker(pair.brokers[1])
+    async with Producer("pg", pair.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        send = producer.send_oneway if is_oneway else producer.send
+        with pytest.raises(BrokerMissing, match="broker-b"):
+            await send(Message("T", b"y"), queue=queue)
+        await pair.start_broker(pair.brokers[1])
+        await send(Message("T", b"z"), queue=queue)
+        await eventually(lambda: len(pair.brokers[1].messages("T")) == 1)
+    assert pair.brokers[1].messages("T")[0].body == b"z"
 
 
 async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(

@@ -19,6 +19,7 @@ from cometmq.client.callbacks import CALLBACKS, ConsumerMember, TransactionMembe
 from cometmq.client.clock import wall_ms
 from cometmq.client.discovery import POLL_INTERVAL_MS
 from cometmq.client.errors import (
+    BrokerMissing,
     ClientStateError,
     InvalidArgument,
     NoNamesrv,
@@ -185,6 +186,17 @@ class ClientInstance:
     def master(self, broker_name: str) -> str:
         """Return the address that takes writes; BrokerMissing if there is none."""
         return self.channel(self.routes.master(broker_name))
+
+    async def find_master(self, broker_name: str, topic: str) -> str:
+        """Return the same, after a look at the topic's route if there seems to be none.
+
+        A broker that was away may be back before the next regular look.
+        """
+        try:
+            return self.master(broker_name)
+        except BrokerMissing:
+            await self.routes.refresh(topic)
+            return self.master(broker_name)
 
     def channel(self, address: str) -> str:
         """Return the address to use for all but pulls: the VIP port if that is wanted."""

@@ -139,7 +139,7 @@ class MessageSender:
     ) -> SendResult:
         """Send to one queue, once."""
         instance = self._instance
-        address = instance.master(queue.broker_name)
+        address = await instance.find_master(queue.broker_name, prepared.topic)
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=False)
@@ -168,7 +168,7 @@ class MessageSender:
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> None:
         """Send to one queue without asking for an answer."""
-        address = self._instance.master(queue.broker_name)
+        address = await self._instance.find_master(queue.broker_name, prepared.topic)
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=True)
