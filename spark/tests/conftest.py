@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import JavaCluster
+from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.spark.options import parse
 from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.topics import NameServers
 
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 
 
 @pytest.fixture(scope="session", params=["comet", pytest.param("java", marks=pytest.mark.slow)])

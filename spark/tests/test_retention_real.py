@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import JavaCluster
+from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 from cometmq.spark.batch import MessageReader
@@ -41,7 +41,7 @@ DELETED_S = 120
 DELETES: dict[type[Cluster], tuple[str, str]] = {
     # CometMQ keeps messages for an hour, unless it takes its disk for full.
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
-    JavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
+    PatientJavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
 }
 """The setting with which a broker deletes nothing, and all it may."""
 RUN_TIMEOUT_S = 120

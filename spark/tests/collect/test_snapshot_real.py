@@ -14,7 +14,7 @@ from cometmq.client import AdminClient, Message, Producer
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import JavaCluster
+from cometmq.peers.java import PatientJavaCluster
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.settings import CollectSettings
@@ -26,7 +26,7 @@ SENT_COUNT = 40
 COMMITTED = {0: 10, 1: 3, 2: 0}
 """By queue; the last has no offset."""
 
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 
 
 @pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])

@@ -24,7 +24,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.java import JavaCluster, mqadmin
+from cometmq.peers.java import PatientJavaCluster, mqadmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.spark.batch import MessageReader
@@ -48,7 +48,7 @@ SENT = 300
 """To each queue; every third has the tag that one group wants."""
 COMMITTED = {"stopped": [100, 200, 300, 300], "fine": [SENT] * QUEUES}
 HANGING = "hanging"
-MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": JavaCluster}
+MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 ROUNDS = 7
 
 
@@ -343,7 +343,7 @@ def await_batches(child: subprocess.Popen[str], history: Path, count: int) -> No
 def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     history = tmp_path / "history"
     history.mkdir()
-    words = ("--window", 600, "--alert-topic", "CMQ_LAG_ALERT")
+    words = ("--window", 600, "--allowed-age", 0, "--alert-topic", "CMQ_LAG_ALERT")
     with a_stream(cluster, history, *words) as (child, _):
         await_batches(child, history, 3)
         child.send_signal(signal.SIGKILL)
