@@ -149,8 +149,10 @@ async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
     held = [held_to(leaving.store, queue, 7) for queue in (elsewhere, A, B)]
     await leaving.owner().leave(held)
     await eventually(lambda: leaving.events[-1:] == ["unlocked 2"])
+    assert {queue for queue, _ in leaving.store.stored} == {A, B}
     gone.set()
     await eventually(lambda: leaving.events[-1] == "unlocked 1")
+    assert (elsewhere, 7) in leaving.store.stored
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
