@@ -10,10 +10,10 @@ import tempfile
 import time
 
 from cometmq.store.disk import OsDisk
-from cometmq.txnchecker.entry import Half
-from cometmq.txnchecker.ledger import Ledger
-from cometmq.txnchecker.rounds import Due, due
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.entry import Half
+from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 COUNT = 1_000_000
 READ_AT_ONCE = 256

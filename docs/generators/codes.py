@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cometmq.broker.handlers import HANDLERS as BROKER_HANDLERS
 from cometmq.broker.handlers import VIP_EXCLUDED
-from cometmq.client.callbacks import CALLBACKS as CLIENT_HANDLERS
+from cometmq.client.cluster.broker_requests import CALLBACKS as CLIENT_HANDLERS
 from cometmq.namesrv.handlers import HANDLERS as NAMESRV_HANDLERS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands import COMMANDS

@@ -8,7 +8,7 @@ from cometmq.broker.metrics import FAMILIES, STORE_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.runtime.metrics import Family, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
-from cometmq.txnchecker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
+from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 
 from .markdown import code, notice, table
 

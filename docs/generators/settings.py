@@ -15,7 +15,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 from .markdown import code, notice, table
 

@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import Message, TransactionOptions, TransactionProducer, TransactionState, sync
 from cometmq.peers.processes import wait_until
 from cometmq.store.disk import OsDisk
-from cometmq.txnchecker.ledger import Ledger
+from cometmq.txn_checker.ledger import Ledger
 
 
 async def _begin(namesrv, topic, group, count, *, end_with=None):

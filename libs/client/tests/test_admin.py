@@ -17,8 +17,8 @@ from cometmq.client import (
     NoRoute,
     Producer,
 )
-from cometmq.client.admin_broker import BrokerAdmin, parse_settings, render_settings
-from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.admin.broker import BrokerAdmin, parse_settings, render_settings
+from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.acl import AclAccount

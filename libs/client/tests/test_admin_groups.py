@@ -19,8 +19,8 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.admin import TrackType
-from cometmq.client.admin_broker_groups import END
-from cometmq.client.admin_dead_letters import origin_message_id, origin_topic
+from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.queues import sent_back

@@ -4,7 +4,7 @@
 import pytest
 
 from cometmq.client import AdminClient
-from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.testing import MemoryCluster
 
 

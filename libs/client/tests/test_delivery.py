@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results for a queue that was lost meanwhile do not count."""
 
-from cometmq.client.delivery import Delivery
+from cometmq.client.consume.delivery.concurrent import Delivery
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt
-from cometmq.client.process_queue import ProcessQueue
-from cometmq.client.rates import ConsumeRates
 from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.log import NO_LOG
 

@@ -2,7 +2,7 @@
 """Figures of brokers from the texts they answer, and what a cluster tells."""
 
 from cometmq.client import AdminClient
-from cometmq.client.figures import BrokerFigures, Load, Traffic, read_figures
+from cometmq.client.admin.figures import BrokerFigures, Load, Traffic, read_figures
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 

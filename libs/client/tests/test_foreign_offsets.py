@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
-from cometmq.client.background import Background
-from cometmq.client.offsets import Positions
-from cometmq.client.orderly_delivery import OrderlyDelivery, OrderlyLimits
-from cometmq.client.process_queue import ProcessQueue
-from cometmq.client.queue_guards import AlwaysOurs
-from cometmq.client.rates import ConsumeRates
+from cometmq.client.background_tasks import Background
+from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.queues.lock_guards import AlwaysOurs
+from cometmq.client.consume.queues.offsets import Positions
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.testing.messages import QUEUE, message_ext

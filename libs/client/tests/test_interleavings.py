@@ -16,8 +16,8 @@ from cometmq.client import (
     MessageQueue,
     PushConsumer,
     PushOptions,
-    ownership,
 )
+from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import encode_json

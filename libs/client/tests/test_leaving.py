@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ConsumeFrom, MessageQueue, PushConsumer, PushOptions, offsets, ownership
-from cometmq.client.background import Background
+from cometmq.client import ConsumeFrom, MessageQueue, PushConsumer, PushOptions
+from cometmq.client.background_tasks import Background
+from cometmq.client.consume.queues import offsets, ownership
+from cometmq.client.consume.queues.offsets import Positions
+from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.namespace import NO_NAMESPACE
-from cometmq.client.offsets import Positions
-from cometmq.client.ownership import Ownership, OwnershipCallbacks
-from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.offsets import LocalOffsets, Positions, RemoteOffsets
+from cometmq.client.consume.queues.offsets import LocalOffsets, Positions, RemoteOffsets
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.commands.offsets import (
     QueryConsumerOffset,

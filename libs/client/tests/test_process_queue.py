@@ -2,8 +2,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
-from cometmq.client.process_queue import ProcessQueue
 from cometmq.client.testing.messages import QUEUE, message_ext
 
 

@@ -3,24 +3,18 @@
 
 import pytest
 
-from cometmq.client import (
-    ClientOptions,
-    InvalidArgument,
-    Message,
-    NoNamesrv,
-    ProducerOptions,
-    background,
-)
+from cometmq.client import ClientOptions, InvalidArgument, Message, NoNamesrv, ProducerOptions
+from cometmq.client import background_tasks as background
+from cometmq.client.cluster.namesrv import parse_addresses
+from cometmq.client.cluster.routes import as_default_route, route_of
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.delivery.send_back import retry_message
 from cometmq.client.identity import client_id_of, local_ip, unique_ids
 from cometmq.client.listener import ConsumeResult
 from cometmq.client.message import received
-from cometmq.client.namesrv import parse_addresses
-from cometmq.client.outgoing import split_messages
-from cometmq.client.rates import ConsumeRates
-from cometmq.client.routes import as_default_route, route_of
-from cometmq.client.send_back import retry_message
 from cometmq.client.settings import LitePullOptions, PushOptions, checked
 from cometmq.client.subscriptions import ExpressionType, subscription
+from cometmq.client.transfer.outgoing import split_messages
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
 from cometmq.remoting.log import NO_LOG

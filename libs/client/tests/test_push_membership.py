@@ -16,7 +16,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.rebalance import AllocateAveragely
+from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import decode_json, encode_json

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cometmq.client import ClientOptions, MessageQueue
-from cometmq.client.instance import ClientInstance
-from cometmq.client.process_queue import ProcessQueue
-from cometmq.client.queue_guards import LockGuards
-from cometmq.client.queue_locks import VALID_MS, QueueLocks
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.lock_guards import LockGuards
+from cometmq.client.consume.queues.locks import VALID_MS, QueueLocks
+from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.testing import HANG, MemoryCluster, eventually
 from cometmq.client.testing.messages import message_ext
 from cometmq.remoting.codes import RequestCode

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.queue_selection import (
+from cometmq.client.transfer.queue_selection import (
     LatencyFaults,
     RoundRobin,
     back_off_ms,

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.background import Background
+from cometmq.client.background_tasks import Background
+from cometmq.client.consume.queues.offsets import Positions
+from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
+from cometmq.client.consume.queues.reader import Limits, ReadContext, Reader
+from cometmq.client.consume.queues.readers import Readers
 from cometmq.client.namespace import NO_NAMESPACE
-from cometmq.client.offsets import Positions
-from cometmq.client.ownership import Ownership, OwnershipCallbacks
-from cometmq.client.puller import Pulled, PullStatus
-from cometmq.client.reader import Limits, ReadContext, Reader
-from cometmq.client.readers import Readers
 from cometmq.client.subscriptions import subscription
 from cometmq.client.testing.messages import QUEUE, message_ext
+from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
 

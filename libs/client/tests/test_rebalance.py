@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.rebalance import (
+from cometmq.client.consume.queues.rebalance import (
     AllocateAveragely,
     AllocateByCircle,
     AllocateByConfig,

@@ -15,7 +15,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.background import Background
+from cometmq.client.background_tasks import Background
 from cometmq.client.hooks import ConsumeOutcome, MessageKind, TransactionState
 from cometmq.client.listener import OrderlyResult
 from cometmq.client.settings import AccessChannel

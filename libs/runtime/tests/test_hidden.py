@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cometmq.runtime.hidden import hidden_module
+from cometmq.runtime.hidden_imports import hidden_module
 
 
 def test_a_module_is_missing_inside_and_there_again_afterwards(monkeypatch):

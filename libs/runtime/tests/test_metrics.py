@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.incremental import finish
 from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
     PART_ROWS,
@@ -20,7 +21,6 @@ from cometmq.runtime.metrics import (
     loop_families,
     render,
 )
-from cometmq.runtime.turns import finish
 
 
 def scrape(*sources):

@@ -4,9 +4,9 @@
 import msgspec
 
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, StatsCollector, render
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
-from cometmq.runtime.turns import finish
 
 
 def test_each_counter_of_the_server_has_its_sample():

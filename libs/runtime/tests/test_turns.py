@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from cometmq.runtime.turns import Turns, finish
+from cometmq.runtime.incremental import Turns, finish
 
 
 def work(name, parts, seen):

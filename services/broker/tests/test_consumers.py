@@ -3,13 +3,13 @@
 
 import pytest
 
-from cometmq.broker.consumers import (
+from cometmq.broker.clients.consumers import (
     MISMATCH_INTERVAL_MS,
     ConsumerGroup,
     Consumers,
     tell_members,
 )
-from cometmq.broker.producers import CLIENT_SILENCE_MS, Client
+from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.testing import FakePeer, RecordingLog, Sent
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode

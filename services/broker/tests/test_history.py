@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The totals at midnight."""
 
-from cometmq.broker.history import History, Totals
+from cometmq.broker.statistics.daily_totals import History, Totals
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

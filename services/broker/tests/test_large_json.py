@@ -3,11 +3,11 @@
 
 import pytest
 
-from cometmq.broker.large_json import PART_ENTRIES, PART_WEIGHT, encode_large
-from cometmq.broker.offsets import OffsetFile
+from cometmq.broker.tables.large_json import PART_ENTRIES, PART_WEIGHT, encode_large
+from cometmq.broker.tables.offsets import OffsetFile
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
-from cometmq.runtime.turns import finish
+from cometmq.runtime.incremental import finish
 
 
 @pytest.mark.parametrize("count", [0, 1, PART_ENTRIES, PART_ENTRIES + 1, 3 * PART_ENTRIES])

@@ -3,8 +3,8 @@
 
 import pytest
 
-from cometmq.broker import locks as locks_module
-from cometmq.broker.locks import LOCK_LIFE_MS, QueueLocks
+from cometmq.broker.clients import queue_locks as locks_module
+from cometmq.broker.clients.queue_locks import LOCK_LIFE_MS, QueueLocks
 from cometmq.remoting.bodies.queues import MessageQueue
 
 Q0 = MessageQueue("T", "broker-a", 0)

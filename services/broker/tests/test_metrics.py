@@ -3,15 +3,15 @@
 
 from pathlib import Path
 
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.metrics import collectors
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, render
-from cometmq.runtime.turns import finish
 from cometmq.store.write_state import Refusal
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.broker.consumers import ConsumerGroup
-from cometmq.broker.notices import QUIET_MS, Notices
+from cometmq.broker.clients.consumers import ConsumerGroup
+from cometmq.broker.clients.rebalance_notices import QUIET_MS, Notices
 
 
 class Timers:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import offsets as offsets_module
-from cometmq.broker.large_json import PART_ENTRIES
-from cometmq.broker.offsets import Offsets, offset_file
+from cometmq.broker.tables import offsets as offsets_module
+from cometmq.broker.tables.large_json import PART_ENTRIES
+from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.turns import finish
+from cometmq.runtime.incremental import finish
 
 
 def test_the_last_commit_wins_also_backwards() -> None:

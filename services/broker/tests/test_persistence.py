@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.tables.persistence import ConfigSaver
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import JsonTable, OsFiles

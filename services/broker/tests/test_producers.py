@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connected producers: who belongs to a group, and when somebody is given up."""
 
-from cometmq.broker.producers import CLIENT_SILENCE_MS, Client, Producers
+from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client, Producers
 from cometmq.broker.testing import FakePeer
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long puts took, in RocketMQ's classes."""
 
-from cometmq.broker.put_times import PutTimes
+from cometmq.broker.statistics.put_times import PutTimes
 
 
 def test_classes_and_percentiles_of_the_first_minute() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from cometmq.broker.recent_halves import BODY_BYTES_MAX, RecentHalf, RecentHalves
+from cometmq.broker.recent_half_messages import BODY_BYTES_MAX, RecentHalf, RecentHalves
 from cometmq.remoting.message.record import NewMessage
 
 

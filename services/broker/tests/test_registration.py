@@ -13,7 +13,7 @@ import pytest
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration import CRC_MASK, Identity, Link, Registration
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.topics import Topics
+from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,

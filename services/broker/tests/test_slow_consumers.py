@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups that read too far behind are found."""
 
-from cometmq.broker.consumers import ConsumerGroup
-from cometmq.broker.offsets import Offsets
-from cometmq.broker.slow_consumers import slow_groups
+from cometmq.broker.clients.consumers import ConsumerGroup
+from cometmq.broker.clients.slow_consumers import slow_groups
+from cometmq.broker.tables.offsets import Offsets
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.store.reads import Lookup, finish
 

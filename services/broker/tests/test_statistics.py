@@ -3,10 +3,11 @@
 
 import pytest
 
-from cometmq.broker import stat_sampler, stats
-from cometmq.broker.stat_sampler import StatSampler, find_statistic, pull_rate
-from cometmq.broker.stat_windows import DAY, HOUR, MINUTE, Windows
-from cometmq.broker.stats import BrokerStats
+from cometmq.broker.statistics import counters as stats
+from cometmq.broker.statistics import sampler as stat_sampler
+from cometmq.broker.statistics.counters import BrokerStats
+from cometmq.broker.statistics.sampler import StatSampler, find_statistic, pull_rate
+from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Windows
 from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 
 SECOND_MS = 1_000

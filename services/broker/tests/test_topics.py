@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import topics as topics_module
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.tables import topics as topics_module
+from cometmq.broker.tables.topics import READ_WRITE, Topics, topic_file
 from cometmq.broker.testing.saves import Saves
-from cometmq.broker.topics import READ_WRITE, Topics, topic_file
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
 SETTINGS = BrokerSettings(broker_name="broker-a", broker_cluster_name="C")

@@ -3,8 +3,8 @@
 
 import pytest
 
+from cometmq.broker.clients.subscription_conflicts import TEXT_CHARS_MAX, Mismatch, Wishes
 from cometmq.broker.testing import FakePeer
-from cometmq.broker.wishes import TEXT_CHARS_MAX, Mismatch, Wishes
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 
 

@@ -28,8 +28,8 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
-from cometmq.txnchecker.app import TxnCheckerApp
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.app import TxnCheckerApp
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 _NOTHING = (
     ResponseCode.QUERY_NOT_FOUND, ResponseCode.PULL_NOT_FOUND,

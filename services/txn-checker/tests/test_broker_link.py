@@ -10,7 +10,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.offsets import GetMaxOffsetReply, QueryConsumerOffsetReply
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
-from cometmq.txnchecker.broker_link import (
+from cometmq.txn_checker.broker_link import (
     HALF_TOPIC,
     MISSING_MAX,
     BrokerLink,
@@ -18,8 +18,8 @@ from cometmq.txnchecker.broker_link import (
     ended_by,
     half_of,
 )
-from cometmq.txnchecker.entry import COUNT_MAX, NO_IMMUNITY
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 HOST = bytes(8)
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cometmq.store.errors import DiskError
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.txnchecker.entry import NO_HALF, Half, State
-from cometmq.txnchecker.ledger import CHUNK, Ledger
+from cometmq.txn_checker.entry import NO_HALF, Half, State
+from cometmq.txn_checker.ledger import CHUNK, Ledger
 
 FOLDER = "/txn/broker-a"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from cometmq.txnchecker.entry import NO_IMMUNITY, Check, Entry, State
-from cometmq.txnchecker.ledger import OpenHalf
-from cometmq.txnchecker.rounds import Due, due
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.entry import NO_IMMUNITY, Check, Entry, State
+from cometmq.txn_checker.ledger import OpenHalf
+from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 STORED_S = 1_000
 SETTINGS = TxnCheckerSettings(

@@ -13,10 +13,10 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from cometmq.remoting.errors import SettingsError
 from cometmq.store.errors import DiskError, LockHeld
-from cometmq.txnchecker.app import TxnCheckerApp
-from cometmq.txnchecker.broker_link import Asked, BrokerLink, Pulled
-from cometmq.txnchecker.follower import Follower
-from cometmq.txnchecker.ledger import Checkpoint
+from cometmq.txn_checker.app import TxnCheckerApp
+from cometmq.txn_checker.broker_link import Asked, BrokerLink, Pulled
+from cometmq.txn_checker.follower import Follower
+from cometmq.txn_checker.ledger import Checkpoint
 
 COMMIT, ROLLBACK = 8, 12
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"

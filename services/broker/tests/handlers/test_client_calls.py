@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import client_calls
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import (
     FakePeer,
     RecordingLog,

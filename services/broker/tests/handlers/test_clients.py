@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.handlers import clients
-from cometmq.broker.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
-from cometmq.broker.producers import Client
 from cometmq.broker.store_driver import TURN_BYTES_MAX, TURN_READS_MAX
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker

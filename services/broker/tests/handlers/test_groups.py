@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.groups import group_file
 from cometmq.broker.handlers import groups
-from cometmq.broker.offsets import offset_file
+from cometmq.broker.tables.groups import group_file
+from cometmq.broker.tables.offsets import offset_file
 from cometmq.broker.testing import expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import serve
 from cometmq.remoting.bodies.dialect import decode_json

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.producers import Client
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, stored_broker

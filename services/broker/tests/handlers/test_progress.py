@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import (
     FakePeer,
     MemoryStore,

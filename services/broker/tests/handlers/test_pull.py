@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.pull import RESUMES_MAX
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker

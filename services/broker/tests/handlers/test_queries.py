@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import queries
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, stored_broker

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
-from cometmq.broker.producers import Client
 from cometmq.broker.testing import FakePeer, RecordingLog, expected_answer
 from cometmq.broker.testing.replay import Answer, call_of, frame_of, read_answer, serve
 from cometmq.broker.testing.stored import call_with, stored_broker

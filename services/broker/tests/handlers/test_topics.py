@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.handlers import topics
+from cometmq.broker.tables.topics import topic_file
 from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import serve
-from cometmq.broker.topics import topic_file
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable

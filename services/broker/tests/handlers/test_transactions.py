@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
-from cometmq.broker.producers import Client
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code

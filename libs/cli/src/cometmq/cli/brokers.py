@@ -9,8 +9,8 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.output import AsJson, Cell, print_rows
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_clusters import ClusterMember
-from cometmq.client.routes import MASTER_ID
+from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.cluster.routes import MASTER_ID
 
 COLUMNS: Final = (
     "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",

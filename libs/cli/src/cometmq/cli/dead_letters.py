@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.cli import message_json, times
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_dead_letters import origin_message_id, origin_topic
+from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 

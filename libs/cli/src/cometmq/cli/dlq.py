@@ -15,7 +15,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.dead_letters import Pace, as_object, chosen
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_dead_letters import DLQ_PREFIX, origin_topic
+from cometmq.client.admin.dead_letters import DLQ_PREFIX, origin_topic
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt, UnreadableMessage
 

@@ -12,7 +12,7 @@ from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker_groups import END
+from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.connections import ConsumerConnections

@@ -12,7 +12,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
 from cometmq.client.admin import AdminClient, QueueLag
-from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import NoPermission, TopicNotExist

@@ -31,8 +31,8 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import Loaded, load
-from cometmq.txnchecker.app import TxnCheckerApp
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.app import TxnCheckerApp
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n

@@ -16,13 +16,13 @@ from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.admin_broker_transactions import HalfMessage
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.txnchecker.verify import verify_folder
+from cometmq.txn_checker.verify import verify_folder
 
 app = typer.Typer(
     add_completion=False,

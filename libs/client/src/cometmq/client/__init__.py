@@ -2,6 +2,10 @@
 """Asyncio-first client for CometMQ and Apache RocketMQ."""
 
 from cometmq.client.admin import AdminClient, QueueLag
+from cometmq.client.consume.lite_pull_consumer import LitePullConsumer
+from cometmq.client.consume.pull_consumer import PullConsumer
+from cometmq.client.consume.push_consumer import PushConsumer
+from cometmq.client.consume.scheduled_pull import ScheduledPull
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -26,16 +30,14 @@ from cometmq.client.hooks import (
     TransactionState,
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
-from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.puller import Pulled as PullResult
-from cometmq.client.puller import PullStatus
-from cometmq.client.push_consumer import PushConsumer
-from cometmq.client.queue_selection import by_hash, by_random
+from cometmq.client.produce.producer import Producer
+from cometmq.client.produce.transactions import (
+    Transaction,
+    TransactionProducer,
+    TransactionSendResult,
+)
 from cometmq.client.request_reply import is_request, reply_message
-from cometmq.client.scheduled_pull import ScheduledPull
 from cometmq.client.settings import (
     AccessChannel,
     ClientOptions,
@@ -49,7 +51,9 @@ from cometmq.client.settings import (
 )
 from cometmq.client.signals import on_signal, until_signal
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
-from cometmq.client.transactions import Transaction, TransactionProducer, TransactionSendResult
+from cometmq.client.transfer.puller import Pulled as PullResult
+from cometmq.client.transfer.puller import PullStatus
+from cometmq.client.transfer.queue_selection import by_hash, by_random
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.signature import SessionCredentials
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.client.background import described
+from cometmq.client.background_tasks import described
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.background import described
-from cometmq.client.foreign import is_cancelled, on_thread
+from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.background_tasks import described
 from cometmq.client.message import MessageExt
 from cometmq.remoting.log import Log
 

@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.namesrv import ENVIRONMENT_NAME
-from cometmq.client.settings import ClientOptions
+from cometmq.client.settings import NAMESRV_VARIABLE, ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -102,7 +101,7 @@ def namespace_of(options: ClientOptions) -> Namespace:
     """
     if options.namespace:
         return Namespace(options.namespace)
-    address = options.namesrv or os.getenv(ENVIRONMENT_NAME, "")
+    address = options.namesrv or os.getenv(NAMESRV_VARIABLE, "")
     found = _ENDPOINT.fullmatch(address.strip())
     return Namespace(found.group(1)) if found is not None else NO_NAMESPACE
 

@@ -17,6 +17,9 @@ from cometmq.remoting.types import Serialization
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route serves topics that do not exist yet (AUTO_CREATE_TOPIC_KEY)."""
 
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+"""Environment variable with the name server addresses, as in the Java client."""
+
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 CONCURRENCY_MAX: Final = 1000
 

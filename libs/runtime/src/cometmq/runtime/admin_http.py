@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.runtime.incremental import Turns
 from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
     CONTENT_TYPE_LATEST,
@@ -23,7 +24,6 @@ from cometmq.runtime.metrics import (
     loop_families,
     render,
 )
-from cometmq.runtime.turns import Turns
 from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024

@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
-from cometmq.runtime.hidden import hidden_module
+from cometmq.runtime.hidden_imports import hidden_module
 
 # structlog imports rich for its console tracebacks where rich is installed: 110 of the 200 ms
 # that it takes, and 5 MB. The start of a broker is counted in milliseconds; plain tracebacks do.

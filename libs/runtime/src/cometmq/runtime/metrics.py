@@ -19,8 +19,8 @@ from prometheus_client.metrics_core import (
 )
 
 from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.incremental import Parts
 from cometmq.runtime.loop_lag import LoopLag
-from cometmq.runtime.turns import Parts
 
 S = TypeVar("S")
 Row = tuple[Sequence[str], float]

@@ -10,26 +10,26 @@ from typing import NamedTuple, TypeVar
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
 from cometmq.broker.broker import Broker
-from cometmq.broker.consumers import Consumers
+from cometmq.broker.clients.consumers import Consumers
+from cometmq.broker.clients.producers import Producers
+from cometmq.broker.clients.queue_locks import QueueLocks
+from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
-from cometmq.broker.groups import Groups, group_file
-from cometmq.broker.history import History, Totals
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.notices import Notices
-from cometmq.broker.offsets import Offsets, offset_file
-from cometmq.broker.persistence import ConfigSaver, Saved
-from cometmq.broker.producers import Producers
 from cometmq.broker.registration import Identity, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
-from cometmq.broker.stat_sampler import StatSampler
-from cometmq.broker.stats import BrokerStats
+from cometmq.broker.statistics.counters import BrokerStats
+from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver, Workers
-from cometmq.broker.topics import Topics, topic_file
+from cometmq.broker.tables.groups import Groups, group_file
+from cometmq.broker.tables.offsets import Offsets, offset_file
+from cometmq.broker.tables.persistence import ConfigSaver, Saved
+from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient

@@ -8,32 +8,32 @@ their first argument; the domain objects inside never see it.
 from dataclasses import dataclass, field
 
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.consumers import Consumers
+from cometmq.broker.clients.consumers import Consumers
+from cometmq.broker.clients.producers import Producers
+from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayService
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
-from cometmq.broker.groups import Groups
-from cometmq.broker.history import History
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.locks import QueueLocks
 from cometmq.broker.messages import cluster_pair
-from cometmq.broker.offsets import Offsets
-from cometmq.broker.persistence import ConfigSaver
-from cometmq.broker.producers import Producers
 from cometmq.broker.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
-from cometmq.broker.stat_sampler import StatSampler
-from cometmq.broker.stats import BrokerStats
+from cometmq.broker.statistics.counters import BrokerStats
+from cometmq.broker.statistics.daily_totals import History
+from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver
-from cometmq.broker.topics import Topics
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.tables.persistence import ConfigSaver
+from cometmq.broker.tables.topics import Topics
 from cometmq.broker.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.incremental import Turns
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.turns import Turns
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 

@@ -21,7 +21,7 @@ import msgspec
 
 from cometmq.broker.messages import delivered
 from cometmq.broker.names import SCHEDULE_TOPIC
-from cometmq.broker.persistence import ConfigSaver
+from cometmq.broker.tables.persistence import ConfigSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey

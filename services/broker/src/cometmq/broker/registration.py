@@ -20,7 +20,7 @@ import msgspec
 
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.topics import READ_WRITE, Topics
+from cometmq.broker.tables.topics import READ_WRITE, Topics
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.topic_config import (

@@ -7,18 +7,18 @@ from typing import Final, NamedTuple
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.assembly import save_if_dirty
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.delay import STEP_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
-from cometmq.broker.history import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
-from cometmq.broker.persistence import write_offsets
-from cometmq.broker.put_times import ROTATE_INTERVAL_MS
-from cometmq.broker.slow_consumers import CHECK_INTERVAL_MS, slow_groups
-from cometmq.broker.stat_sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
-from cometmq.broker.stats import SAMPLE_INTERVAL_MS
+from cometmq.broker.statistics.counters import SAMPLE_INTERVAL_MS
+from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
+from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
+from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
+from cometmq.broker.tables.persistence import write_offsets
 from cometmq.runtime.tasks import Step, describe
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
 from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.broker.recent_halves import RecentHalves
+from cometmq.broker.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
 from cometmq.remoting.message.properties import (

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.errors import (
     CommandError,

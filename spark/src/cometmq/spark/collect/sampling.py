@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Final
 
-from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.errors import CometError

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.client.namesrv import Namesrv, find_addresses
+from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.signature import signing

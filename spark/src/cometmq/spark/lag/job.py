@@ -13,7 +13,7 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cometmq.client.admin_broker import DEFAULT_TOPIC as TEMPLATE_TOPIC
+from cometmq.client.admin.broker import DEFAULT_TOPIC as TEMPLATE_TOPIC
 from cometmq.remoting.errors import CometError
 from cometmq.spark.checks import check_common
 from cometmq.spark.collect.settings import CollectSettings

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from cometmq.client.figures import read_figures
+from cometmq.client.admin.figures import read_figures
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.spark.tables.arrow import table_of

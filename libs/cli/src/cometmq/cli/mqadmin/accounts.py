@@ -25,8 +25,8 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.admin_broker_acl import AclVersions
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_acl import AclVersions
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
 

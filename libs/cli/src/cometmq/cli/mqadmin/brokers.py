@@ -26,8 +26,8 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.routes import MASTER_ID
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.remoting.bodies.connections import ProducerInfo
 from cometmq.remoting.bodies.stats import BrokerConsumeStats
 from cometmq.remoting.errors import CometError

@@ -16,9 +16,9 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_clusters import ClusterMember
+from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin.figures import Load
 from cometmq.client.clock import wall_ms
-from cometmq.client.figures import Load
 from cometmq.remoting.errors import CometError
 
 HOUR_MS: Final = 3_600_000

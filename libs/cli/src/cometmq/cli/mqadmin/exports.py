@@ -21,9 +21,9 @@ from cometmq.cli.mqadmin.frame import (
 from cometmq.cli.mqadmin.metrics import cluster_metrics, user_groups, user_topics
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.client.routes import MASTER_ID
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 

@@ -20,8 +20,8 @@ from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.admin_namesrv import NamesrvAdmin
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.remoting.errors import CometError
 

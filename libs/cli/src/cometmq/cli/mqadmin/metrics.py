@@ -14,8 +14,8 @@ from cometmq.broker.names import (
     is_system_group,
 )
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.figures import BrokerFigures, Traffic, read_figures
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
 from cometmq.remoting.versions import CURRENT_VERSION, version_name

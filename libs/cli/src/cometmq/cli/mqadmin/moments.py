@@ -7,7 +7,7 @@ import typer
 
 from cometmq.cli import times
 from cometmq.cli.connecting import wrong_usage
-from cometmq.client.admin_broker_groups import END
+from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import InvalidArgument
 

@@ -10,7 +10,7 @@ from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, TrueFalse,
 from cometmq.cli.mqadmin.moments import FORMS, moment
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient, Rollback
-from cometmq.client.admin_broker_groups import END
+from cometmq.client.admin.broker_groups import END
 from cometmq.remoting.bodies.queues import MessageQueue
 
 app = Family()

@@ -14,8 +14,8 @@ from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing
-from cometmq.client.routes import MASTER_ID
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 
 app = Family()

@@ -15,10 +15,10 @@ from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
 from cometmq.cli.mqadmin.moments import FORMS, Begin, End, moment, past_moment
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker_groups import END
-from cometmq.client.admin_broker_messages import TOOLS_GROUP
+from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.broker_messages import TOOLS_GROUP
 from cometmq.client.message import MessageExt
-from cometmq.client.puller import Pulled, PullStatus
+from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 
 DEFAULT_COUNT: Final = 128

@@ -24,7 +24,7 @@ from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.message import Message, SendResult
-from cometmq.client.producer import Producer
+from cometmq.client.produce.producer import Producer
 from cometmq.client.settings import ProducerOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError

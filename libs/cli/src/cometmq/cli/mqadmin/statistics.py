@@ -12,8 +12,8 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, print_table
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
-from cometmq.client.figures import Traffic
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.figures import Traffic
 from cometmq.remoting.errors import CometError
 
 NO_CONSUMER: Final = "NO_CONSUMER"

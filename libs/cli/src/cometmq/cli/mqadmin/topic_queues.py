@@ -9,7 +9,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
 from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, print_done
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.rebalance import AllocateAveragely
+from cometmq.client.consume.queues.rebalance import AllocateAveragely
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue
 

@@ -22,7 +22,7 @@ from cometmq.cli.mqadmin.frame import (
 )
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin_broker import BrokerAdmin
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import NoRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.errors import CometError

@@ -18,8 +18,8 @@ from cometmq.cli.programs.running import (
     warn_unknown,
 )
 from cometmq.runtime.settings import load, parse_options
-from cometmq.txnchecker.app import TxnCheckerApp
-from cometmq.txnchecker.settings import TxnCheckerSettings
+from cometmq.txn_checker.app import TxnCheckerApp
+from cometmq.txn_checker.settings import TxnCheckerSettings
 
 app = typer.Typer(add_completion=False)
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cometmq import client
+from cometmq.client.consume.group_consumer import GroupConsumer
+from cometmq.client.consume.push_consumer import ConsumerStats
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError
-from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.hooks import ConsumeHook
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.message import MessageExt
-from cometmq.client.offsets import OffsetStore
-from cometmq.client.push_consumer import ConsumerStats
-from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import LitePullOptions, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.client.sync.loop import WorkingClient, loop_thread

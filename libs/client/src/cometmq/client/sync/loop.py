@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from cometmq.client.client_admin import ClientAdmin
+from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError
-from cometmq.client.state import Client
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound=Client)

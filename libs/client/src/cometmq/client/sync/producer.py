@@ -7,10 +7,10 @@ from typing import Any
 from cometmq import client
 from cometmq.client.hooks import ForbiddenHook, SendHook
 from cometmq.client.message import Message, MessageExt, SendResult
-from cometmq.client.producer import NO_ARGUMENT, ProducerStats
-from cometmq.client.queue_selection import QueueSelector, by_hash
+from cometmq.client.produce.producer import NO_ARGUMENT, ProducerStats
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 

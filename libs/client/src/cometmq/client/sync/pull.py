@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Self
 
 from cometmq import client
+from cometmq.client.application_calls import contained
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError
-from cometmq.client.foreign import contained
 from cometmq.client.message import MessageExt
-from cometmq.client.offsets import OffsetStore
-from cometmq.client.puller import Pulled
-from cometmq.client.rebalance import AllocateStrategy
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType
 from cometmq.client.sync.consumers import MemberConsumer
 from cometmq.client.sync.loop import loop_thread
+from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG, Log
 

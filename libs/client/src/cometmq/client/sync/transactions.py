@@ -6,17 +6,17 @@ from typing import Any
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.message import Message
-from cometmq.client.settings import TransactionOptions
-from cometmq.client.sync.loop import WorkingClient
-from cometmq.client.sync.producer import Producer
-from cometmq.client.transaction_calls import (
+from cometmq.client.produce.transaction_calls import (
     CheckListener,
     Decision,
     SyncLocalTransaction,
     state_of,
 )
-from cometmq.client.transactions import TransactionProducer as AsyncTransactionProducer
-from cometmq.client.transactions import TransactionSendResult
+from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
+from cometmq.client.produce.transactions import TransactionSendResult
+from cometmq.client.settings import TransactionOptions
+from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.sync.producer import Producer
 from cometmq.remoting.log import NO_LOG, Log
 
 

@@ -4,9 +4,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from cometmq.client.consume.push_consumer import PushConsumer
 from cometmq.client.message import Message, MessageExt
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.produce.producer import Producer
 from cometmq.client.settings import ConsumeFrom, PushOptions
 from cometmq.client.testing.cluster import MemoryCluster
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cometmq.client.background import Background
+from cometmq.client.background_tasks import Background
+from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.identity import unique_ids
-from cometmq.client.instance import ClientInstance
 from cometmq.client.message import Message
 from cometmq.client.namespace import NO_NAMESPACE, without_namespace
-from cometmq.client.sender import MessageSender
 from cometmq.client.settings import ClientOptions, ConsumerOptions, ProducerOptions
 from cometmq.client.trace.dispatcher import BODY_CHARS_MAX, TraceDispatcher
 from cometmq.client.trace.hooks import ConsumeTraceHook, SendTraceHook, TraceTopic
+from cometmq.client.transfer.sender import MessageSender
 
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 SEND_TIMEOUT_MS: Final = 5_000

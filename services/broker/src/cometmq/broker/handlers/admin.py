@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
-from cometmq.broker.persistence import Saved, write_offsets
-from cometmq.broker.producers import Client
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.stat_sampler import find_statistic
+from cometmq.broker.statistics.sampler import find_statistic
+from cometmq.broker.tables.persistence import Saved, write_offsets
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (
     Connection,

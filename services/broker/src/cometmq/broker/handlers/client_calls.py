@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import found
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.handlers.deferred_answers import found
 from cometmq.broker.messages import stored_bytes
-from cometmq.broker.producers import Client
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import ConsumerStatus

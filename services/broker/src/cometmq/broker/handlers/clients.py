@@ -4,13 +4,13 @@
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
-from cometmq.broker.handlers.late import answer
+from cometmq.broker.handlers.deferred_answers import answer
 from cometmq.broker.names import can_retry, check_group, retry_topic
-from cometmq.broker.producers import Client
-from cometmq.broker.topics import READ_WRITE
+from cometmq.broker.tables.topics import READ_WRITE
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, ConsumerData, Heartbeat

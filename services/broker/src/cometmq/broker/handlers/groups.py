@@ -4,9 +4,9 @@
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_offsets, save_table
 from cometmq.broker.handlers.bodies import json_body
-from cometmq.broker.large_json import encode_large
 from cometmq.broker.names import check_group
-from cometmq.broker.topics import QUEUE_NUMS_MAX
+from cometmq.broker.tables.large_json import encode_large
+from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.command import OK, Call, Reply

@@ -2,7 +2,7 @@
 """Committed offsets (14, 15) and the ends of queues (29 to 32)."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.remoting import remarks
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.offsets import (

@@ -14,8 +14,8 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import stored_ms
-from cometmq.broker.handlers.late import found, look_up
-from cometmq.broker.stat_sampler import pull_rate
+from cometmq.broker.handlers.deferred_answers import found, look_up
+from cometmq.broker.statistics.sampler import pull_rate
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue

@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
-from cometmq.broker.handlers.late import answer, look_up
+from cometmq.broker.handlers.deferred_answers import answer, look_up
 from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
 from cometmq.broker.hold import HeldPull
 from cometmq.broker.messages import MovedQueue, OffsetMoved, moved_event

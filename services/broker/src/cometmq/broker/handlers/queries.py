@@ -5,7 +5,7 @@ offset id, and the entries of a queue."""
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json

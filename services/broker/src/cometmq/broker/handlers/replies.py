@@ -14,7 +14,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.client_calls import CALL_TIMEOUT_MS
-from cometmq.broker.handlers.late import settle
+from cometmq.broker.handlers.deferred_answers import settle
 from cometmq.broker.handlers.put_answers import STORED_CODES
 from cometmq.broker.handlers.send import SendHeader, admit, choose_queue
 from cometmq.broker.messages import read_sent

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.consumers import ConsumerGroup
+from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.handlers.client_calls import call_failed, check_versions
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.names import check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from cometmq.broker.broker import Broker
 from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.stats import WINDOWS_S
+from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.versions import CURRENT_VERSION
 from cometmq.store.disk import DiskUsage

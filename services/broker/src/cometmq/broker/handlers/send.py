@@ -22,7 +22,7 @@ from cometmq.broker.names import (
     SEND_FORBIDDEN_TOPICS,
     check_topic,
 )
-from cometmq.broker.recent_halves import RecentHalf
+from cometmq.broker.recent_half_messages import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig

@@ -6,7 +6,7 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.messages import delay, sent_back
 from cometmq.broker.names import SCHEDULE_TOPIC, retry_topic
 from cometmq.remoting import remarks

@@ -3,10 +3,10 @@
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
-from cometmq.broker.handlers.late import look_up
-from cometmq.broker.large_json import encode_large
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.names import check_topic
-from cometmq.broker.topics import QUEUE_NUMS_MAX
+from cometmq.broker.tables.large_json import encode_large
+from cometmq.broker.tables.topics import QUEUE_NUMS_MAX
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.late import look_up
+from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
 from cometmq.broker.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.broker.transactions import (

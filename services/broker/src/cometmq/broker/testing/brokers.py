@@ -7,21 +7,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.consumers import Consumers, tell_members
+from cometmq.broker.clients.consumers import Consumers, tell_members
+from cometmq.broker.clients.producers import Producers
+from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayFile
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
-from cometmq.broker.groups import Groups
-from cometmq.broker.history import History, Totals
-from cometmq.broker.locks import QueueLocks
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.offsets import Offsets
-from cometmq.broker.producers import Producers
-from cometmq.broker.put_times import PutTimes
 from cometmq.broker.registration import Identity, Registration
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.stat_sampler import StatSampler
-from cometmq.broker.stats import BrokerStats
-from cometmq.broker.topics import Topics
+from cometmq.broker.statistics.counters import BrokerStats
+from cometmq.broker.statistics.daily_totals import History, Totals
+from cometmq.broker.statistics.put_times import PutTimes
+from cometmq.broker.statistics.sampler import StatSampler
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed

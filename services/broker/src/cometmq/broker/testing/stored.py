@@ -11,9 +11,9 @@ from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.persistence import ConfigSaver
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.tables.persistence import ConfigSaver
 from cometmq.broker.testing.brokers import SETTINGS, memory_broker
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.remoting.command import Call, Reply

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of one broker: one method per request code, named after what it does."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.client.admin.broker_acl import BrokerAcl
+from cometmq.client.admin.broker_transactions import BrokerTransactions
+from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, TopicStats
+from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.commands import admin, topics
+
+DEFAULT_TOPIC: Final = "TBW102"
+
+
+class BrokerAdmin(BrokerTransactions, BrokerAcl):
+    """Asks and changes one broker; every refusal is raised as the CommandError of its code."""
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def topics(self) -> dict[str, TopicConfig]:
+        """Return all topics of the broker."""
+        return (await self._json(TopicConfigTable, Code.GET_ALL_TOPIC_CONFIG)).topic_config_table
+
+    async def create_topic(self, config: TopicConfig) -> None:
+        """Create a topic, or change it."""
+        header = topics.UpdateAndCreateTopic(
+            topic=config.topic_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            default_topic=DEFAULT_TOPIC,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+        )
+        await self.invoke(Code.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages."""
+        await self.invoke(Code.DELETE_TOPIC_IN_BROKER, topics.DeleteTopicInBroker(topic))
+
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Return begin, end and last store time of each queue."""
+        header = topics.GetTopicStatsInfo(topic)
+        return await self._json(TopicStats, Code.GET_TOPIC_STATS_INFO, header)
+
+    async def system_topics(self) -> list[str]:
+        """Return the topics that the broker keeps for itself."""
+        return (await self._json(TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
+
+    async def clean_unused_topics(self) -> None:
+        """Delete the queues of topics that the broker does not know any more."""
+        await self.invoke(Code.CLEAN_UNUSED_TOPIC)
+
+    # -- figures ------------------------------------------------------------------------------
+
+    async def stats(self, name: str, key: str) -> BrokerStatsData:
+        """Return one statistic of the last minute, hour and day; ServerError without any."""
+        header = admin.ViewBrokerStatsData(name, key)
+        return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
+
+    async def all_consume_stats(
+        self, *, is_order: bool = False, timeout_ms: int | None = None
+    ) -> BrokerConsumeStats:
+        """Return how far all groups of the broker are; it takes long with many."""
+        header = admin.GetBrokerConsumeStats(is_order)
+        return await self._json(
+            BrokerConsumeStats, Code.GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms
+        )
+
+    async def producers(self) -> dict[str, list[ProducerInfo]]:
+        """Return the connected members of all producer groups."""
+        return (await self._json(ProducerTable, Code.GET_ALL_PRODUCER_INFO)).data
+
+    # -- the broker itself --------------------------------------------------------------------
+
+    async def clean_expired_queues(self) -> None:
+        """Delete queue files whose messages are gone from the commit log."""
+        await self.invoke(Code.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def delete_expired_logs(self) -> None:
+        """Delete the expired files of the commit log now."""
+        await self.invoke(Code.DELETE_EXPIRED_COMMITLOG)
+
+    async def runtime_info(self) -> dict[str, str]:
+        """Return figures of the running broker by name."""
+        return (await self._json(KVTable, Code.GET_BROKER_RUNTIME_INFO)).table
+
+    async def config(self) -> dict[str, str]:
+        """Return the broker's settings."""
+        return parse_settings((await self.invoke(Code.GET_BROKER_CONFIG)).body)
+
+    async def update_config(self, changes: Mapping[str, str]) -> None:
+        """Change settings of the running broker."""
+        await self.invoke(Code.UPDATE_BROKER_CONFIG, None, render_settings(changes))
+
+
+def parse_settings(data: bytes) -> dict[str, str]:
+    """Return the settings of lines `key=value`."""
+    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def render_settings(settings: Mapping[str, str]) -> bytes:
+    """Return settings as lines `key=value`; Java reads backslashes as escapes."""
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    return ("\n".join(lines) + "\n").replace("\\", "\\\\").encode()

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of one broker: consumer groups, their members and offsets."""
+
+from typing import Final
+
+from cometmq.client.admin.calls import BrokerCalls
+from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.offsets import (
+    ConsumerOffsetTable,
+    ConsumerStatus,
+    CorrectionOffsets,
+    DelayOffsetTable,
+    QueueOffsetTable,
+)
+from cometmq.remoting.bodies.queues import ConsumerIdList, GroupList, MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.bodies.stats import ConsumeStats, ConsumeTimeSpans, QueueTimeSpan
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands import admin, callbacks, clients, groups, offsets
+from cometmq.remoting.errors import RemoteProtocolError
+
+PROXIED_TIMEOUT_MS: Final = 15_000
+"""Of requests that a broker passes on to a client; it gives up after 10 s."""
+END: Final = -1
+"""The moment that stands for the end of a queue."""
+
+
+class BrokerGroups(BrokerCalls):
+    """Consumer groups of one broker: one method per request code, named after what it does."""
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return all consumer groups of the broker."""
+        table = await self._json(SubscriptionGroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return table.subscription_group_table
+
+    async def create_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create a consumer group, or change it."""
+        body = encode_json(config)
+        await self.invoke(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+
+    async def delete_group(self, group: str, *, remove_offsets: bool = False) -> None:
+        """Delete a consumer group."""
+        header = groups.DeleteSubscriptiongroup(group, remove_offsets)
+        await self.invoke(Code.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def consumer_ids(self, group: str) -> list[str]:
+        """Return the client ids of the connected members of a group."""
+        header = clients.GetConsumerListByGroup(group)
+        table = await self._json(ConsumerIdList, Code.GET_CONSUMER_LIST_BY_GROUP, header)
+        return table.consumer_id_list
+
+    async def consumer_connections(self, group: str) -> ConsumerConnections:
+        """Return the connected members of a group, and what they subscribe to."""
+        header = admin.GetConsumerConnectionList(group)
+        return await self._json(ConsumerConnections, Code.GET_CONSUMER_CONNECTION_LIST, header)
+
+    async def producer_connections(self, group: str) -> ProducerConnections:
+        """Return the connected members of a producer group."""
+        header = admin.GetProducerConnectionList(group)
+        return await self._json(ProducerConnections, Code.GET_PRODUCER_CONNECTION_LIST, header)
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """Return how far a group is in each queue, in one topic or in all."""
+        header = admin.GetConsumeStats(group, topic)
+        return await self._json(ConsumeStats, Code.GET_CONSUME_STATS, header)
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic, or have an offset in it."""
+        header = admin.QueryTopicConsumeByWho(topic)
+        return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
+
+    async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
+        """Return how old the messages of each queue are, and the one a group consumes."""
+        header = admin.QueryConsumeTimeSpan(topic, group)
+        spans = await self._json(ConsumeTimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
+        return spans.consume_time_span_set
+
+    async def running_info(
+        self, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Return what a connected consumer says about itself."""
+        header = callbacks.GetConsumerRunningInfo(group, client_id, with_stacks)
+        return await self._json(
+            ConsumerRunningInfo,
+            Code.GET_CONSUMER_RUNNING_INFO,
+            header,
+            timeout_ms=PROXIED_TIMEOUT_MS,
+        )
+
+    async def member_offsets(
+        self, topic: str, group: str, *, client_id: str | None = None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return where the connected members of a group are, by client id; they are asked."""
+        header = admin.InvokeBrokerToGetConsumerStatus(topic, group, client_id)
+        code = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        found = await self._json(ConsumerStatus, code, header, timeout_ms=PROXIED_TIMEOUT_MS)
+        return found.consumer_table
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset of a group in a queue; None if there is none."""
+        header = offsets.QueryConsumerOffset(group, topic, queue_id)
+        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        response = await self.invoke(Code.QUERY_CONSUMER_OFFSET, header, ok=ok)
+        return None if response.code else _offset(response)
+
+    async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset of a group in a queue, forwards or backwards."""
+        header = offsets.UpdateConsumerOffset(group, topic, queue_id, offset)
+        await self.invoke(Code.UPDATE_CONSUMER_OFFSET, header)
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the oldest message of a queue."""
+        header = offsets.GetMinOffset(topic, queue_id)
+        return _offset(await self.invoke(Code.GET_MIN_OFFSET, header))
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the next message of a queue will get."""
+        header = offsets.GetMaxOffset(topic, queue_id)
+        return _offset(await self.invoke(Code.GET_MAX_OFFSET, header))
+
+    async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp_ms)
+        return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
+
+    async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
+        """Return when the oldest message of a queue was stored; None without messages."""
+        header = offsets.GetEarliestMsgStoretime(topic, queue_id)
+        reply = (await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)).header
+        if not isinstance(reply, offsets.GetEarliestMsgStoretimeReply):
+            raise RemoteProtocolError("an answer about a time lacks it")
+        return None if reply.timestamp < 0 else reply.timestamp
+
+    async def consumer_offsets(self) -> ConsumerOffsetTable:
+        """Return all committed offsets of the broker."""
+        return await self._json(ConsumerOffsetTable, Code.GET_ALL_CONSUMER_OFFSET)
+
+    async def delay_offsets(self) -> DelayOffsetTable:
+        """Return how far the delivery of each delay level is."""
+        return await self._json(DelayOffsetTable, Code.GET_ALL_DELAY_OFFSET)
+
+    async def reset_offsets(
+        self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Have the connected members of a group continue at a moment, or at the END.
+
+        Unless it is forced, no queue is moved forwards.
+        """
+        header = admin.InvokeBrokerToResetOffset(topic, group, timestamp_ms, is_forced)
+        response = await self.invoke(Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        return decode_json(QueueOffsetTable, response.body).offset_table if response.body else {}
+
+    async def clone_offsets(
+        self, source: str, destination: str, *, topic: str | None = None, is_offline: bool = False
+    ) -> None:
+        """Give a group the offsets of another, in one topic or in all."""
+        header = admin.CloneGroupOffset(source, destination, topic, is_offline)
+        await self.invoke(Code.CLONE_GROUP_OFFSET, header)
+
+    async def correction_offsets(
+        self, topic: str, group: str, *, other_groups: str | None = None
+    ) -> dict[int, int]:
+        """Return the least offsets of other groups by queue id, to correct those of one."""
+        header = admin.QueryCorrectionOffset(group, topic, other_groups)
+        found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
+        return found.correction_offsets
+
+
+def _offset(response: Response) -> int:
+    if not isinstance(response.header, offsets.OffsetReply):
+        raise RemoteProtocolError("an answer about an offset lacks it")
+    return response.header.offset

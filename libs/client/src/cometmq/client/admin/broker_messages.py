@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of one broker: reading messages, and having them consumed."""
+
+from typing import Final
+
+from cometmq.client.admin.broker_groups import PROXIED_TIMEOUT_MS
+from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.bodies.stats import ConsumeQueueEntries
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands import callbacks, queries
+from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
+from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.record import decode_records
+
+KEY_COUNT_MAX: Final = 64
+FOREVER_MS: Final = (1 << 63) - 1
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The consumer group in whose name tools read; every broker knows it."""
+PULL_COUNT_MAX: Final = 32
+_PULLED: Final = frozenset(int(status) for status in PullStatus)
+
+
+class BrokerMessages(BrokerCalls):
+    """Messages of one broker: one method per request code, named after what it does."""
+
+    async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
+        """Return the message at a commit log offset."""
+        header = queries.ViewMessageById(physical_offset, topic)
+        found = self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header))
+        if not found:
+            raise RemoteProtocolError("an answer about a message lacks it")
+        return found[0]
+
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = KEY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        is_unique_key: bool = False,
+    ) -> list[MessageExt]:
+        """Return messages of a topic by key; brokers search by a hash, so others are left out."""
+        header = queries.QueryMessage(
+            topic, key, count_max, begin_ms, end_ms, True if is_unique_key else None
+        )
+        ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        response = await self.invoke(Code.QUERY_MESSAGE, header, ok=ok)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        messages = self._messages(response)
+        if is_unique_key:
+            return [message for message in messages if message.message_id == key]
+        return [m for m in messages if key in m.keys and m.topic == topic]
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int = PULL_COUNT_MAX,
+        expression: str = "*",
+        group: str = TOOLS_GROUP,
+    ) -> Pulled:
+        """Read a queue from an offset on, as a consumer that commits nothing does.
+
+        A message whose body cannot be decompressed comes as an `UnreadableMessage`.
+        """
+        header = PullMessage(
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=count_max,
+            sys_flag=int(PullSysFlag.SUBSCRIPTION),
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription=expression,
+        )
+        response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
+        reply = response.header
+        if not isinstance(reply, PullMessageReply):
+            raise RemoteProtocolError("an answer to a pull lacks its fields")
+        status = PullStatus(response.code)
+        found = self._readable(response) if status is PullStatus.FOUND else []
+        return Pulled(status, found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+
+    async def queue_entries(
+        self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
+    ) -> ConsumeQueueEntries:
+        """Return entries of a consume queue, and how the filter of a group judges them.
+
+        Raise QueryNotFound for an index that it does not have, which brokers answer in words.
+        """
+        header = queries.QueryConsumeQueue(topic, queue_id, index, count, group)
+        response = await self.invoke(Code.QUERY_CONSUME_QUEUE, header)
+        if not response.body:
+            raise QueryNotFound(response.remark or "the broker answers nothing")
+        return decode_json(ConsumeQueueEntries, response.body)
+
+    async def consume_directly(
+        self, group: str, client_id: str, offset_message_id: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Have one connected consumer process one message now; return what came of it."""
+        header = callbacks.ConsumeMessageDirectly(group, client_id, offset_message_id)
+        code = Code.CONSUME_MESSAGE_DIRECTLY
+        return await self._json(
+            ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
+        )
+
+    def _readable(self, response: Response) -> list[MessageExt]:
+        try:
+            records = decode_records(response.body)
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"an answered message is broken: {error}") from error
+        found: list[MessageExt] = []
+        for record in records:
+            try:
+                found.append(received(record, self.name))
+            except CorruptRecord:
+                found.append(unreadable(record, self.name))
+        return found
+
+    def _messages(self, response: Response) -> list[MessageExt]:
+        try:
+            records = decode_records(response.body)
+            return [received(record, self.name) for record in records]
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"an answered message is broken: {error}") from error

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of one broker: transactions and the half messages they left."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from cometmq.client.admin.broker_groups import BrokerGroups
+from cometmq.client.admin.broker_messages import BrokerMessages
+from cometmq.client.message import MessageExt
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.commands.transactions import (
+    AskTransactionState,
+    AskTransactionStateReply,
+    EndTransaction,
+    ResumeCheckHalfMessage,
+)
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.remoting.message.properties import PropertyKey
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say up to where both queues are examined."""
+
+QUEUE_ID: Final = 0
+_READ_COUNT: Final = 1_024
+_ENDING_TAG: Final = "d"
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The part of a queue that is not examined yet."""
+
+    begin: int
+    end: int
+
+
+class TransactionQueues(msgspec.Struct, frozen=True):
+    """What of a broker's half and op messages may belong to open transactions."""
+
+    halves: Span
+    ops: Span
+
+
+class HalfMessage(msgspec.Struct, frozen=True):
+    """A message that waits for the end of its transaction."""
+
+    message: MessageExt
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker that has it."""
+        return self.message.queue.broker_name
+
+    @property
+    def offset(self) -> int:
+        """Where it is in the half queue."""
+        return self.message.queue_offset
+
+    @property
+    def group(self) -> str:
+        """The producer group, whose members brokers ask."""
+        return self.message.properties.get(PropertyKey.PRODUCER_GROUP, "")
+
+    @property
+    def topic(self) -> str:
+        """Where its consumers will find it."""
+        return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
+
+    @property
+    def queue_id(self) -> int:
+        """In which queue."""
+        return int(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "0"))
+
+
+class BrokerTransactions(BrokerMessages, BrokerGroups):
+    """Transactions of one broker; reading them changes nothing."""
+
+    async def transaction_queues(self) -> TransactionQueues:
+        """Return what of the two queues is not examined yet."""
+        # In this order: while it is asked, what is examined moves on, of both queues at once.
+        ops_begin = await self._examined(OP_TOPIC)
+        halves_begin = await self._examined(HALF_TOPIC)
+        halves_end = max(0, await self.max_offset(HALF_TOPIC, QUEUE_ID))
+        ops_end = max(0, await self.max_offset(OP_TOPIC, QUEUE_ID))
+        return TransactionQueues(
+            Span(min(halves_begin, halves_end), halves_end), Span(min(ops_begin, ops_end), ops_end)
+        )
+
+    async def _examined(self, topic: str) -> int:
+        committed = await self.committed_offset(CHECK_GROUP, topic, QUEUE_ID)
+        return max(0, await self.min_offset(topic, QUEUE_ID), committed or 0)
+
+    async def read_halves(self, span: Span) -> AsyncIterator[HalfMessage]:
+        """Read half messages, whether they are ended or not."""
+        async for message in self._read(HALF_TOPIC, span):
+            yield HalfMessage(message)
+
+    async def read_ends(self, span: Span) -> AsyncIterator[tuple[int, int]]:
+        """Read op messages: the offset of each, and that of a half message that it ends."""
+        async for message in self._read(OP_TOPIC, span):
+            if message.tag == _ENDING_TAG:
+                for text in message.body.split(b","):  # RocketMQ 5 names several in one
+                    if text.strip().isdigit():
+                        yield message.queue_offset, int(text)
+
+    async def open_transactions(self) -> AsyncIterator[HalfMessage]:
+        """Read the half messages that nobody has ended, oldest first."""
+        queues = await self.transaction_queues()
+        begin, end = queues.halves.begin, queues.halves.end
+        is_ended = bytearray(end - begin)
+        async for _, half in self.read_ends(queues.ops):
+            if begin <= half < end:
+                is_ended[half - begin] = True
+        async for message in self.read_halves(queues.halves):
+            if not is_ended[message.offset - begin]:
+                yield message
+
+    async def half_message(self, offset: int) -> HalfMessage | None:
+        """Return the half message at an offset of the half queue, if it is there."""
+        async for half in self.read_halves(Span(offset, offset + 1)):
+            return half
+        return None
+
+    async def is_open(self, half: HalfMessage) -> bool:
+        """Whether nobody has ended a half message."""
+        queues = await self.transaction_queues()
+        if half.offset < queues.halves.begin:
+            return False
+        return half.offset not in [ended async for _, ended in self.read_ends(queues.ops)]
+
+    async def _read(self, topic: str, span: Span) -> AsyncIterator[MessageExt]:
+        offset = span.begin
+        while offset < span.end:
+            count_max = min(_READ_COUNT, span.end - offset)
+            pulled = await self.pull(topic, QUEUE_ID, offset, count_max=count_max)
+            for message in pulled.messages:
+                if message.queue_offset < span.end:
+                    yield message
+            if pulled.next_offset <= offset:
+                return
+            offset = pulled.next_offset
+
+    async def ask_transaction_state(self, half: HalfMessage) -> AskTransactionStateReply:
+        """Have the broker ask a producer now; RocketMQ's brokers do not do that for others."""
+        message = half.message
+        header = AskTransactionState(message.physical_offset, half.offset)
+        reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
+        if not isinstance(reply, AskTransactionStateReply):
+            raise RemoteProtocolError("an answer about a transaction lacks its fields")
+        return reply
+
+    async def end_transaction(self, half: HalfMessage, *, commit: bool) -> None:
+        """End a transaction in the place of its producer."""
+        message = half.message
+        header = EndTransaction(
+            producer_group=half.group,
+            tran_state_table_offset=half.offset,
+            commit_log_offset=message.physical_offset,
+            commit_or_rollback=TRANSACTION_COMMIT if commit else TRANSACTION_ROLLBACK,
+            msg_id=message.message_id,
+        )
+        await self.invoke(Code.END_TRANSACTION, header)
+
+    async def resume_check(self, offset_message_id: str) -> None:
+        """Have a half message that was given up be asked about again."""
+        header = ResumeCheckHalfMessage(offset_message_id)
+        await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)

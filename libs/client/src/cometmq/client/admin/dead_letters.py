@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of dead letters: what groups have given up, and sending it again."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from cometmq.client.admin.messages import MessageAdmin
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.identity import unique_ids
+from cometmq.client.message import RETRY_PREFIX, MessageExt, SendResult, UnreadableMessage
+from cometmq.client.settings import producer_options
+from cometmq.client.transfer.outgoing import Prepared, properties_text
+from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.message.properties import PropertyKey
+
+DLQ_PREFIX: Final = "%DLQ%"
+SENDER_GROUP: Final = "ReSendMsgById"
+"""The producer group in whose name stored messages are sent again."""
+_LEFT_OUT: Final = frozenset(
+    {
+        PropertyKey.TRANSACTION_PREPARED,
+        PropertyKey.TRANSACTION_CHECK_TIMES,
+        PropertyKey.MIN_OFFSET,
+        PropertyKey.MAX_OFFSET,
+        PropertyKey.DELAY,
+        PropertyKey.RETRY_TOPIC,
+        PropertyKey.REAL_TOPIC,
+        PropertyKey.REAL_QUEUE_ID,
+        PropertyKey.RECONSUME_TIME,
+        PropertyKey.MAX_RECONSUME_TIMES,
+        PropertyKey.CONSUME_START_TIME,
+        PropertyKey.TIMER_DELAY_SEC,
+        PropertyKey.TIMER_DELAY_MS,
+        PropertyKey.TIMER_DELIVER_MS,
+    }
+)
+"""Properties of a message's former journey."""
+
+
+def origin_topic(message: MessageExt) -> str:
+    """Return the topic that a message was sent to before groups failed to consume it."""
+    found = message.properties
+    return (
+        found.get(PropertyKey.RETRY_TOPIC)
+        or found.get(PropertyKey.DLQ_ORIGIN_TOPIC)
+        or message.topic
+    )
+
+
+def origin_message_id(message: MessageExt) -> str:
+    """Return the id that a message had when it was sent."""
+    return message.properties.get(PropertyKey.ORIGIN_MESSAGE_ID) or message.message_id
+
+
+class DeadLetterAdmin(MessageAdmin):
+    """Looks after dead letters."""
+
+    _message_sender: MessageSender | None = None
+
+    async def dead_letter_groups(self) -> list[str]:
+        """Return the groups that have a dead-letter topic."""
+        topics = await self.namesrv.topics()
+        return sorted(t.removeprefix(DLQ_PREFIX) for t in topics if t.startswith(DLQ_PREFIX))
+
+    async def dead_letters(
+        self, group: str, *, begin_ms: int | None = None, end_ms: int | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Read what a group has given up, oldest first in each queue; nothing changes by it.
+
+        What dies while it is read does not come.
+        """
+        for queue in await self.queues(DLQ_PREFIX + group):
+            master = await self._master_of(queue)
+            place = (queue.topic, queue.queue_id)
+            begin, end = await master.min_offset(*place), await master.max_offset(*place)
+            if begin_ms is not None:
+                begin = await master.search_offset(*place, begin_ms)
+            async for pulled in self.read(queue, begin, end):
+                for message in pulled.messages:
+                    if begin_ms is not None and message.store_timestamp < begin_ms:
+                        continue
+                    if end_ms is None or message.store_timestamp < end_ms:
+                        yield message
+
+    async def replay(
+        self, message: MessageExt, group: str, *, topic: str | None = None
+    ) -> SendResult:
+        """Send a dead letter again with its keys, properties and original id.
+
+        Only the group that gave it up gets it, with all its attempts before it; or a topic, for
+        all groups that consume it.
+        """
+        kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
+        if topic is None:
+            kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
+        return await self._send_anew(message, topic or RETRY_PREFIX + group, kept)
+
+    async def resend(self, message: MessageExt, *, topic: str | None = None) -> SendResult:
+        """Send a stored message again with its keys, properties and unique key."""
+        return await self._send_anew(message, topic or message.topic, {})
+
+    async def _send_anew(
+        self, message: MessageExt, topic: str, kept: dict[PropertyKey, str]
+    ) -> SendResult:
+        if isinstance(message, UnreadableMessage):
+            raise InvalidArgument(f"the body of {message.message_id} is broken")
+        if await self.namesrv.route(topic) is None:
+            raise TopicNotExist(f"there is no topic {topic} to send to")  # none is created for it
+        properties = {k: v for k, v in message.properties.items() if k not in _LEFT_OUT}
+        properties |= {key.value: text for key, text in kept.items()}
+        properties[PropertyKey.WAIT.value] = "true"
+        prepared = Prepared(
+            topic=topic,
+            body=message.body,
+            properties=properties_text(properties),
+            message_id=message.message_id,
+            flag=message.flag,
+        )
+        return await self._sender().send(prepared, timeout_ms=self.options.api_timeout_ms)
+
+    def _sender(self) -> MessageSender:
+        if self._message_sender is None:
+            options = producer_options(self.options)
+            self._message_sender = MessageSender(
+                self._running(), SENDER_GROUP, options, ids=unique_ids(self.options)
+            )
+        return self._message_sender

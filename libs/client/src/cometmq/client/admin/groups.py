@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of consumer groups and their members, at all brokers."""
+
+from cometmq.client.admin.scope import AdminBase
+from cometmq.client.message import check_group
+from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
+from cometmq.remoting.bodies.stats import QueueTimeSpan
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError
+
+
+class GroupAdmin(AdminBase):
+    """Looks after consumer groups."""
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the consumer groups of all masters."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for master in (await self.masters()).values():
+            found.update(await master.groups())
+        return dict(sorted(found.items()))
+
+    async def create_group(
+        self, config: SubscriptionGroupConfig, *, cluster: str | None = None
+    ) -> None:
+        """Create or change a consumer group at every master."""
+        check_group(config.group_name)
+        for master in (await self.masters(cluster)).values():
+            await master.create_group(config)
+
+    async def delete_group(
+        self, group: str, *, remove_offsets: bool = False, cluster: str | None = None
+    ) -> None:
+        """Delete a consumer group at every master, with its offsets if wanted."""
+        for master in (await self.masters(cluster)).values():
+            await master.delete_group(group, remove_offsets=remove_offsets)
+
+    async def consumer_connections(self, group: str) -> ConsumerConnections:
+        """Return the connected members of a group; ConsumerNotOnline without any."""
+        found: ConsumerConnections | None = None
+        for master in (await self.masters()).values():
+            try:
+                answer = await master.consumer_connections(group)
+            except (ConsumerNotOnline, ServerError):
+                continue  # this broker does not know the group: another may
+            if found is None:
+                found = answer
+            known = {connection.client_id for connection in found.connection_set}
+            found.connection_set += [c for c in answer.connection_set if c.client_id not in known]
+        if found is None:
+            raise ConsumerNotOnline(f"the consumer group[{group}] not online")
+        return found
+
+    async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
+        """Return the connected members of a producer group; ServerError without any."""
+        found = ProducerConnections()
+        refusal: ServerError | None = None
+        for broker in await self._brokers_of(topic):
+            try:
+                answer = await broker.producer_connections(group)
+            except ServerError as error:
+                refusal = error  # this broker does not know the group: another may
+                continue
+            known = {connection.client_id for connection in found.connection_set}
+            found.connection_set += [c for c in answer.connection_set if c.client_id not in known]
+        if refusal is not None and not found.connection_set:
+            raise refusal
+        return found
+
+    async def consuming_groups(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic, or have an offset in it."""
+        found: set[str] = set()
+        for broker in await self._brokers_of(topic):
+            found.update(await broker.groups_of(topic))
+        return sorted(found)
+
+    async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
+        """Return how old the messages of each queue are, and the one a group consumes."""
+        found: list[QueueTimeSpan] = []
+        for broker in await self._brokers_of(topic):
+            found += await broker.time_spans(topic, group)
+        return found
+
+    async def running_info(
+        self, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Return what a connected consumer says about itself; some broker passes the question on.
+
+        A member may be connected to a part of the brokers only, so each is tried.
+        """
+        refusal: CommandError = ConsumerNotOnline(f"the consumer group[{group}] not online")
+        for master in (await self.masters()).values():
+            try:
+                return await master.running_info(group, client_id, with_stacks=with_stacks)
+            except CommandError as error:
+                refusal = error
+        raise refusal
+
+    async def member_offsets(
+        self, topic: str, group: str, *, client_id: str | None = None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Return where the connected members of a group are, by client id; they are asked."""
+        found: dict[str, dict[MessageQueue, int]] = {}
+        for broker in await self._brokers_of(topic):
+            for member, offsets in (
+                await broker.member_offsets(topic, group, client_id=client_id)
+            ).items():
+                found.setdefault(member, {}).update(offsets)
+        return found

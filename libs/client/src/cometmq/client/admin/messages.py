@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of messages: found by id, key or place at all brokers."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_messages import (
+    FOREVER_MS,
+    KEY_COUNT_MAX,
+    PULL_COUNT_MAX,
+    TOOLS_GROUP,
+)
+from cometmq.client.admin.scope import AdminBase
+from cometmq.client.errors import BrokerMissing
+from cometmq.client.message import MessageExt
+from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.errors import QueryNotFound, ServerError
+from cometmq.remoting.message.ids import host_text, parse_offset_message_id
+
+QUERY_TIMEOUT_MS: Final = 18_000
+
+
+class MessageAdmin(AdminBase):
+    """Finds messages."""
+
+    async def view_message(self, message_id: str, topic: str) -> MessageExt:
+        """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
+        # What is no offset message id, or not of this cluster, may be a unique key.
+        with suppress(ValueError, ServerError, BrokerMissing):
+            return await self._view_stored(message_id, topic)
+        for message in await self._query(
+            topic, lambda broker: broker.query(topic, message_id, is_unique_key=True)
+        ):
+            return message
+        raise QueryNotFound(f"no message of the topic {topic} has the id {message_id}")
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = KEY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+    ) -> list[MessageExt]:
+        """Return messages by key, oldest first; an empty list if there are none."""
+        return await self._query(
+            topic,
+            lambda broker: broker.query(
+                topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+            ),
+        )
+
+    async def query_by_unique_key(self, topic: str, unique_key: str) -> list[MessageExt]:
+        """Return the messages that carry a unique key, oldest first; sent again, it is another."""
+        return await self._query(
+            topic, lambda broker: broker.query(topic, unique_key, is_unique_key=True)
+        )
+
+    async def stored_message(self, offset_message_id: str) -> MessageExt:
+        """Return the message that an offset message id names; the id says which broker has it."""
+        place = parse_offset_message_id(offset_message_id)
+        broker = await self._broker_at(host_text(place.host))
+        return await broker.message_at(place.physical_offset)
+
+    async def consume_directly(
+        self, group: str, client_id: str, message: MessageExt
+    ) -> ConsumeMessageDirectlyResult:
+        """Have one connected consumer process a stored message now."""
+        broker = await self._broker_at(message.store_host)
+        return await broker.consume_directly(group, client_id, message.offset_message_id)
+
+    async def read(
+        self,
+        queue: MessageQueue,
+        begin: int,
+        end: int,
+        *,
+        expression: str = "*",
+        group: str = TOOLS_GROUP,
+    ) -> AsyncIterator[Pulled]:
+        """Read the messages of a queue between two offsets, answer by answer; commit nothing.
+
+        Messages beyond `end` are left out; what was deleted meanwhile is passed over.
+        """
+        master = await self._master_of(queue)
+        while begin < end:
+            count_max = min(PULL_COUNT_MAX, end - begin)
+            found = await master.pull(
+                queue.topic,
+                queue.queue_id,
+                begin,
+                count_max=count_max,
+                expression=expression,
+                group=group,
+            )
+            found.messages = [m for m in found.messages if m.queue_offset < end]
+            yield found
+            if found.status is PullStatus.NO_NEW or found.next_offset <= begin:
+                return
+            begin = found.next_offset
+
+    async def _broker_at(self, address: str) -> BrokerAdmin:
+        for name, data in (await self.cluster()).broker_addr_table.items():
+            if address in data.broker_addrs.values():
+                return self.broker(address, name=name)
+        raise BrokerMissing(f"no broker of this name server has the address {address}")
+
+    async def _view_stored(self, message_id: str, topic: str) -> MessageExt:
+        place = parse_offset_message_id(message_id)
+        address = host_text(place.host)
+        for data in (await self.route(topic)).broker_datas:
+            if address in data.broker_addrs.values():
+                broker = self.broker(address, name=data.broker_name)
+                return await broker.message_at(place.physical_offset, topic=topic)
+        raise BrokerMissing(f"no broker of the topic {topic} has the address {address}")
+
+    async def _query(
+        self, topic: str, ask: Callable[[BrokerAdmin], Awaitable[list[MessageExt]]]
+    ) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        for broker in await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS):
+            found += await ask(broker)
+        return sorted(found, key=lambda message: message.store_timestamp)

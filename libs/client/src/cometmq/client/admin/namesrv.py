@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of the name servers: reads ask one, changes go to all."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.client.admin.broker import parse_settings, render_settings
+from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.queues import TopicList
+from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.commands import namesrv as headers
+from cometmq.remoting.errors import RemoteProtocolError
+
+_FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+
+class NamesrvAdmin:
+    """Asks and changes the name servers of a client."""
+
+    def __init__(self, namesrv: Namesrv) -> None:
+        """Use the name servers that the client uses."""
+        self._namesrv = namesrv
+
+    @property
+    def addresses(self) -> list[str]:
+        """The name servers."""
+        return self._namesrv.addresses
+
+    @property
+    def address(self) -> str:
+        """The name server, of those that `each` returns; else the first."""
+        return self.addresses[0]
+
+    def each(self) -> list["NamesrvAdmin"]:
+        """Return every name server alone."""
+        return [NamesrvAdmin(one) for one in self._namesrv.each()]
+
+    # -- routes -------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all broker groups and the clusters they belong to."""
+        return decode_json(
+            ClusterInfo, (await self._namesrv.invoke(Code.GET_BROKER_CLUSTER_INFO)).body
+        )
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic; None if there is none."""
+        return await self._namesrv.route(topic)
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return await self._topics(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+
+    async def topics_of(self, cluster: str) -> list[str]:
+        """Return the topics of one cluster."""
+        response = await self._namesrv.invoke(
+            Code.GET_TOPICS_BY_CLUSTER, headers.GetTopicsByCluster(cluster)
+        )
+        return decode_json(TopicList, response.body).topic_list
+
+    async def system_topics(self) -> list[str]:
+        """Return the names of clusters and brokers, which are topics too."""
+        return await self._topics(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+
+    async def unit_topics(self) -> list[str]:
+        """Return the topics with the unit flag."""
+        return await self._topics(Code.GET_UNIT_TOPIC_LIST)
+
+    async def unit_sub_topics(self) -> list[str]:
+        """Return the topics with a unit subscription."""
+        return await self._topics(Code.GET_HAS_UNIT_SUB_TOPIC_LIST)
+
+    async def unit_sub_ununit_topics(self) -> list[str]:
+        """Return the topics with a unit subscription that are no unit topics."""
+        return await self._topics(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Forget the routes of a topic, in one cluster or in all."""
+        header = headers.DeleteTopicInNamesrv(topic, cluster)
+        await self._namesrv.invoke_all(Code.DELETE_TOPIC_IN_NAMESRV, header)
+
+    async def wipe_write_perm(self, broker_name: str) -> int:
+        """Take the write permission from all topics of a broker; return how many lost it."""
+        header = headers.WipeWritePermOfBroker(broker_name)
+        answers = await self._namesrv.invoke_all(Code.WIPE_WRITE_PERM_OF_BROKER, header)
+        return max(int(answer.ext.get("wipeTopicCount", "0")) for answer in answers)
+
+    async def add_write_perm(self, broker_name: str) -> int:
+        """Give the write permission back to all topics of a broker; return how many got it."""
+        header = headers.AddWritePermOfBroker(broker_name)
+        answers = await self._namesrv.invoke_all(Code.ADD_WRITE_PERM_OF_BROKER, header)
+        return max(int(answer.ext.get("addTopicCount", "0")) for answer in answers)
+
+    # -- key-value configuration --------------------------------------------------------------
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Set a value."""
+        header = headers.PutKvConfig(namespace, key, value)
+        await self._namesrv.invoke_all(Code.PUT_KV_CONFIG, header)
+
+    async def get_kv(self, namespace: str, key: str) -> str | None:
+        """Return a value; None if there is none."""
+        header = headers.GetKvConfig(namespace, key)
+        response = await self._namesrv.invoke(Code.GET_KV_CONFIG, header, ok=_FOUND_OR_NOT)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if not isinstance(response.header, headers.GetKvConfigReply):
+            raise RemoteProtocolError("an answer about a value lacks it")
+        return response.header.value
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value."""
+        header = headers.DeleteKvConfig(namespace, key)
+        await self._namesrv.invoke_all(Code.DELETE_KV_CONFIG, header)
+
+    async def kv_list(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace."""
+        header = headers.GetKvlistByNamespace(namespace)
+        response = await self._namesrv.invoke(
+            Code.GET_KVLIST_BY_NAMESPACE, header, ok=_FOUND_OR_NOT
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        return decode_json(KVTable, response.body).table
+
+    # -- the name servers themselves ----------------------------------------------------------
+
+    async def config(self) -> dict[str, str]:
+        """Return the settings of the name server that is asked."""
+        return parse_settings((await self._namesrv.invoke(Code.GET_NAMESRV_CONFIG)).body)
+
+    async def update_config(self, changes: Mapping[str, str]) -> None:
+        """Change settings of every name server."""
+        await self._namesrv.invoke_all(Code.UPDATE_NAMESRV_CONFIG, None, render_settings(changes))
+
+    async def _topics(self, code: Code) -> list[str]:
+        return decode_json(TopicList, (await self._namesrv.invoke(code)).body).topic_list

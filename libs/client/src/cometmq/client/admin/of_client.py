@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The administration that every producer and consumer offers, in its own connections.
+
+Names are those that the application knows; an `AdminClient` takes full ones.
+"""
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.message import MessageExt
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import Log
+
+
+class ClientAdmin:
+    """Topics, offsets and stored messages, as one client sees them."""
+
+    def __init__(self, instance: ClientInstance, options: ClientOptions, log: Log) -> None:
+        """Ask through the connections of a running client."""
+        self._admin = AdminClient.attached(instance, options, log)
+        self._namespace = instance.namespace
+
+    async def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:
+        """Create or change a topic at all masters; return their names."""
+        return await self._admin.create_topic(self._namespace.wrap(topic), queue_count=queue_count)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        found = await self._admin.queues(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in found]
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message of a queue."""
+        return await self._admin.min_offset(self._namespace.wrap_queue(queue))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message of a queue will get."""
+        return await self._admin.max_offset(self._namespace.wrap_queue(queue))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """Return when the oldest message of a queue was stored, in milliseconds; None if empty."""
+        return await self._admin.earliest_store_time(self._namespace.wrap_queue(queue))
+
+    async def view_message(self, message_id: str, topic: str) -> MessageExt:
+        """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
+        found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
+        return self._seen(found)
+
+    async def query_by_key(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> list[MessageExt]:
+        """Return messages by key, oldest first; an empty list if there are none."""
+        found = await self._admin.query_by_key(
+            self._namespace.wrap(topic),
+            key,
+            count_max=count_max,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
+        return [self._seen(message) for message in found]
+
+    def _seen(self, message: MessageExt) -> MessageExt:
+        if not self._namespace:
+            return message
+        return msgspec.structs.replace(
+            message,
+            topic=self._namespace.unwrap(message.topic),
+            queue=self._namespace.unwrap_queue(message.queue),
+        )

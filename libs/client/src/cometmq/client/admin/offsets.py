@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of offsets: how far groups are, and moving them."""
+
+import msgspec
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.scope import AdminBase
+from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+
+
+class QueueLag(msgspec.Struct, frozen=True):
+    """How far a group is in one queue."""
+
+    queue: MessageQueue
+    max_offset: int
+    committed_offset: int
+    last_timestamp: int
+    """When the message at the committed offset was stored; 0 if unknown."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not consumed yet."""
+        return self.max_offset - self.committed_offset
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """How the stored offset of a group moved in one queue."""
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    """Where the group was."""
+    timestamp_offset: int
+    """Where the moment is."""
+    rollback_offset: int
+    """Where the group is now."""
+
+
+class OffsetAdmin(AdminBase):
+    """Looks after offsets."""
+
+    # -- how far groups are -------------------------------------------------------------------
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """Return how far a group is at all masters, and how fast."""
+        found = ConsumeStats()
+        for master in (await self.masters()).values():
+            try:
+                stats = await master.consume_stats(group, topic)
+            except (TopicNotExist, ServerError):
+                continue  # the group has consumed nothing here
+            found.consume_tps += stats.consume_tps
+            found.offset_table.update(stats.offset_table)
+        return found
+
+    async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
+        """Return how far a group is in each queue, its retry topic included."""
+        table = (await self.consume_stats(group, topic)).offset_table
+        return [
+            QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
+            for queue, pair in sorted(table.items())
+        ]
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message of a queue."""
+        return await (await self._master_of(queue)).min_offset(queue.topic, queue.queue_id)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message of a queue will get."""
+        return await (await self._master_of(queue)).max_offset(queue.topic, queue.queue_id)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        master = await self._master_of(queue)
+        return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """Return when the oldest message of a queue was stored, in milliseconds; None if empty."""
+        master = await self._master_of(queue)
+        return await master.earliest_store_time(queue.topic, queue.queue_id)
+
+    async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the committed offset of a group; None if there is none."""
+        master = await self._master_of(queue)
+        return await master.committed_offset(group, queue.topic, queue.queue_id)
+
+    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set the offset of a group; connected members do not notice, and overwrite it."""
+        master = await self._master_of(queue)
+        await master.commit_offset(group, queue.topic, queue.queue_id, offset)
+
+    # -- moving groups ------------------------------------------------------------------------
+
+    async def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Have a group continue at a moment, or at the END; return the offsets.
+
+        Connected members are told to; of a group without any the stored offsets change. Unless
+        it is forced, no queue is moved forwards.
+        """
+        found: dict[MessageQueue, int] = {}
+        for broker in await self._brokers_of(topic):
+            try:
+                await broker.consumer_connections(group)
+            except ConsumerNotOnline:
+                moved = await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
+                found.update({row.queue: row.rollback_offset for row in moved})
+            else:
+                found.update(
+                    await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+                )
+        return dict(sorted(found.items()))
+
+    async def reset_members(
+        self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Have the connected members of a group continue at a moment, or at the END.
+
+        ConsumerNotOnline without members. Stored offsets follow when they commit.
+        """
+        found: dict[MessageQueue, int] = {}
+        for broker in await self._brokers_of(topic):
+            found.update(
+                await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+            )
+        return dict(sorted(found.items()))
+
+    async def roll_back(
+        self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+    ) -> list[Rollback]:
+        """Set the stored offsets of a group to a moment, or to the END.
+
+        Connected members do not notice, and overwrite them.
+        """
+        moved: list[Rollback] = []
+        for broker in await self._brokers_of(topic):
+            moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
+        return moved
+
+    async def clone_offsets(
+        self, source: str, destination: str, topic: str
+    ) -> dict[MessageQueue, int]:
+        """Give a group the offsets that another has in a topic; return them."""
+        if source == destination:
+            raise InvalidArgument(f"{source} cannot be cloned to itself")
+        cloned: dict[MessageQueue, int] = {}
+        for found in await self.lag(source, topic):
+            if found.committed_offset >= 0:
+                await self.commit_offset(destination, found.queue, found.committed_offset)
+                cloned[found.queue] = found.committed_offset
+        return cloned
+
+
+async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
+    """Return where a group is in each queue; one that never was there is at the beginning."""
+    table = (await broker.consume_stats(group)).offset_table
+    known = {queue: pair for queue, pair in table.items() if queue.topic == topic}
+    if known:
+        return known
+    return {
+        queue: OffsetPair(broker_offset=found.max_offset, consumer_offset=found.min_offset)
+        for queue, found in (await broker.topic_stats(topic)).offset_table.items()
+    }
+
+
+async def _roll_back_at(
+    broker: BrokerAdmin,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    is_forced: bool,  # passed on
+) -> list[Rollback]:
+    return [
+        await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
+        for queue, pair in sorted((await _positions(broker, group, topic)).items())
+    ]
+
+
+async def _rolled_back(
+    broker: BrokerAdmin,
+    group: str,
+    queue: MessageQueue,
+    pair: OffsetPair,
+    timestamp_ms: int,
+    is_forced: bool,  # passed on
+) -> Rollback:
+    topic, queue_id = queue.topic, queue.queue_id
+    if timestamp_ms == END:
+        wanted = await broker.max_offset(topic, queue_id)
+    else:
+        wanted = await broker.search_offset(topic, queue_id, timestamp_ms)
+    before = pair.consumer_offset
+    after = wanted if is_forced or wanted <= before else before
+    if after == wanted:
+        await broker.commit_offset(group, topic, queue_id, wanted)
+    return Rollback(queue, pair.broker_offset, before, wanted, after)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom an admin client asks: name servers, brokers, those of a cluster or of a topic."""
+
+from contextlib import AsyncExitStack
+from typing import Self
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.errors import InvalidArgument, NoRoute
+from cometmq.client.settings import ClientOptions, checked
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.flags import Perm
+
+
+class AdminBase(Client):
+    """Finds the servers that the families of administration speak to."""
+
+    KIND = "admin"
+
+    def __init__(
+        self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = NO_LOG
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__()
+        self.options = checked(options or ClientOptions(), namesrv)
+        self._log = log
+
+    @classmethod
+    def attached(cls, instance: ClientInstance, options: ClientOptions, log: Log) -> Self:
+        """Return one in the connections of a running client, to which closing it is left."""
+        found = cls(options=options, log=log)
+        found.state = ClientState.RUNNING
+        found._instance = instance
+        return found
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        instance = await ClientInstance.acquire(self.options, log=self._log)
+        stack.push_async_callback(instance.release)
+        return instance
+
+    @property
+    def namesrv(self) -> NamesrvAdmin:
+        """The name servers."""
+        return NamesrvAdmin(self._running().namesrv)
+
+    def broker(self, address: str, *, name: str = "", timeout_ms: int | None = None) -> BrokerAdmin:
+        """Return the broker at an address."""
+        return BrokerAdmin(
+            self._running().remoting,
+            address,
+            timeout_ms=timeout_ms or self.options.api_timeout_ms,
+            name=name,
+        )
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all broker groups and the clusters they belong to."""
+        return await self.namesrv.cluster()
+
+    async def broker_groups(self, cluster: str | None = None) -> dict[str, dict[int, BrokerAdmin]]:
+        """Return all brokers by name and id, of one cluster or of all."""
+        info = await self.cluster()
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            raise InvalidArgument(f"there is no cluster {cluster}")
+        names = info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster]
+        return {
+            name: {
+                broker_id: self.broker(address, name=name)
+                for broker_id, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+            }
+            for name in sorted(names)
+        }
+
+    async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
+        """Return the masters by broker name, of one cluster or of all."""
+        groups = await self.broker_groups(cluster)
+        return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
+
+    async def masters_of(self, topic: str) -> list[BrokerAdmin]:
+        """Return the masters that have a topic."""
+        return [
+            self.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
+            for data in (await self.route(topic)).broker_datas
+            if MASTER_ID in data.broker_addrs
+        ]
+
+    async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
+        """Return one broker of each group that has the topic, masters first."""
+        found = []
+        for data in (await self.route(topic)).broker_datas:
+            if data.broker_addrs:
+                address = data.broker_addrs[min(data.broker_addrs)]
+                found.append(self.broker(address, name=data.broker_name, timeout_ms=timeout_ms))
+        return found
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; NoRoute without one."""
+        route = await self.namesrv.route(topic)
+        if route is None:
+            raise NoRoute(f"No route info of this topic: {topic}")
+        return route
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        return sorted(
+            MessageQueue(topic, data.broker_name, number)
+            for data in (await self.route(topic)).queue_datas
+            if data.perm & Perm.READ
+            for number in range(data.read_queue_nums)
+        )
+
+    async def _master_of(self, queue: MessageQueue) -> BrokerAdmin:
+        instance = self._running()
+        await instance.routes.find(queue.topic)
+        return self.broker(instance.master(queue.broker_name), name=queue.broker_name)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of topics: at all brokers and name servers that have them."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.scope import AdminBase
+from cometmq.client.errors import BrokerMissing
+from cometmq.client.message import check_topic
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.stats import TopicOffset
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.message.flags import Perm
+
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Of the name servers' values: topic -> `broker:queues;broker:queues`."""
+
+
+class TopicAdmin(AdminBase):
+    """Looks after topics."""
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return sorted(await self.namesrv.topics())
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queue_count: int = 8,
+        perm: int = READ_WRITE,
+        cluster: str | None = None,
+        broker_names: Iterable[str] | None = None,
+    ) -> list[str]:
+        """Create or change a topic at the masters; return their names."""
+        masters = await self.masters(cluster)
+        wanted = sorted(set(masters if broker_names is None else broker_names))
+        if not wanted or not set(wanted) <= masters.keys():
+            missing = ", ".join(sorted(set(wanted) - masters.keys())) or "at all"
+            raise BrokerMissing(f"there is no master {missing}")
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queue_count,
+            write_queue_nums=queue_count,
+            perm=perm,
+        )
+        await self.put_topic(config, [masters[name] for name in wanted])
+        return wanted
+
+    async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
+        """Create or change a topic at these masters."""
+        check_topic(config.topic_name)
+        for master in masters:
+            await master.create_topic(config)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic at every master and name server."""
+        for master in (await self.masters(cluster)).values():
+            await master.delete_topic(topic)
+        await self.namesrv.delete_topic(topic, cluster=cluster)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return begin, end and last store time of each queue."""
+        found: dict[MessageQueue, TopicOffset] = {}
+        for broker in await self._brokers_of(topic):
+            found.update((await broker.topic_stats(topic)).offset_table)
+        return dict(sorted(found.items()))
+
+    async def topic_clusters(self, topic: str) -> list[str]:
+        """Return the clusters that have a topic."""
+        names = {data.broker_name for data in (await self.route(topic)).broker_datas}
+        clusters = (await self.cluster()).cluster_addr_table
+        return sorted(cluster for cluster, members in clusters.items() if names & set(members))
+
+    # -- topics whose queues stay the same when brokers change ---------------------------------
+
+    async def order_config(self, topic: str) -> str | None:
+        """Return the brokers and queues that an ordered topic has; None for another."""
+        return await self.namesrv.get_kv(ORDER_NAMESPACE, topic)
+
+    async def set_order_config(self, topic: str, config: str) -> None:
+        """Say which brokers and queues an ordered topic has: `broker:queues;broker:queues`."""
+        await self.namesrv.put_kv(ORDER_NAMESPACE, topic, config)
+
+    async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:
+        """Say how many queues an ordered topic has at one broker; return those at all."""
+        parts = [part for part in (await self.order_config(topic) or "").split(";") if part]
+        queues = {part.partition(":")[0]: part for part in parts}
+        queues[broker_name] = f"{broker_name}:{queue_count}"
+        config = ";".join(queues.values())
+        await self.set_order_config(topic, config)
+        return config
+
+    async def delete_order_config(self, topic: str) -> None:
+        """Let the queues of an ordered topic change with its brokers."""
+        await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a message at each group that consumes its topic."""
+
+from enum import StrEnum
+
+import msgspec
+
+from cometmq.client.admin.groups import GroupAdmin
+from cometmq.client.admin.offsets import OffsetAdmin
+from cometmq.client.message import MessageExt
+from cometmq.remoting.bodies.connections import ConsumerConnections
+from cometmq.remoting.errors import CommandError, ConsumerNotOnline
+
+
+class TrackType(StrEnum):
+    """What became of a message at a group; the names are those of the Java tools."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    """The group's members pull by themselves: nobody else knows how far they are."""
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    UNKNOWN = "UNKNOWN"
+
+
+class MessageTrack(msgspec.Struct, frozen=True):
+    """What became of a message at one group."""
+
+    consumer_group: str
+    track_type: TrackType
+    exception_desc: str | None = None
+
+
+class TrackAdmin(GroupAdmin, OffsetAdmin):
+    """Follows messages to their consumers."""
+
+    async def message_tracks(self, message: MessageExt) -> list[MessageTrack]:
+        """Return what became of a message at each group that consumes its topic."""
+        groups = await self.consuming_groups(message.queue.topic)
+        return [await self._track(message, group) for group in groups]
+
+    async def _track(self, message: MessageExt, group: str) -> MessageTrack:
+        try:
+            members = await self.consumer_connections(group)
+        except CommandError as error:
+            is_offline = isinstance(error, ConsumerNotOnline)
+            return MessageTrack(
+                group,
+                TrackType.NOT_ONLINE if is_offline else TrackType.UNKNOWN,
+                f"CODE:{error.code} DESC:{error.remark}",
+            )
+        if members.consume_type != "CONSUME_PASSIVELY":
+            return MessageTrack(group, TrackType.PULL)
+        if not await self._is_consumed(message, group):
+            return MessageTrack(group, TrackType.NOT_CONSUME_YET)
+        return MessageTrack(
+            group,
+            TrackType.CONSUMED if _is_wanted(message, members) else TrackType.CONSUMED_BUT_FILTERED,
+        )
+
+    async def _is_consumed(self, message: MessageExt, group: str) -> bool:
+        queue = message.queue
+        table = (await self.consume_stats(group, queue.topic)).offset_table
+        addresses = {name: master.address for name, master in (await self.masters()).items()}
+        return any(
+            pair.consumer_offset > message.queue_offset
+            for place, pair in table.items()
+            if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)
+            and addresses.get(place.broker_name) == message.store_host
+        )
+
+
+def _is_wanted(message: MessageExt, members: ConsumerConnections) -> bool:
+    wanted = members.subscription_table.get(message.queue.topic)
+    if wanted is None or not wanted.tags_set:
+        return True
+    return "*" in wanted.tags_set or message.tag in wanted.tags_set

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calling what applications write, so that whatever it raises is an `Exception` for the caller.
+
+Two things are not by themselves. A future takes no StopIteration: who waits for a thread that
+raised it would wait for ever. And SystemExit or CancelledError would end a task of the client.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cometmq.client.background_tasks import described
+
+
+class ForeignError(Exception):
+    """Foreign code raised something that must not reach the event loop as it is."""
+
+
+def contained(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a plain function on this thread."""
+    try:
+        return function(*arguments)
+    except (StopIteration, SystemExit) as error:
+        raise ForeignError(f"raised {described(error)}") from error
+
+
+async def on_thread(
+    pool: ThreadPoolExecutor | None, function: Callable[..., Any], *arguments: object
+) -> Any:
+    """Call a plain function on a thread of a pool, with the context variables of this task."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+    return await loop.run_in_executor(pool, context.run, contained, function, *arguments)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancels this task, after a CancelledError; else it came from inside."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the producers and consumers with one client id share: connections, routes, heartbeats.
+
+Invariants
+    A broker that is in a route gets a heartbeat at once when it is seen first, when its
+    connection was lost, and then every `heartbeat_interval_ms`.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from cometmq.client.background_tasks import Background, Signal, described
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
+from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
+from cometmq.client.cluster.namesrv import Namesrv, find_addresses
+from cometmq.client.cluster.route_book import RouteBook
+from cometmq.client.cluster.routes import Route
+from cometmq.client.errors import (
+    BrokerMissing,
+    ClientStateError,
+    InvalidArgument,
+    NoNamesrv,
+)
+from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
+from cometmq.client.namespace import namespace_of
+from cometmq.client.request_reply import PendingReplies
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.clients import UnregisterClient
+from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.log import Log
+from cometmq.remoting.signature import signing
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.settings import ClientSettings
+
+RETRY_SOON_MS: Final = 1_000
+"""How soon an unreachable broker is tried again, and queues are shared again after a failure."""
+
+_INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, ClientInstance]]"] = (
+    WeakKeyDictionary()
+)
+
+
+class ClientInstance:
+    """One client id at all brokers, used by any number of producers and consumers."""
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        addresses: Sequence[str],
+        *,
+        suffix: str,
+        is_named: bool = False,
+        log: Log,
+    ) -> None:
+        """Prepare on the running loop; nothing is connected yet."""
+        self.options = options
+        self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
+        self.namespace = namespace_of(options)
+        self.replies = PendingReplies()
+        self._key = (options, suffix)
+        self.remoting = RemotingClient(
+            ClientSettings(serialization=options.serialization, tls=options.tls),
+            clock_ms=wall_ms,
+            handlers=CALLBACKS,
+            context=self,
+            log=log,
+            before=() if options.credentials is None else (signing(options.credentials),),
+            on_close=self._on_close,
+        )
+        self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
+        self.producers: set[str] = set()
+        self.consumers: dict[str, ConsumerMember] = {}
+        self.transaction_producers: dict[str, TransactionMember] = {}
+        self.log = log
+        self.background = Background(log)
+        self.routes = RouteBook(
+            self.namesrv, wanted=self._wanted_topics, changed=self._route_changed, log=log
+        )
+        self._greeted: set[str] = set()
+        self._heartbeat_due = Signal()
+        self._user_count = 0
+        self._process_id = os.getpid()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @classmethod
+    async def acquire(
+        cls, options: ClientOptions, *, suffix: str = "", is_named: bool = False, log: Log
+    ) -> "ClientInstance":
+        """Return the instance of that name on this loop.
+
+        DEFAULT always makes a new one, unless `is_named`: who keeps files under its client id
+        has to find them again.
+        """
+        base = _base_options(options)
+        addresses = await find_addresses(base.namesrv, base.namesrv_url)
+        shared = _INSTANCES.setdefault(asyncio.get_running_loop(), {})
+        may_share = is_named or base.instance_name != DEFAULT_INSTANCE
+        instance = shared.get((base, suffix)) if may_share else None
+        if instance is None or instance.is_of_parent:
+            instance = cls(base, addresses, suffix=suffix, is_named=is_named, log=log)
+            if may_share:
+                shared[base, suffix] = instance
+            instance.routes.start(instance.background, interval_ms=base.poll_namesrv_interval_ms)
+            if base.namesrv_url:
+                instance.background.keep(instance._keep_namesrv_list, name="client-namesrvs")
+            instance.background.keep(instance._keep_heartbeats, name="client-heartbeats")
+        instance._user_count += 1
+        return instance
+
+    async def release(self) -> None:
+        """Close everything when the last user leaves."""
+        self._user_count -= 1
+        if self._user_count:
+            return
+        shared = _INSTANCES.get(asyncio.get_running_loop(), {})
+        if shared.get(self._key) is self:
+            del shared[self._key]
+        await self.background.close()
+        await self.remoting.close()
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked since the start."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        """Refuse to work in a child process: the sockets belong to the parent."""
+        if self.is_of_parent:
+            raise ClientStateError("this client was started before a fork: start one in the child")
+
+    def register_producer(self, group: str) -> None:
+        """Name the group in heartbeats from now on."""
+        if group in self.producers:
+            raise InvalidArgument(
+                f"The producer group[{group}] has been created before, specify another name please."
+            )
+        self.producers.add(group)
+
+    def register_consumer(self, group: str, consumer: ConsumerMember) -> None:
+        """Name the group in heartbeats, and pass its callbacks on, from now on."""
+        if group in self.consumers:
+            raise InvalidArgument(
+                f"The consumer group[{group}] has been created before, specify another name please."
+            )
+        self.consumers[group] = consumer
+
+    async def unregister(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        """Leave a group at every broker, so that the others take over at once."""
+        if producer_group is not None:
+            self.producers.discard(producer_group)
+        if consumer_group is not None:
+            self.consumers.pop(consumer_group, None)
+        header = UnregisterClient(self.client_id, producer_group, consumer_group)
+        async with asyncio.TaskGroup() as group:
+            for address in set(self.routes.addresses(with_slaves=True)):
+                if self.remoting.is_connected(address):
+                    group.create_task(self._unregister_at(address, header))
+
+    async def _unregister_at(self, address: str, header: UnregisterClient) -> None:
+        try:
+            await self.remoting.invoke(
+                address,
+                RequestCode.UNREGISTER_CLIENT,
+                header,
+                timeout_ms=self.options.api_timeout_ms,
+            )
+        except CometError as error:
+            self.log.warning("client.unregister_failed", peer=address, error=described(error))
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    def master(self, broker_name: str) -> str:
+        """Return the address that takes writes; BrokerMissing if there is none."""
+        return self.channel(self.routes.master(broker_name))
+
+    async def find_master(self, broker_name: str, topic: str) -> str:
+        """Return the same, after a look at the topic's route if there seems to be none.
+
+        A broker that was away may be back before the next regular look.
+        """
+        try:
+            return self.master(broker_name)
+        except BrokerMissing:
+            await self.routes.refresh(topic)
+            return self.master(broker_name)
+
+    def channel(self, address: str) -> str:
+        """Return the address to use for all but pulls: the VIP port if that is wanted."""
+        if not self.options.vip_channel:
+            return address
+        host, port = parse_address(address)
+        return f"{host}:{port - 2}"
+
+    def suspect(self, address: str) -> None:
+        """Find out soon whether a broker that does not answer is alive, and in the routes."""
+        self.log.info("broker.suspected", peer=address)
+        self.routes.look_soon()
+        self._heartbeat_due.set()
+
+    def _route_changed(self, route: Route) -> None:
+        if not self._greeted.issuperset(self.routes.addresses(with_slaves=True)):
+            self._heartbeat_due.set()
+        for consumer in self.consumers.values():
+            if route.topic in consumer.topics:
+                consumer.wake()
+
+    def _wanted_topics(self) -> set[str]:
+        return {topic for consumer in self.consumers.values() for topic in consumer.topics}
+
+    async def _keep_namesrv_list(self) -> None:
+        options = self.options
+        while True:
+            await self.background.sleep(POLL_INTERVAL_MS)
+            try:
+                addresses = await find_addresses(options.namesrv, options.namesrv_url)
+            except NoNamesrv as error:
+                self.log.warning("namesrv.list_kept", error=str(error))
+                continue
+            if self.namesrv.replace(addresses):
+                self.log.info("namesrv.list_changed", addresses=addresses)
+
+    # -- heartbeats ---------------------------------------------------------------------------
+
+    def heartbeat_soon(self) -> None:
+        """Announce what has changed without waiting for the next round."""
+        self._heartbeat_due.set()
+
+    async def be_known(self) -> None:
+        """Return when every known broker knows us, so that it can reach us."""
+        if not self._greeted.issuperset(self.routes.addresses(with_slaves=False)):
+            await self.heartbeat()
+
+    async def heartbeat(self) -> bool:
+        """Tell every known broker who is here; False if one of them does not answer."""
+        if not self.producers and not self.consumers:
+            return True
+        heartbeat = Heartbeat(
+            client_id=self.client_id,
+            consumer_data_set=[c.heartbeat_data() for c in self.consumers.values()],
+            producer_data_set=[ProducerData(group) for group in sorted(self.producers)],
+        )
+        body = encode_json(heartbeat)
+        addresses = set(self.routes.addresses(with_slaves=bool(self.consumers)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._heartbeat_at(a, body)) for a in addresses]
+        return all(task.result() for task in tasks)
+
+    async def _heartbeat_at(self, address: str, body: bytes) -> bool:
+        try:
+            await self.remoting.invoke(
+                address, RequestCode.HEART_BEAT, None, body, timeout_ms=self.options.api_timeout_ms
+            )
+        except CometError as error:
+            self.log.warning("heartbeat.failed", peer=address, error=described(error))
+            if isinstance(error, RequestTimeout):
+                # A cut cable closes no connection; what waits on this one is tried again.
+                self.remoting.disconnect(address)
+            return False
+        self._greeted.add(address)
+        return True
+
+    async def _keep_heartbeats(self) -> None:
+        interval_ms = self.options.heartbeat_interval_ms
+        while True:
+            await self._heartbeat_due.wait(interval_ms)
+            is_complete = await self.heartbeat()
+            if is_complete:
+                interval_ms = self.options.heartbeat_interval_ms
+            else:
+                interval_ms = RETRY_SOON_MS
+                self.routes.look_soon()
+
+    def _on_close(self, peer: PeerProtocol) -> None:
+        """A broker forgets the groups of a lost connection: announce them on the next."""
+        if peer.address in self.namesrv.addresses or not self._user_count:
+            return
+        if peer.address in self._greeted:
+            self._greeted.discard(peer.address)
+        else:
+            self._greeted.clear()  # routes name this broker otherwise: greet them all
+        self._heartbeat_due.set()
+        for consumer in self.consumers.values():
+            consumer.wake()
+
+
+def _base_options(options: ClientOptions) -> ClientOptions:
+    """Return what all clients have in common, for two that may share an instance to compare."""
+    names = ClientOptions.__struct_fields__
+    values: dict[str, Any] = {name: getattr(options, name) for name in names}
+    return msgspec.convert(values, ClientOptions)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of producers, consumers and admin clients: start once, close once."""
+
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.namesrv import parse_addresses
+from cometmq.client.errors import ClientStateError, InvalidArgument
+
+
+class ClientState(StrEnum):
+    """Where a client is in its life; the names are those of the Java client."""
+
+    CREATE_JUST = "CREATE_JUST"
+    RUNNING = "RUNNING"
+    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+    START_FAILED = "START_FAILED"
+
+
+class Client(ABC):
+    """What has a life: `async with` starts it and closes it."""
+
+    KIND: str
+
+    def __init__(self) -> None:
+        """Be ready to start."""
+        self.state = ClientState.CREATE_JUST
+        self._stack = AsyncExitStack()
+        self._instance: ClientInstance | None = None
+
+    async def start(self) -> None:
+        """Start; a client starts once."""
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError(
+                f"The {self.KIND} service state not OK, maybe started once, {self.state}"
+            )
+        self.state = ClientState.START_FAILED
+        async with AsyncExitStack() as stack:
+            try:
+                self._instance = await self._enter(stack)
+            except InvalidArgument:
+                self.state = ClientState.CREATE_JUST
+                raise
+            self._stack = stack.pop_all()
+        self.state = ClientState.RUNNING
+
+    async def close(self) -> None:
+        """Let what is under way end, and leave; nothing happens if it does not run."""
+        if self.state is not ClientState.RUNNING:
+            return
+        self._running()
+        self.state = ClientState.SHUTDOWN_ALREADY
+        await self._stack.aclose()
+
+    @property
+    def client_id(self) -> str:
+        """The name under which brokers know this client."""
+        return self._running().client_id
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the client has started and is not closed."""
+        return self.state is ClientState.RUNNING
+
+    def use_namesrv(self, addresses: str) -> None:
+        """Ask these name servers from now on: `host:port;host:port`.
+
+        That goes for all clients that share this one's connections.
+        """
+        self._running().namesrv.replace(parse_addresses(addresses))
+
+    @abstractmethod
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Start, pushing on the stack what `close` has to do, last things first."""
+
+    def _running(self) -> ClientInstance:
+        """Return the instance; ClientStateError before the start, after the end, after a fork."""
+        if self.state is not ClientState.RUNNING or self._instance is None:
+            raise ClientStateError(f"The {self.KIND} service state not OK, {self.state}")
+        self._instance.check_process()
+        return self._instance
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name servers of a client: one is asked, the next one when it does not answer."""
+
+import os
+import random
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.client.cluster.discovery import fetch_namesrv_list
+from cometmq.client.errors import NoNamesrv
+from cometmq.client.settings import NAMESRV_VARIABLE
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.route import TopicRoute
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
+from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.transport.client import RemotingClient
+
+_SUCCESS: Final = (ResponseCode.SUCCESS,)
+
+
+async def find_addresses(text: str, url: str) -> list[str]:
+    """Return the addresses given, else those of the environment, else those behind `url`."""
+    text = text or os.getenv(NAMESRV_VARIABLE, "")
+    if not text and url:
+        text = await fetch_namesrv_list(url)
+    return parse_addresses(text)
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Return the addresses of `host:port;host:port`; NoNamesrv without any."""
+    found = [part.strip().removeprefix("http://") for part in text.split(";")]
+    addresses = [address for address in found if address]
+    if not addresses:
+        raise NoNamesrv(f"no name server address: give one, or set {NAMESRV_VARIABLE}")
+    return addresses
+
+
+class Namesrv:
+    """Asks name servers: all of them know the same, and none knows the others."""
+
+    def __init__(
+        self, addresses: Sequence[str], remoting: RemotingClient, *, timeout_ms: int
+    ) -> None:
+        """Begin with a random one, so that clients spread over them."""
+        self.addresses: list[str] = []
+        self._remoting = remoting
+        self._timeout_ms = timeout_ms
+        self._chosen = 0
+        self.replace(addresses)
+
+    def replace(self, addresses: Sequence[str]) -> bool:
+        """Use these name servers from now on; False if they are the same."""
+        if sorted(addresses) == sorted(self.addresses):
+            return False
+        self.addresses = list(addresses)
+        random.shuffle(self.addresses)
+        return True
+
+    def each(self) -> list["Namesrv"]:
+        """Return every name server alone, in the order of their addresses."""
+        return [
+            Namesrv([address], self._remoting, timeout_ms=self._timeout_ms)
+            for address in sorted(self.addresses)
+        ]
+
+    async def invoke(
+        self,
+        code: RequestCode,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        ok: Collection[int] = _SUCCESS,
+    ) -> Response:
+        """Ask the chosen name server, and on a broken connection the others in turn."""
+        failure: TransportError | None = None
+        for _ in self.addresses:
+            address = self.addresses[self._chosen % len(self.addresses)]
+            try:
+                return await self._remoting.invoke(
+                    address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
+                )
+            except TransportError as error:
+                failure = error
+                self._chosen += 1
+        raise NoNamesrv(f"no name server answers: {failure}") from failure
+
+    async def invoke_all(
+        self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
+    ) -> list[Response]:
+        """Ask every name server, as changes must reach each; the first failure is raised."""
+        answers: list[Response] = []
+        failure: CometError | None = None
+        for address in self.addresses:
+            try:
+                answer = await self._remoting.invoke(
+                    address, code, header, body, timeout_ms=self._timeout_ms
+                )
+                answers.append(answer)
+            except CometError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return answers
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic; None if there is none."""
+        response = await self.invoke(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            GetRouteinfoByTopic(topic, accept_standard_json_only=True),
+            ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+        )
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return decode_json(TopicRoute, response.body)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes that a client knows, and where their brokers are.
+
+Invariants
+    Routes are never forgotten because a name server has lost them: it may just have been
+    restarted, and its brokers will be back in it soon.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from cometmq.client.background_tasks import Background, Signal, described
+from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
+from cometmq.client.errors import BrokerMissing, NoRoute
+from cometmq.client.settings import DEFAULT_TOPIC
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+
+SETTLE_MS: Final = 1_000
+"""How long to gather reasons to look at the routes before looking."""
+
+MISSING_MS: Final = 500
+MISSING_SOON_COUNT: Final = 120
+MISSING_LATER_MS: Final = 5_000
+"""How often the route of a subscribed topic that does not exist is asked for."""
+
+
+class RouteBook:
+    """Keeps routes fresh, and says when one has changed."""
+
+    def __init__(
+        self,
+        namesrv: Namesrv,
+        *,
+        wanted: Callable[[], set[str]],
+        changed: Callable[[Route], None],
+        log: Log,
+    ) -> None:
+        """Start empty; `wanted` names the topics that consumers need."""
+        self._namesrv = namesrv
+        self._wanted = wanted
+        self._changed = changed
+        self._log = log
+        self._routes: dict[str, Route] = {}
+        self._brokers: dict[str, Mapping[int, str]] = {}
+        self._fetching: dict[str, asyncio.Lock] = {}
+        self._due = Signal()
+        self._missing_due = Signal()
+
+    def start(self, background: Background, *, interval_ms: int) -> None:
+        """Begin to look for changes."""
+        background.keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
+        background.keep(self._find_missing, name="client-missing-routes")
+
+    # -- routes -------------------------------------------------------------------------------
+
+    def get(self, topic: str) -> Route | None:
+        """Return what is known of a topic."""
+        return self._routes.get(topic)
+
+    async def find(self, topic: str) -> Route:
+        """Return the route of a topic, asking once if it is unknown; NoRoute without one."""
+        found = self._routes.get(topic) or await self.refresh(topic)
+        if found is None:
+            raise NoRoute(f"No route info of this topic: {topic}")
+        return found
+
+    async def find_for_sending(self, topic: str, *, default_topic: str, queue_nums: int) -> Route:
+        """Return where to send: an unknown topic goes where new topics are created."""
+        found = self._routes.get(topic) or await self.refresh(topic)
+        if found is None:
+            data = await self._namesrv.route(default_topic)
+            if data is not None:
+                found = as_default_route(topic, data, queue_nums=queue_nums)
+                self._take(found)
+        if found is None or not found.publish_queues:
+            raise NoRoute(f"No route info of this topic: {topic}")
+        return found
+
+    async def refresh(self, topic: str) -> Route | None:
+        """Ask a name server, and keep what it says."""
+        lock = self._fetching.setdefault(topic, asyncio.Lock())
+        try:
+            async with lock:
+                data = await self._namesrv.route(topic)
+        finally:
+            if not lock.locked():
+                self._fetching.pop(topic, None)
+        if data is None:
+            return self._routes.get(topic)
+        route = route_of(topic, data)
+        if route != self._routes.get(topic):
+            self._take(route)
+        return route
+
+    async def refresh_all(self, topics: Collection[str]) -> None:
+        """Ask for several routes; what is missing may come later."""
+        for topic in sorted(topics):
+            try:
+                await self.refresh(topic)
+            except CometError as error:
+                self._log.warning("route.unknown", topic=topic, error=described(error))
+
+    async def meet_brokers(self, topics: Collection[str]) -> None:
+        """Find the brokers of topics; for one that does not exist yet, those that may create it.
+
+        So a group is known there, with its subscription, before the first message is.
+        """
+        await self.refresh_all(topics)
+        if not self._routes.keys() >= set(topics):
+            await self.refresh_all([DEFAULT_TOPIC])
+
+    def look_soon(self) -> None:
+        """Look for changed routes soon: a broker does not answer."""
+        self._due.set()
+
+    def find_missing_soon(self) -> None:
+        """Look for the routes of newly subscribed topics."""
+        self._missing_due.set()
+
+    def _take(self, route: Route) -> None:
+        self._routes[route.topic] = route
+        brokers: dict[str, Mapping[int, str]] = {}
+        for known in self._routes.values():
+            brokers.update(known.brokers)
+        self._brokers = brokers
+        self._log.info("route.changed", topic=route.topic, brokers=sorted(route.brokers))
+        self._changed(route)
+
+    async def _keep_fresh(self, interval_ms: int) -> None:
+        while True:
+            if await self._due.wait(interval_ms):
+                await asyncio.sleep(SETTLE_MS / 1000)  # several failures, one look
+            await self.refresh_all(self._routes.keys() | self._wanted())
+
+    async def _find_missing(self) -> None:
+        """Ask for subscribed topics that do not exist yet: often at first, then more rarely."""
+        round_count = 0
+        while True:
+            interval_ms = MISSING_MS if round_count < MISSING_SOON_COUNT else MISSING_LATER_MS
+            if await self._missing_due.wait(interval_ms):
+                round_count = 0
+            missing = self._wanted() - self._routes.keys()
+            round_count = round_count + 1 if missing else 0
+            await self.refresh_all(missing)
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    def addresses(self, *, with_slaves: bool) -> Iterator[str]:
+        """Yield the addresses of all brokers that are in a route."""
+        for broker in self._brokers.values():
+            for broker_id, address in broker.items():
+                if with_slaves or broker_id == MASTER_ID:
+                    yield address
+
+    def master(self, broker_name: str) -> str:
+        """Return the address that takes writes; BrokerMissing if there is none."""
+        address = self._ids(broker_name).get(MASTER_ID)
+        if address is None:
+            raise BrokerMissing(f"The broker[{broker_name}] not exist")
+        return address
+
+    def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
+        """Return id and address of the preferred broker of a group, else of another."""
+        addresses = self._ids(broker_name)
+        for broker_id in (preferred_id, preferred_id + 1):
+            if broker_id in addresses:
+                return broker_id, addresses[broker_id]
+        return min(addresses.items())
+
+    def _ids(self, broker_name: str) -> Mapping[int, str]:
+        addresses = self._brokers.get(broker_name)
+        if not addresses:
+            raise BrokerMissing(f"The broker[{broker_name}] not exist")
+        return addresses

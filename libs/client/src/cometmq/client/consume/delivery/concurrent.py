@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Concurrent delivery: several tasks take pulled messages and call the listener.
+
+Invariants
+    A message leaves its process queue only when it is consumed or in the broker's hands again,
+    so the committed offset never passes one that is neither. Results for a dropped queue do
+    not count: its new owner gets these messages too.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.client.background_tasks import Background
+from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.delivery.send_back import with_reconsume_times
+from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.listener import ConsumeResult, ListenerCaller
+from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.remoting.log import Log
+
+RETRY_HERE_MS: Final = 5_000
+"""When a message that nobody takes back is given to the listener again."""
+
+LATE_COUNT_MAX: Final = 16
+LATE_LEVEL: Final = 3
+_TURN_COUNT: Final = 64  # batches that one task may consume before the loop gets a turn
+
+
+class GivesBack(Protocol):
+    """Where messages that are not consumed go."""
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Return whether the message is taken."""
+
+
+Consumed = Callable[[ProcessQueue, int], None]
+"""Called with a process queue and its committable offset after messages left it."""
+
+
+class _Batch(msgspec.Struct):
+    process_queue: ProcessQueue
+    messages: list[MessageExt]
+
+
+class Delivery:
+    """Gives messages to the listener, so many lists at a time."""
+
+    def __init__(
+        self,
+        caller: ListenerCaller[ConsumeResult],
+        send_back: GivesBack,
+        *,
+        batch_count_max: int,
+        consumed: Consumed,
+        rates: ConsumeRates,
+        log: Log,
+    ) -> None:
+        """Wait for messages; `run` starts the tasks."""
+        self._caller = caller
+        self._send_back = send_back
+        self._batch_count_max = batch_count_max
+        self._consumed = consumed
+        self._log = log
+        # Bounded by the limits of the readers: nothing else puts messages in.
+        self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
+        self._background: Background | None = None
+        self._worker_count = 0
+        self._calls = Calls()
+        self._is_stopping = False
+        self._rates = rates
+
+    def start(self, background: Background, *, concurrency: int) -> None:
+        """Start the tasks that call the listener."""
+        self._background = background
+        self.resize(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many tasks; those that are too many end behind what waits already."""
+        assert self._background is not None
+        for number in range(self._worker_count, concurrency):
+            self._background.keep(self._work, name=f"deliver-{number}")
+        for _ in range(concurrency, self._worker_count):
+            self._ready.put_nowait(None)
+        self._worker_count = concurrency
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Have messages of one queue consumed, as soon as a task is free.
+
+        All of them are readable, or none: the latter go back without a call of the listener.
+        """
+        step, put = self._batch_count_max, self._ready.put_nowait
+        for start in range(0, len(messages), step):
+            put(_Batch(process_queue, messages[start : start + step]))
+
+    async def stop(self, drain_ms: int) -> bool:
+        """Begin nothing new, and wait for running calls; False if some take longer."""
+        self._is_stopping = True
+        is_drained = await self._calls.idle_within(drain_ms)
+        self._caller.close()
+        return is_drained
+
+    async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
+        """Give the first messages back that the listener has kept for too long."""
+        late = process_queue.late(
+            started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX
+        )
+        for message in late:
+            if await self._send_back.send_back(message, LATE_LEVEL):
+                self._log.warning("message.late", message_id=message.message_id)
+                self._leave(process_queue, [message])
+
+    async def _work(self) -> None:
+        done_count, all_calls = 0, self._calls
+        while True:
+            batch = await self._ready.get()
+            if batch is None:
+                return
+            if self._is_stopping or batch.process_queue.is_dropped:
+                continue
+            queue_calls = batch.process_queue.calls
+            all_calls.began()
+            queue_calls.began()
+            try:
+                await self._consume(batch)
+            finally:
+                queue_calls.ended()
+                all_calls.ended()
+            done_count += 1
+            if done_count % _TURN_COUNT == 0:
+                await asyncio.sleep(0)
+
+    async def _consume(self, batch: _Batch) -> None:
+        process_queue, messages = batch.process_queue, batch.messages
+        begin_ms = monotonic_ms()
+        process_queue.start(messages, begin_ms)
+        process_queue.last_consume_ms = wall_ms()
+        result = ConsumeResult.RECONSUME_LATER
+        if not isinstance(messages[0], UnreadableMessage):
+            result = await self._caller.call_safely(messages, ConsumeResult.RECONSUME_LATER)
+        if process_queue.is_dropped:
+            return
+        count = len(messages)
+        consumed = count if result.consumed_count is None else min(result.consumed_count, count)
+        topic = process_queue.queue.topic
+        self._rates.note(topic, ok=consumed, failed=count - consumed, ms=monotonic_ms() - begin_ms)
+        done = messages
+        if consumed < count:
+            done = messages[:consumed]
+            kept: list[MessageExt] = []
+            for message in messages[consumed:]:
+                is_taken = await self._send_back.send_back(message, result.delay_level)
+                (done if is_taken else kept).append(message)
+            if kept:
+                self._retry_here(process_queue, kept)
+        self._leave(process_queue, done)
+
+    def _leave(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        if process_queue.is_dropped:
+            return
+        offset = process_queue.remove(messages)
+        self._consumed(process_queue, offset)
+
+    def _retry_here(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        again = [with_reconsume_times(m, m.reconsume_times + 1) for m in messages]
+        asyncio.get_running_loop().call_later(
+            RETRY_HERE_MS / 1000, functools.partial(self.submit, process_queue, again)
+        )

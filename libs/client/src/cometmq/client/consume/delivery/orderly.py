@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orderly delivery: the messages of a queue come one list after the other.
+
+Invariants
+    Two calls of the listener never run for one queue, whatever happens to it meanwhile, and a
+    list begins only while the lock on the queue is certainly ours. A list that was not consumed
+    comes again before anything behind it, unless it is dead; nor does anything stop a queue for
+    good that a foreign place of offsets may raise.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import msgspec
+
+from cometmq.client.background_tasks import Background, described
+from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.consume.delivery.concurrent import Consumed
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.delivery.send_back import with_reconsume_times
+from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
+from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import Log
+
+PAUSE_MIN_MS: Final = 10
+PAUSE_MAX_MS: Final = 30_000
+
+
+class GivesUp(Protocol):
+    """Where messages go that were delivered too often."""
+
+    async def give_up(self, message: MessageExt) -> bool:
+        """Return whether the message is taken."""
+
+
+class Guards(Protocol):
+    """Who knows which queues are ours."""
+
+    def is_valid(self, queue: MessageQueue) -> bool:
+        """Whether the queue is certainly ours now."""
+
+    async def recovers(self, process_queue: ProcessQueue) -> bool:
+        """Try to make it ours again; False if that fails, and the queue has to begin anew."""
+
+
+class OrderlyLimits(msgspec.Struct, frozen=True):
+    """What options say about delivering in order."""
+
+    batch_count_max: int
+    suspend_queue_ms: int
+    reconsume_times_max: int | None
+    """Deliveries again before a message is given up; None: no end."""
+
+
+class _Turn:
+    """What is next in one queue."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[MessageExt] = deque()
+        self.uncommitted: list[MessageExt] = []
+        self.is_served = False
+
+    def add(self, messages: list[MessageExt]) -> None:
+        """Put messages in their places: readable ones and others of a pull come separately."""
+        is_sorted = not self.waiting or messages[0].queue_offset > self.waiting[-1].queue_offset
+        self.waiting.extend(messages)
+        if not is_sorted:
+            self.waiting = deque(sorted(self.waiting, key=lambda m: m.queue_offset))
+
+    def take(self, count_max: int) -> list[MessageExt]:
+        """Return the next messages; one that no listener can see comes alone."""
+        taken = [self.waiting.popleft()]
+        while self.waiting and len(taken) < count_max:
+            if isinstance(taken[-1], UnreadableMessage) or isinstance(
+                self.waiting[0], UnreadableMessage
+            ):
+                break
+            taken.append(self.waiting.popleft())
+        return taken
+
+    def give_back(self, messages: list[MessageExt]) -> None:
+        """Have messages come again before all others."""
+        self.waiting.extendleft(reversed(messages))
+
+
+class OrderlyDelivery:
+    """Gives messages to the listener, one list of a queue at a time, several queues at once."""
+
+    def __init__(
+        self,
+        caller: ListenerCaller[OrderlyResult],
+        gives_up: GivesUp,
+        guards: Guards,
+        *,
+        limits: OrderlyLimits,
+        consumed: Consumed,
+        rates: ConsumeRates,
+        log: Log,
+    ) -> None:
+        """Wait for messages."""
+        self._caller = caller
+        self._gives_up = gives_up
+        self._guards = guards
+        self._limits = limits
+        self._consumed = consumed
+        self._rates = rates
+        self._log = log
+        self._calls = Calls()
+        self._is_stopping = False
+        self._turns: WeakKeyDictionary[ProcessQueue, _Turn] = WeakKeyDictionary()
+        self._one_at_a_time: WeakValueDictionary[MessageQueue, asyncio.Lock] = WeakValueDictionary()
+        self._slots = asyncio.Semaphore(0)
+        self._slot_count = 0
+        self._background: Background | None = None
+
+    def start(self, background: Background, *, concurrency: int) -> None:
+        """Begin to serve so many queues at a time."""
+        self._background = background
+        self.resize(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Serve so many queues at a time; slots that are too many go as soon as they are free."""
+        assert self._background is not None
+        change, self._slot_count = concurrency - self._slot_count, concurrency
+        for _ in range(change):
+            self._slots.release()
+        if change < 0:
+            self._background.spawn(self._take_slots(-change), name="fewer-slots")
+
+    async def _take_slots(self, count: int) -> None:
+        for _ in range(count):
+            await self._slots.acquire()
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Have messages consumed after those that came before."""
+        assert self._background is not None
+        turn = self._turns.setdefault(process_queue, _Turn())
+        turn.add(messages)
+        if not turn.is_served:
+            turn.is_served = True
+            queue = process_queue.queue
+            self._background.spawn(
+                self._serve(process_queue, turn), name=f"deliver-{queue.topic}-{queue.queue_id}"
+            )
+
+    async def stop(self, drain_ms: int) -> bool:
+        """Begin nothing new, and wait for running calls; False if some take longer."""
+        self._is_stopping = True
+        is_drained = await self._calls.idle_within(drain_ms)
+        self._caller.close()
+        return is_drained
+
+    async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
+        """Do nothing: a message in work cannot be overtaken, however long it takes."""
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _serve(self, held: ProcessQueue, turn: _Turn) -> None:
+        try:
+            lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
+            while turn.waiting and self._may_begin(held):
+                try:
+                    pause_ms = await self._next_list(held, turn, lock)
+                except Exception as error:  # noqa: BLE001  # offsets may be foreign code
+                    pause_ms = self._failed(held, error)
+                if pause_ms:
+                    await asyncio.sleep(pause_ms / 1000)
+        finally:
+            turn.is_served = False
+
+    def _failed(self, held: ProcessQueue, error: Exception) -> int:
+        """Log what nobody expects; return how long the queue has to wait then."""
+        queue = held.queue
+        self._log.error(
+            "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+        )
+        return self._pause_ms(None)
+
+    def _may_begin(self, held: ProcessQueue) -> bool:
+        return not (self._is_stopping or held.is_dropped or held.is_leaving)
+
+    async def _next_list(self, held: ProcessQueue, turn: _Turn, lock: asyncio.Lock) -> int:
+        """Have the next list consumed; return how long the queue has to wait then."""
+        if not self._guards.is_valid(held.queue) and not await self._guards.recovers(held):
+            held.is_dropped = True
+            return 0
+        async with lock, self._slots:
+            if not self._may_begin(held) or not self._guards.is_valid(held.queue):
+                return 0
+            self._calls.began()
+            held.calls.began()
+            try:
+                return await self._consume(held, turn)
+            finally:
+                held.calls.ended()
+                self._calls.ended()
+
+    async def _consume(self, held: ProcessQueue, turn: _Turn) -> int:
+        messages = turn.take(self._limits.batch_count_max)
+        try:
+            return await self._deliver(held, turn, messages)
+        except Exception:
+            turn.give_back(held.unconsumed(messages))
+            raise
+
+    async def _deliver(self, held: ProcessQueue, turn: _Turn, messages: list[MessageExt]) -> int:
+        begin_ms = monotonic_ms()
+        held.last_consume_ms = wall_ms()
+        if isinstance(messages[0], UnreadableMessage):
+            return await self._again(held, turn, messages, are_dead=True)
+        result = await self._caller.call_safely(messages, OrderlyResult.SUSPEND)
+        if held.is_dropped:
+            return 0
+        is_failed = result.action in {OrderlyAction.SUSPEND, OrderlyAction.ROLLBACK}
+        self._rates.note(
+            held.queue.topic,
+            ok=0 if is_failed else len(messages),
+            failed=len(messages) if is_failed else 0,
+            ms=monotonic_ms() - begin_ms,
+        )
+        return await self._settle(held, turn, messages, result)
+
+    async def _settle(
+        self, held: ProcessQueue, turn: _Turn, messages: list[MessageExt], result: OrderlyResult
+    ) -> int:
+        if result.action is OrderlyAction.SUSPEND:
+            return await self._again(held, turn, messages, result.pause_ms)
+        turn.uncommitted += messages
+        if result.action is OrderlyAction.HOLD:
+            return 0
+        messages, turn.uncommitted = turn.uncommitted, []
+        if result.action is OrderlyAction.ROLLBACK:
+            turn.give_back(messages)
+            return self._pause_ms(result.pause_ms)
+        self._leave(held, messages)
+        return 0
+
+    async def _again(
+        self,
+        held: ProcessQueue,
+        turn: _Turn,
+        messages: list[MessageExt],
+        pause_ms: int | None = None,
+        *,
+        are_dead: bool = False,
+    ) -> int:
+        """Keep messages for another try, give up those that had enough of them."""
+        times_max = self._limits.reconsume_times_max
+        again: list[MessageExt] = []
+        for message in messages:
+            is_dead = are_dead or (times_max is not None and message.reconsume_times >= times_max)
+            if is_dead and await self._gives_up.give_up(message):
+                self._leave(held, [message])
+            else:
+                again.append(with_reconsume_times(message, message.reconsume_times + 1))
+        turn.give_back(again)
+        return self._pause_ms(pause_ms) if again else 0
+
+    def _leave(self, held: ProcessQueue, messages: list[MessageExt]) -> None:
+        if not held.is_dropped:
+            self._consumed(held, held.remove(messages))
+
+    def _pause_ms(self, wanted_ms: int | None) -> int:
+        pause_ms = self._limits.suspend_queue_ms if wanted_ms is None else wanted_ms
+        return max(PAUSE_MIN_MS, min(PAUSE_MAX_MS, pause_ms))

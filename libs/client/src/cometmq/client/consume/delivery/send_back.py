@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Giving a message that was not consumed back to the broker, to come again later or to be dead."""
+
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background_tasks import described
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.listener import DEAD_LETTER_LEVEL
+from cometmq.client.message import RETRY_PREFIX, MessageExt, UnreadableMessage
+from cometmq.client.transfer.outgoing import Prepared, properties_text
+from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.send import ConsumerSendMsgBack
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.properties import PropertyKey
+
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+RECONSUME_TIMES_DEFAULT: Final = 16
+_FIRST_RETRY_LEVEL: Final = 3
+
+
+class SendBack:
+    """Gives messages of one group back."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        sender: MessageSender,
+        *,
+        max_reconsume_times: int,
+    ) -> None:
+        """Use `sender` where the broker of a message cannot take it back."""
+        self._instance = instance
+        self._group = group
+        self._sender = sender
+        self._max_reconsume_times = (
+            RECONSUME_TIMES_DEFAULT if max_reconsume_times < 0 else max_reconsume_times
+        )
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Return whether the message is in the broker's hands again."""
+        try:
+            await self._to_its_broker(message, delay_level)
+        except CometError as error:
+            self._instance.log.warning(
+                "message.unreturned",
+                group=self._group,
+                message_id=message.message_id,
+                error=described(error),
+            )
+        else:
+            return True
+        if isinstance(message, UnreadableMessage):
+            return False  # as a new message its bytes would pass for a body
+        return await self._is_sent_anew(message)
+
+    async def give_up(self, message: MessageExt) -> bool:
+        """Have a message buried that was delivered often enough; return whether it is."""
+        if isinstance(message, UnreadableMessage):
+            return await self.send_back(message, DEAD_LETTER_LEVEL)
+        # The broker buries what it finds in a retry topic with all its deliveries used up.
+        last = with_reconsume_times(message, message.reconsume_times - 1)
+        return await self._is_sent_anew(last, is_delayed=False)
+
+    async def _is_sent_anew(self, message: MessageExt, *, is_delayed: bool = True) -> bool:
+        try:
+            await self._as_new_message(message, is_delayed=is_delayed)
+        except CometError as error:
+            self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "message.stuck",
+                group=self._group,
+                message_id=message.message_id,
+                error=described(error),
+            )
+            return False
+        return True
+
+    async def _to_its_broker(self, message: MessageExt, delay_level: int) -> None:
+        header = ConsumerSendMsgBack(
+            offset=parse_offset_message_id(message.offset_message_id).physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=self._instance.namespace.wrap(message.topic),
+            unit_mode=self._instance.options.unit_mode,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        await self._instance.remoting.invoke(
+            self._instance.master(message.queue.broker_name),
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            header,
+            timeout_ms=SEND_BACK_TIMEOUT_MS,
+        )
+
+    async def _as_new_message(self, message: MessageExt, *, is_delayed: bool) -> None:
+        prepared = retry_message(
+            message,
+            self._group,
+            topic=self._instance.namespace.wrap(message.topic),
+            max_reconsume_times=self._max_reconsume_times,
+            is_delayed=is_delayed,
+        )
+        await self._sender.send(prepared, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def retry_message(
+    message: MessageExt,
+    group: str,
+    *,
+    topic: str,
+    max_reconsume_times: int,
+    is_delayed: bool = True,
+) -> Prepared:
+    """Return the message that a consumer sends itself to the retry topic of its group.
+
+    `group` and `topic`, where the message came from, are full names. Java delays the last
+    message of all too: brokers then bury it late, and those of 5.0 deliver it again instead.
+    """
+    properties = dict(message.properties)
+    for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):
+        properties.pop(name, None)
+    properties[PropertyKey.ORIGIN_MESSAGE_ID] = properties.get(
+        PropertyKey.ORIGIN_MESSAGE_ID, message.message_id
+    )
+    properties[PropertyKey.RETRY_TOPIC] = topic
+    properties.pop(PropertyKey.DELAY, None)
+    if is_delayed:
+        properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
+    properties[PropertyKey.WAIT] = "true"
+    return Prepared(
+        topic=RETRY_PREFIX + group,
+        body=message.body,
+        properties=properties_text({str(name): text for name, text in properties.items()}),
+        message_id=message.message_id,
+        flag=message.flag,
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_reconsume_times,
+    )
+
+
+def with_reconsume_times(message: MessageExt, times: int) -> MessageExt:
+    """Return the message as one that was delivered once more."""
+    return msgspec.structs.replace(message, reconsume_times=times)

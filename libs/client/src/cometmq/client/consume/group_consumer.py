@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What push and lite pull consumers have in common: a group, and queues that come and go."""
+
+from abc import abstractmethod
+from contextlib import AsyncExitStack
+from typing import Any, Final, Generic, TypeVar
+
+from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.consume.delivery.observation import ConsumeWatch
+from cometmq.client.consume.member import GroupMember, MemberParts
+from cometmq.client.consume.queues.offsets import (
+    LocalOffsets,
+    OffsetStore,
+    RemoteOffsets,
+    local_offsets_path,
+)
+from cometmq.client.consume.queues.ownership import OwnershipCallbacks, QueuesCallback
+from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
+from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.hooks import ConsumeHook, ConsumeHooks
+from cometmq.client.message import RETRY_PREFIX, check_group
+from cometmq.client.namespace import namespace_of
+from cometmq.client.settings import ConsumerOptions, MessageModel, checked
+from cometmq.client.subscriptions import ExpressionType
+from cometmq.client.trace.start import consumer_trace
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.remoting.versions import SQL_FILTER_MIN
+
+DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
+NEVER_MS: Final = 1 << 62
+
+OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
+MemberT = TypeVar("MemberT", bound=GroupMember[Any])
+CallbackT = TypeVar("CallbackT", bound=QueuesCallback)
+
+
+class GroupConsumer(Client, Generic[OptionsT, MemberT]):
+    """A consumer that is a member of a group."""
+
+    KIND = "consumer"
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str,
+        *,
+        options: OptionsT,
+        strategy: AllocateStrategy | None,
+        offsets: OffsetStore | None,
+        log: Log,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__()
+        check_group(group)
+        if group == DEFAULT_GROUP:
+            raise InvalidArgument(
+                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+            )
+        self.group = group
+        self.options = checked(options, namesrv)
+        self._namespace = namespace_of(self.options)
+        self._full_group = self._namespace.wrap(group)
+        check_group(self._full_group)
+        self._hooks: list[ConsumeHook] = []
+        self._strategy = strategy or AllocateAveragely()
+        self._offsets = offsets
+        self._log = log
+        self._callbacks = OwnershipCallbacks()
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._member: MemberT | None = None
+
+    # -- who wants to know --------------------------------------------------------------------
+
+    def on_assigned(self, callback: CallbackT) -> CallbackT:
+        """Call a function with queues that are ours now, before their first message comes.
+
+        A coroutine function, or a plain one, which is called on a thread; also as a decorator.
+        """
+        self._check_unstarted()
+        self._callbacks.assigned = callback
+        return callback
+
+    def on_revoked(self, callback: CallbackT) -> CallbackT:
+        """Call a function with queues that are ours no longer.
+
+        No message of them is in work then, and what was consumed is committed. Called at the end
+        too, with all queues. What takes more than a minute is cancelled.
+        """
+        self._check_unstarted()
+        self._callbacks.revoked = callback
+        return callback
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have a hook see every list of messages that is consumed."""
+        self._check_unstarted()
+        self._hooks.append(hook)
+
+    def _check_unstarted(self) -> None:
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError("callbacks and hooks are registered before the start")
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _check_subscriptions(self, instance: ClientInstance) -> None:
+        """Have brokers look at SQL conditions; what is wrong with one is raised here."""
+        for wanted in self._subscriptions.values():
+            if wanted.expression_type == ExpressionType.SQL92:
+                await self._check_subscription(instance, wanted)
+
+    async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
+        route = instance.routes.get(wanted.topic)
+        for broker_name in sorted(route.brokers) if route is not None else ():
+            _, address = instance.routes.any_of(broker_name)
+            body = encode_json(
+                ClientConfigCheck(
+                    client_id=instance.client_id,
+                    group=self._full_group,
+                    namespace=self._namespace.name or None,
+                    subscription_data=wanted,
+                )
+            )
+            response = await instance.remoting.invoke(
+                address,
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                body,
+                timeout_ms=self.options.api_timeout_ms,
+            )
+            if response.version < SQL_FILTER_MIN:
+                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
+
+    async def _enter_group(
+        self, stack: AsyncExitStack, *, suffix: str = ""
+    ) -> tuple[ClientInstance, MemberT]:
+        """Announce the group to every broker; the member is not started yet."""
+        is_broadcasting = self.options.message_model is MessageModel.BROADCASTING
+        instance = await ClientInstance.acquire(
+            self.options, suffix=suffix, is_named=is_broadcasting, log=self._log
+        )
+        stack.push_async_callback(instance.release)
+        watch = await self._make_watch(instance, stack)
+        member = self._make_member(
+            MemberParts(
+                instance=instance,
+                group=self._full_group,
+                options=self.options,
+                subscriptions=self._subscriptions,
+                offsets=self._offsets or self._default_offsets(instance),
+                strategy=self._strategy,
+                callbacks=self._callbacks,
+                watch=watch,
+            )
+        )
+        instance.register_consumer(self._full_group, member)
+        stack.push_async_callback(instance.unregister, consumer_group=self._full_group)
+        await instance.routes.meet_brokers(self._subscriptions.keys())
+        return instance, member
+
+    async def _make_watch(
+        self, instance: ClientInstance, stack: AsyncExitStack
+    ) -> ConsumeWatch | None:
+        """Return what watches consumption; None if nobody wants to know."""
+        hooks, options = self._hooks, self.options
+        if options.trace:
+            hooks = [*hooks, await consumer_trace(instance, self.group, options, stack)]
+        if not hooks and not options.trace_context:
+            return None
+        return ConsumeWatch(
+            self.group,
+            ConsumeHooks(hooks, self._log),
+            timeout_ms=self._consume_timeout_ms(),
+            continues_traces=options.trace_context,
+        )
+
+    def _consume_timeout_ms(self) -> int:
+        """Return how long consuming may take before it counts as late."""
+        return NEVER_MS
+
+    def _default_offsets(self, instance: ClientInstance) -> OffsetStore:
+        options = self.options
+        if options.message_model is MessageModel.CLUSTERING:
+            return RemoteOffsets(instance, self._full_group)
+        path = local_offsets_path(options.offsets_dir, instance.client_id, self._full_group)
+        return LocalOffsets(path, log=self._log)
+
+    @abstractmethod
+    def _make_member(self, parts: MemberParts[OptionsT]) -> MemberT:
+        """Return what does the work."""
+
+    # -- subscriptions and queues -------------------------------------------------------------
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want no more messages of a topic."""
+        topic = self._namespace.wrap(topic)
+        if self._subscriptions.pop(topic, None) is not None and self._member is not None:
+            await self._member.unsubscribed(topic)
+            self._changed()
+
+    def _changed(self) -> None:
+        instance = self._running()
+        assert self._member is not None
+        self._member.wake()
+        instance.heartbeat_soon()
+        instance.routes.find_missing_soon()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member has at the moment, without those of the retry topic."""
+        if self._member is None:
+            return []
+        retry = RETRY_PREFIX + self._full_group
+        return sorted(
+            self._namespace.unwrap_queue(queue)
+            for queue in self._member.queues
+            if queue.topic != retry
+        )
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        instance = self._running()
+        route = await instance.routes.find(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
+
+    @property
+    def admin(self) -> ClientAdmin:
+        """Administration in this consumer's connections: topics, offsets, messages by id."""
+        return ClientAdmin(self._running(), self.options, self._log)

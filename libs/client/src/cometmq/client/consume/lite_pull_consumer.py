@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lite pull consumers: the application asks for messages, or iterates over them."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.consume.group_consumer import GroupConsumer
+from cometmq.client.consume.lite_pull_member import PullGroup
+from cometmq.client.consume.member import MemberParts
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.consume.queues.topic_watch import QueuesChanged
+from cometmq.client.errors import ClientStateError
+from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.settings import LitePullOptions
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
+    """Pulls ahead, and hands messages over when asked: `async for message in consumer`.
+
+    It either subscribes to topics, whose queues the members of the group share, or is assigned
+    queues. A message counts as consumed when the next one is asked for; leaving `async with` by
+    an exception does not commit what was returned last.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: LitePullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(
+            group,
+            namesrv,
+            options=options or LitePullOptions(),
+            strategy=strategy,
+            offsets=offsets,
+            log=log,
+        )
+        self._assigned: list[MessageQueue] | None = None
+        self._watched: dict[str, QueuesChanged] = {}
+        self._is_committing = True
+        self._is_finishing = False
+
+    # -- what to read -------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> None:
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
+
+        Also while running.
+        """
+        topic = self._namespace.wrap(topic)
+        check_topic(topic)
+        if self._assigned is not None:
+            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=wall_ms())
+        if self.state is ClientState.RUNNING:
+            self._changed()
+
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+    ) -> None:
+        """Read exactly these queues, whoever else is in the group; before the start."""
+        if self._subscriptions and self._assigned is None:
+            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError("queues are assigned before the start")
+        self._assigned = [self._namespace.wrap_queue(queue) for queue in queues]
+        for queue in self._assigned:
+            wanted = subscription(queue.topic, expression, version_ms=wall_ms())
+            self._subscriptions[queue.topic] = wanted
+
+    def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
+        """Call a function with all queues of a topic when they are other ones than before.
+
+        Before the start; for those who `assign` queues, as nobody else tells them.
+        """
+        self._check_unstarted()
+        self._watched[self._namespace.wrap(topic)] = callback
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker, then take our share of the queues."""
+        instance, member = await self._enter_group(stack, suffix="STREAM")
+        await self._check_subscriptions(instance)
+        await instance.heartbeat()
+        stack.push_async_callback(self._stop, member)
+        self._member = member
+        await member.start()
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    def _make_member(self, parts: MemberParts[LitePullOptions]) -> PullGroup:
+        return PullGroup(parts, self._assigned, self._watched)
+
+    async def _stop(self, member: PullGroup) -> None:
+        await member.stop(is_committing=self._is_committing)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an exception, what was returned last is not committed."""
+        self._is_committing = exc_type is None
+        await super().__aexit__(exc_type, exc, traceback)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """Return some messages of one queue; an empty list if none come in time.
+
+        What an earlier call returned counts as consumed now.
+        """
+        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._polled().poll(wait_ms)
+
+    async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
+        """Return one message; None if none comes in time. The one before counts as consumed."""
+        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        messages = await self._polled().poll(wait_ms, count_max=1)
+        return messages[0] if messages else None
+
+    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Yield messages until the end is asked for; each counts as consumed at the next."""
+        while self._may_go_on():
+            message = await self.next_message()
+            if message is not None:
+                yield message
+
+    async def batches(self) -> AsyncIterator[list[MessageExt]]:
+        """Yield lists as `poll` returns them; each counts as consumed at the next."""
+        while self._may_go_on():
+            messages = await self.poll()
+            if messages:
+                yield messages
+
+    def finish(self) -> None:
+        """Have iterators end when the message or list in work is done: it is still committed."""
+        self._is_finishing = True
+        self._polled().interrupt()
+
+    def _may_go_on(self) -> bool:
+        return self.state is ClientState.RUNNING and not self._is_finishing
+
+    async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Store that everything returned so far is consumed, and return when it is stored.
+
+        With `queues`, only the offsets of these are stored now.
+        """
+        wanted = None if queues is None else [self._namespace.wrap_queue(q) for q in queues]
+        await self._polled().commit(wanted)
+
+    # -- queues and positions -----------------------------------------------------------------
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull no more from these queues for now; what is pulled is still returned."""
+        for queue in queues:
+            self._polled().reader(self._namespace.wrap_queue(queue)).is_paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull from these queues again."""
+        for queue in queues:
+            reader = self._polled().reader(self._namespace.wrap_queue(queue))
+            reader.is_paused = False
+            reader.progressed()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset of an own queue; InvalidArgument if it is outside the queue."""
+        await self._polled().seek(self._namespace.wrap_queue(queue), offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Continue at the oldest message."""
+        member, queue = self._polled(), self._namespace.wrap_queue(queue)
+        await member.seek(queue, (await member.bounds(queue))[0])
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue behind the newest message."""
+        member, queue = self._polled(), self._namespace.wrap_queue(queue)
+        await member.seek(queue, (await member.bounds(queue))[1])
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of the group; None if there is none."""
+        return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        queue = self._namespace.wrap_queue(queue)
+        return await self._polled().offset_at(queue, timestamp_ms)
+
+    def _polled(self) -> PullGroup:
+        # `on_assigned` may seek already during the start.
+        if self.state is not ClientState.START_FAILED or self._member is None:
+            self._running()
+        assert self._member is not None
+        return self._member

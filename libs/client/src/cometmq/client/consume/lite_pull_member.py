@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group that is asked for messages: what is behind a lite pull consumer.
+
+Invariants
+    A message counts as consumed when the application asks for the next ones, or commits. What
+    was pulled and not asked for is never committed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from cometmq.client.background_tasks import Signal
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import Reader
+from cometmq.client.consume.queues.topic_watch import QueuesChanged, QueueWatch
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import MessageExt
+from cometmq.client.settings import LitePullOptions
+from cometmq.client.transfer.puller import PullStyle
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.errors import ServerError
+from cometmq.remoting.message.record import MessageRecord
+
+
+class PullGroup(GroupMember[LitePullOptions]):
+    """A member whose messages wait to be polled."""
+
+    CONSUME_TYPE = CONSUME_ACTIVELY
+
+    def __init__(
+        self,
+        parts: MemberParts[LitePullOptions],
+        assigned: Sequence[MessageQueue] | None,
+        watched: Mapping[str, QueuesChanged],
+    ) -> None:
+        """Assemble the parts; `assigned` queues are read without asking the group."""
+        self._assigned = assigned
+        self._watched = watched
+        super().__init__(parts)
+        self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+        self._waiting_count = 0
+        self._arrived = Signal()
+        self._is_interrupted = False
+        self._returned: list[tuple[ProcessQueue, list[MessageExt]]] = []
+        self._committed_ms = monotonic_ms()
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics; who assigned queues has none."""
+        return () if self._assigned is not None else super().topics
+
+    async def start(self) -> None:
+        """Begin to pull, and to watch topics."""
+        if self._watched:
+            watch = QueueWatch(self._instance, self._watched)
+            interval_ms = self._options.queue_check_interval_ms
+            self._background.keep(lambda: watch.run(interval_ms=interval_ms), name="watch-queues")
+        if self._assigned is None:
+            await self._begin_sharing()
+        elif left := await self._take_assigned({queue.topic for queue in self._assigned}):
+            self._background.spawn(self._take_the_rest(left), name="assign")
+
+    async def stop(self, *, is_committing: bool) -> None:
+        """Pull no more; what was returned last counts as consumed if it is to be committed."""
+        self.interrupt()
+        await self._end_sharing()
+        self._readers.stop()
+        if is_committing:
+            self._settle()
+        await self._readers.close(is_drained=True)
+        await self._background.close()
+
+    # -- polling ------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
+        """Return the messages of one pull; an empty list if none come in time."""
+        await self.advance()
+        deadline_ms = monotonic_ms() + timeout_ms
+        while True:
+            found = self._next(count_max)
+            if found is not None:
+                self._returned.append(found)
+                if self._watch is not None:
+                    self._watch.polled(found[1])
+                return found[1]
+            left_ms = deadline_ms - monotonic_ms()
+            if self._is_interrupted or left_ms <= 0 or not await self._arrived.wait(left_ms):
+                return []
+
+    async def advance(self) -> None:
+        """Take what was returned as consumed, and commit it if it is time."""
+        self._settle()
+        options = self._options
+        if options.auto_commit and monotonic_ms() - self._committed_ms >= (
+            options.auto_commit_interval_ms
+        ):
+            await self._persist()
+
+    async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Store that everything returned so far is consumed, and return when it is stored."""
+        self._settle()
+        if queues is None:
+            self._committed_ms = monotonic_ms()
+        await self._offsets.commit(self.queues if queues is None else queues)
+
+    def interrupt(self) -> None:
+        """Have a poll that waits return."""
+        self._is_interrupted = True
+        self._arrived.set()
+
+    async def _persist(self) -> None:
+        self._committed_ms = monotonic_ms()
+        await self._readers.persist()
+
+    def _settle(self) -> None:
+        returned, self._returned = self._returned, []
+        for process_queue, messages in returned:
+            if not process_queue.is_dropped:
+                self._left(process_queue, process_queue.remove(messages))
+
+    def _next(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
+        was_full = not self._may_read()
+        found = None
+        while self._waiting and found is None:
+            process_queue, messages = self._waiting.popleft()
+            self._waiting_count -= len(messages)
+            if process_queue.is_dropped:
+                continue
+            if count_max is not None and len(messages) > count_max:
+                self._waiting.appendleft((process_queue, messages[count_max:]))
+                self._waiting_count += len(messages) - count_max
+                messages = messages[:count_max]
+            found = (process_queue, messages)
+        if was_full and self._may_read():
+            self._readers.wake()
+        return found
+
+    # -- positions ----------------------------------------------------------------------------
+
+    def reader(self, queue: MessageQueue) -> Reader:
+        """Return the reader of an own queue; InvalidArgument for another."""
+        reader = self._readers.get(queue)
+        if reader is None:
+            raise InvalidArgument(f"The message queue is not in assigned list: {queue}")
+        return reader
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Read an own queue from an offset on."""
+        self.reader(queue)
+        begin, end = await self.bounds(queue)
+        if not begin <= offset <= end:
+            raise InvalidArgument(
+                f"Seek offset illegal, seek offset = {offset}, min offset = {begin}, "
+                f"max offset = {end}"
+            )
+        self.reader(queue)  # another member may have it by now
+        await self._readers.seek(queue, offset)
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the begin and the exclusive end of a queue."""
+        return await self._queue_offsets.min(queue), await self._queue_offsets.max(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._queue_offsets.at(queue, timestamp_ms)
+
+    async def stored_offset(self, queue: MessageQueue) -> int | None:
+        """Return what the group has committed."""
+        return await self._offsets.read(queue)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Refuse: there is no listener."""
+        raise ServerError(f"the consumer group {self._group} pulls: it has no listener")
+
+    def _style(self) -> PullStyle:
+        options = self._options
+        return PullStyle(
+            count_max=options.pull_count_max,
+            suspend_ms=options.suspend_ms,
+            timeout_ms=options.pull_timeout_ms,
+            has_subscription=True,
+            is_lite=True,
+        )
+
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        self._waiting.append((process_queue, messages))
+        self._waiting_count += len(messages)
+        self._arrived.set()
+
+    def _may_read(self) -> bool:
+        return self._waiting_count < self._options.total_count_max
+
+    async def _take_assigned(self, topics: Iterable[str]) -> list[str]:
+        """Read the assigned queues of topics; return the topics that could not be read yet."""
+        left = []
+        for topic in sorted(topics):
+            mine = [queue for queue in self._assigned or () if queue.topic == topic]
+            await self._instance.routes.refresh_all([topic])
+            if not await self._readers.take(topic, mine):
+                left.append(topic)
+        return left
+
+    async def _take_the_rest(self, topics: list[str]) -> None:
+        while topics:
+            await asyncio.sleep(1)
+            topics = await self._take_assigned(topics)

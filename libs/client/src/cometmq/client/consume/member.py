@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group: its queues, its offsets, and what brokers see of it.
+
+`assignment` decides which queues are ours, `readers` pull them, `offsets` remember how far we
+are; `push_group` and `pull_group` say what becomes of the messages.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from cometmq.client.background_tasks import Background
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.delivery.observation import ConsumeWatch
+from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.queues.assignment import Assigner
+from cometmq.client.consume.queues.first_offsets import QueueOffsets, first_offset
+from cometmq.client.consume.queues.locks import QueueLocks
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import Limits, ReadContext
+from cometmq.client.consume.queues.readers import Readers
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.consume.running_info import option_properties, stacks, state_properties
+from cometmq.client.message import MessageExt
+from cometmq.client.settings import ConsumerOptions, MessageModel
+from cometmq.client.transfer.puller import Puller, PullStyle
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+from cometmq.remoting.message.record import MessageRecord
+
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+"""Whether the broker pushes, by long polling, or the application asks."""
+
+
+OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
+
+
+class MemberParts(msgspec.Struct, Generic[OptionsT]):
+    """What a member is made of."""
+
+    instance: ClientInstance
+    group: str
+    options: OptionsT
+    subscriptions: Mapping[str, SubscriptionData]
+    offsets: OffsetStore
+    strategy: AllocateStrategy
+    callbacks: OwnershipCallbacks
+    watch: ConsumeWatch | None = None
+
+
+class GroupMember(ABC, Generic[OptionsT]):
+    """What push and pull consumers have in common."""
+
+    CONSUME_TYPE: ClassVar[str]
+
+    def __init__(self, parts: MemberParts[OptionsT]) -> None:
+        """Assemble the parts; nothing runs before `start`."""
+        self._instance = parts.instance
+        self._group = parts.group
+        self._subscriptions = parts.subscriptions
+        self._offsets = parts.offsets
+        self._options = parts.options
+        self._strategy = parts.strategy
+        self._watch = parts.watch
+        self._log = parts.instance.log
+        self._begin_ms = wall_ms()
+        self._background = Background(self._log)
+        self._rates = ConsumeRates()
+        self._queue_offsets = QueueOffsets(parts.instance)
+        self._locks = self._make_locks()
+        self._ownership = Ownership(
+            parts.offsets,
+            callbacks=parts.callbacks,
+            locks=self._locks,
+            namespace=parts.instance.namespace,
+            background=self._background,
+            log=self._log,
+        )
+        self._readers = Readers(
+            self._read_context(), self._background, self._first_offset, self._ownership
+        )
+        self._sharing: asyncio.Task[None] | None = None
+        self._assigner = Assigner(
+            parts.instance,
+            parts.group,
+            parts.strategy,
+            topics=lambda: self.topics,
+            interval_ms=parts.options.rebalance_interval_ms,
+            take=self._share,
+            is_shared=not self.is_broadcasting,
+        )
+
+    def _read_context(self) -> ReadContext:
+        is_pushed = self.CONSUME_TYPE == CONSUME_PASSIVELY
+        return ReadContext(
+            puller=Puller(self._instance, self._group, self._style()),
+            offsets=self._offsets,
+            subscriptions=self._subscriptions,
+            limits=self._limits,
+            sink=self._sink,
+            may_read=self._may_read,
+            pulled=self._pulled,
+            not_ready=self._instance.heartbeat_soon,
+            log=self._log,
+            may_commit=self._may_commit,
+            pull_interval_ms=self._pull_interval_ms(),
+            commits_by_pull=is_pushed and not self.is_broadcasting,
+            takes_unreadable=is_pushed,
+        )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self._options.message_model is MessageModel.BROADCASTING
+
+    async def _begin_sharing(self) -> None:
+        """Take our share of the queues now, and whenever something changes."""
+        if not await self._assigner.share():
+            self._assigner.wake()
+        self._sharing = self._background.keep(self._assigner.run, name="rebalance")
+
+    async def _end_sharing(self) -> None:
+        """Keep the queues that are ours, and take no others."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.wait([self._sharing])
+
+    async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Take our share of a topic, and leave it again if nobody wants it any more."""
+        is_complete = await self._take(topic, queues)
+        if topic not in self.topics:
+            await self.unsubscribed(topic)
+        return is_complete
+
+    async def unsubscribed(self, topic: str) -> None:
+        """Give the queues of a topic up."""
+        await self._take(topic, [])
+
+    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Own exactly these queues of a topic; False if some could not be taken yet."""
+        return await self._readers.take(topic, queues)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The own queues."""
+        return self._readers.queues
+
+    # -- what brokers see: ConsumerMember -----------------------------------------------------
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The subscribed topics, among them a push consumer's retry topic."""
+        return self._subscriptions.keys()
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return the group and its subscriptions for heartbeats."""
+        return ConsumerData(
+            consume_from_where=self._options.consume_from,
+            consume_type=self.CONSUME_TYPE,
+            group_name=self._group,
+            message_model=self._options.message_model,
+            subscription_data_set=[self._subscriptions[topic] for topic in self.topics],
+            unit_mode=self._options.unit_mode,
+        )
+
+    def wake(self) -> None:
+        """Share the queues now."""
+        self._assigner.wake()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets in the own queues among them."""
+        for queue, offset in offsets.items():
+            if self._readers.get(queue) is not None:
+                await self._readers.seek(queue, offset)
+        self._log.info("offsets.reset", group=self._group, topic=topic)
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return how far each own queue of a topic is."""
+        return {
+            held.queue: held.committable
+            for held in self._readers.process_queues
+            if held.queue.topic == topic
+        }
+
+    def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
+        """Return what the consumer does, on request with the stacks of its tasks."""
+        return ConsumerRunningInfo(
+            jstack=stacks() if with_stacks else None,
+            properties={
+                **option_properties(self._options),
+                **state_properties(
+                    list(self._instance.namesrv.addresses),
+                    self.CONSUME_TYPE,
+                    begin_ms=self._begin_ms,
+                ),
+                "consumerGroup": self._group,
+                "allocateMessageQueueStrategy": self._strategy.name,
+                "offsetStore": type(self._offsets).__name__,
+            },
+            subscription_set=list(self._subscriptions.values()),
+            mq_table={held.queue: self._info(held) for held in self._readers.process_queues},
+            status_table=self._rates.statuses(),
+        )
+
+    def _info(self, held: ProcessQueue) -> ProcessQueueInfo:
+        info = held.info(self._offsets.position(held.queue) or 0)
+        if self._locks is not None:
+            info.locked = self._locks.is_valid(held.queue)
+            info.last_lock_timestamp = self._locks.granted_ms(held.queue)
+        return info
+
+    @abstractmethod
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Give one message to the listener now, outside of any queue."""
+
+    # -- what the kinds of consumers decide ---------------------------------------------------
+
+    @abstractmethod
+    def _style(self) -> PullStyle:
+        """Return how to pull."""
+
+    @abstractmethod
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Take pulled messages."""
+
+    @abstractmethod
+    def _may_read(self) -> bool:
+        """Whether the consumer as a whole wants more messages now."""
+
+    def _make_locks(self) -> QueueLocks | None:
+        """Return what locks queues, if one member at a time may read each."""
+        return None
+
+    def _may_commit(self, queue: MessageQueue) -> bool:
+        return self._locks is None or self._locks.is_valid(queue)
+
+    def _pull_interval_ms(self) -> int:
+        return 0
+
+    def _limits(self, topic: str) -> Limits:
+        """Return the bounds of one queue of a topic."""
+        del topic
+        options = self._options
+        return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
+
+    def _pulled(self, topic: str, count: int, ms: int) -> None:
+        self._rates.note_pull(topic, count=count, ms=ms)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
+
+    def _left(self, process_queue: ProcessQueue, offset: int) -> None:
+        """Note that messages are consumed: the offset moves, and there is room again."""
+        self._offsets.update(process_queue.queue, offset)
+        reader = self._readers.get(process_queue.queue)
+        if reader is not None:
+            reader.progressed()

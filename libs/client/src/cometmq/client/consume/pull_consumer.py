@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pull consumers: the application says from which queue and offset to read, and keeps count.
+
+Java's DefaultMQPullConsumer, which is deprecated there in favour of lite pull, but has its uses:
+a queue is read at any place, by anybody, without a subscription.
+"""
+
+from contextlib import AsyncExitStack
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.consume.group_consumer import GroupConsumer
+from cometmq.client.consume.member import MemberParts
+from cometmq.client.consume.pull_member import PlainPullGroup
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.settings import PullOptions
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.client.transfer.puller import Pulled
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
+    """Reads any queue from any offset: `await consumer.pull(queue, offset)`.
+
+    The members of the group share the queues of topics that they `register`; the shares are
+    in `queues_in_balance`, and `on_assigned` and `on_revoked` tell of changes.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: PullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__(
+            group,
+            namesrv,
+            options=options or PullOptions(),
+            strategy=strategy,
+            offsets=offsets,
+            log=log,
+        )
+
+    def register(self, topic: str) -> None:
+        """Take part in sharing the queues of a topic (registerTopics)."""
+        topic = self._namespace.wrap(topic)
+        check_topic(topic)
+        self._subscriptions[topic] = subscription(topic, version_ms=wall_ms())
+        if self.state is ClientState.RUNNING:
+            self._changed()
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker."""
+        instance, member = await self._enter_group(stack)
+        await instance.heartbeat()
+        stack.push_async_callback(member.stop)
+        await member.start()
+        self._member = member
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    def _make_member(self, parts: MemberParts[PullOptions]) -> PlainPullGroup:
+        return PlainPullGroup(parts)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int | None = None,
+        expression: str | MessageSelector = ALL,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> Pulled:
+        """Read a queue from an offset on; the answer comes at once, with messages or without.
+
+        Its `status` says what was found, its `next_offset` where to go on in every case.
+        """
+        return await self._pull(queue, offset, count_max, expression, kind, is_waiting=False)
+
+    async def pull_block_if_not_found(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int | None = None,
+        expression: str | MessageSelector = ALL,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> Pulled:
+        """The same, but wait up to `suspend_ms` for the first message."""
+        return await self._pull(queue, offset, count_max, expression, kind, is_waiting=True)
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int | None,
+        expression: str | MessageSelector,
+        kind: ExpressionType,
+        *,
+        is_waiting: bool,
+    ) -> Pulled:
+        queue = self._namespace.wrap_queue(queue)
+        wanted = subscription(queue.topic, expression, kind, version_ms=wall_ms())
+        count = self.options.pull_count_max if count_max is None else count_max
+        return await self._plain().pull(queue, offset, wanted, count, is_waiting=is_waiting)
+
+    async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
+        """Have a message come again in the group's retry topic, or buried with level -1.
+
+        Returns whether a broker has it.
+        """
+        return await self._plain().send_back(message, delay_level)
+
+    # -- queues and offsets -------------------------------------------------------------------
+
+    async def queues_in_balance(self, topic: str) -> list[MessageQueue]:
+        """Return our share of the queues of a registered topic."""
+        share = await self._plain().share_of(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in share]
+
+    async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
+        """Return how far the group is; None if that was never stored.
+
+        What was noted here counts, unless it has to come `from_store`.
+        """
+        return await self._plain().offset_of(
+            self._namespace.wrap_queue(queue), from_store=from_store
+        )
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Note how far the group is; stored at intervals, by `commit` and at the end."""
+        self._plain().note_offset(self._namespace.wrap_queue(queue), offset)
+
+    async def commit(self) -> None:
+        """Store all noted offsets, and return when they are stored."""
+        await self._plain().commit()
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message."""
+        return await self._plain().queue_offsets.min(self._namespace.wrap_queue(queue))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._plain().queue_offsets.max(self._namespace.wrap_queue(queue))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._plain().queue_offsets.at(self._namespace.wrap_queue(queue), timestamp_ms)
+
+    def _plain(self) -> PlainPullGroup:
+        self._running()
+        assert self._member is not None
+        return self._member

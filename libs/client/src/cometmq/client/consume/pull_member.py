@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group that reads nothing by itself: what is behind a pull consumer."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+from cometmq.client.background_tasks import described
+from cometmq.client.consume.delivery.send_back import SendBack
+from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
+from cometmq.client.consume.queues.first_offsets import QueueOffsets
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.identity import unique_ids
+from cometmq.client.message import MessageExt
+from cometmq.client.settings import PullOptions, producer_options
+from cometmq.client.transfer.puller import Pulled, Puller, PullStyle
+from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.errors import CometError, ServerError
+from cometmq.remoting.message.record import MessageRecord
+
+INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+
+
+class PlainPullGroup(GroupMember[PullOptions]):
+    """A member that knows its share of the queues, pulls on request, and keeps offsets."""
+
+    CONSUME_TYPE = CONSUME_ACTIVELY
+
+    def __init__(self, parts: MemberParts[PullOptions]) -> None:
+        """Assemble the parts."""
+        super().__init__(parts)
+        self._shares: dict[str, frozenset[MessageQueue]] = {}
+        self._noted: set[MessageQueue] = set()
+        options = self._options
+        self._puller = Puller(self._instance, self._group, self._style())
+        self._waiting_puller = Puller(
+            self._instance,
+            self._group,
+            PullStyle(
+                count_max=options.pull_count_max,
+                suspend_ms=options.suspend_ms,
+                timeout_ms=options.pull_timeout_ms,
+                has_subscription=True,
+                is_lite=False,
+            ),
+        )
+        sender = MessageSender(
+            self._instance, INNER_PRODUCER, producer_options(options), ids=unique_ids(options)
+        )
+        self._send_back = SendBack(
+            self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times
+        )
+
+    @property
+    def queue_offsets(self) -> QueueOffsets:
+        """What brokers say about the ends of queues."""
+        return self._queue_offsets
+
+    async def start(self) -> None:
+        """Begin to share queues and to store offsets."""
+        await self._begin_sharing()
+        self._background.keep(self._keep_offsets, name="persist-offsets")
+
+    async def stop(self) -> None:
+        """Tell the application, so that it can note offsets, and store them."""
+        await self._end_sharing()
+        await self._ownership.told_revoked(self.queues)
+        await self._background.close()
+        await self._store_offsets()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Our share of all registered topics."""
+        return [queue for share in self._shares.values() for queue in share]
+
+    async def share_of(self, topic: str) -> list[MessageQueue]:
+        """Return our share of a registered topic, found out now if it is not known yet."""
+        if topic not in self._shares and topic in self._subscriptions:
+            await self._instance.routes.find(topic)
+            await self._assigner.share()
+        return sorted(self._shares.get(topic, ()))
+
+    async def unsubscribed(self, topic: str) -> None:
+        """Give the share of a topic up."""
+        await self._take(topic, [])
+        self._shares.pop(topic, None)
+
+    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        """Note our share of a topic, and tell the application what has changed."""
+        before, now = self._shares.get(topic, frozenset()), frozenset(queues)
+        self._shares[topic] = now
+        if lost := before - now:
+            await self._ownership.told_revoked(lost)
+            await self._ownership.commit(lost & self._noted)
+            for queue in lost:
+                self._offsets.forget(queue)
+            self._noted -= lost
+        if fresh := now - before:
+            await self._ownership.taken(fresh)
+        return True
+
+    # -- on request ---------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wanted: SubscriptionData,
+        count_max: int,
+        *,
+        is_waiting: bool,
+    ) -> Pulled:
+        """Read a queue from an offset on."""
+        await self._instance.routes.find(queue.topic)
+        puller = self._waiting_puller if is_waiting else self._puller
+        return await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Give a message back to its broker."""
+        return await self._send_back.send_back(message, delay_level)
+
+    async def offset_of(self, queue: MessageQueue, *, from_store: bool) -> int | None:
+        """Return how far the group is."""
+        position = None if from_store else self._offsets.position(queue)
+        if position is not None:
+            return position
+        await self._instance.routes.find(queue.topic)
+        return await self._offsets.read(queue)
+
+    def note_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Note how far the group is."""
+        self._noted.add(queue)
+        self._offsets.update(queue, offset, is_reset=True)
+
+    async def commit(self) -> None:
+        """Store all noted offsets."""
+        for topic in {queue.topic for queue in self._noted}:
+            with suppress(CometError):  # the queues whose brokers stay unknown say so below
+                await self._instance.routes.find(topic)
+        await self._offsets.commit(self._noted)
+
+    def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the noted offsets of a topic."""
+        noted = ((queue, self._offsets.position(queue)) for queue in self._noted)
+        return {
+            queue: offset for queue, offset in noted if queue.topic == topic and offset is not None
+        }
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Refuse: there is no listener."""
+        raise ServerError(f"the consumer group {self._group} pulls: it has no listener")
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self._background.sleep(self._options.persist_offset_interval_ms)
+            await self._store_offsets()
+
+    async def _store_offsets(self) -> None:
+        try:
+            await self.commit()
+        except (CometError, OSError) as error:
+            self._log.warning("offset.unsaved", group=self._group, error=described(error))
+
+    def _style(self) -> PullStyle:
+        """Return how to pull without waiting."""
+        options = self._options
+        return PullStyle(
+            count_max=options.pull_count_max,
+            suspend_ms=0,
+            timeout_ms=options.plain_pull_timeout_ms,
+            has_subscription=True,
+            is_lite=False,
+        )
+
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        raise AssertionError("a pull consumer has no readers")
+
+    def _may_read(self) -> bool:
+        return False

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Push consumers: messages come to a listener as soon as they are stored."""
+
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import ClientState
+from cometmq.client.consume.group_consumer import GroupConsumer
+from cometmq.client.consume.member import MemberParts
+from cometmq.client.consume.push_member import PushGroup
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.message import RETRY_PREFIX, MessageExt, check_topic
+from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.remoting.log import NO_LOG, Log
+
+
+class ConsumerStats(msgspec.Struct, frozen=True):
+    """What a consumer did so far."""
+
+    consumed_count: int
+    failed_count: int
+
+
+class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
+    """Gives the messages of its topics to a listener; the members of a group share the queues.
+
+    A message is consumed when the listener returns. When it raises, or returns
+    `ConsumeResult.RECONSUME_LATER`, the message comes again later. With the option `orderly` the
+    messages of a queue come one after the other, and the listener returns `OrderlyResult`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        listener: Listener | OrderlyListener,
+        options: PushOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name.
+
+        Offsets are kept at the brokers unless `offsets` is another place.
+        """
+        super().__init__(
+            group,
+            namesrv,
+            options=options or PushOptions(),
+            strategy=strategy,
+            offsets=offsets,
+            log=log,
+        )
+        self._listener = listener
+        if self.options.message_model is MessageModel.CLUSTERING:
+            retry = RETRY_PREFIX + self._full_group
+            self._subscriptions[retry] = subscription(retry, version_ms=wall_ms())
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        *,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> None:
+        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
+
+        Also while running. All members of a group must subscribe to the same, or messages are lost.
+        """
+        topic = self._namespace.wrap(topic)
+        check_topic(topic)
+        known = self._subscriptions.get(topic)
+        version_ms = max(wall_ms(), known.sub_version + 1 if known is not None else 0)
+        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=version_ms)
+        if self.state is ClientState.RUNNING:
+            self._changed()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Announce the group to every broker, then take our share of the queues."""
+        instance, member = await self._enter_group(stack)
+        stack.callback(member.close_caller)
+        await self._check_subscriptions(instance)
+        await instance.heartbeat()
+        stack.push_async_callback(member.stop)
+        await member.start()
+        self._member = member
+        self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    def _consume_timeout_ms(self) -> int:
+        return self.options.consume_timeout_ms
+
+    def _make_member(self, parts: MemberParts[PushOptions]) -> PushGroup:
+        return PushGroup(parts, self._listener)
+
+    # -- while running ------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Pull no more for now; what is pulled already is still consumed."""
+        self._joined().suspend(is_suspended=True)
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._joined().suspend(is_suspended=False)
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time (updateCorePoolSize)."""
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidArgument(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}")
+        self._joined().resize(concurrency)
+
+    async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
+        """Have a message come again in the group's retry topic, or buried with level -1.
+
+        Returns whether a broker has it.
+        """
+        return await self._joined().give_back(message, delay_level)
+
+    async def reset_to_timestamp(self, timestamp_ms: int) -> None:
+        """Continue in our queues at what was stored at a moment (resetOffsetByTimeStamp)."""
+        await self._joined().reset_to(timestamp_ms)
+
+    def _joined(self) -> PushGroup:
+        self._running()
+        assert self._member is not None
+        return self._member
+
+    def stats(self) -> ConsumerStats:
+        """Return what was counted."""
+        if self._member is None:
+            return ConsumerStats(0, 0)
+        return ConsumerStats(*self._member.counts())

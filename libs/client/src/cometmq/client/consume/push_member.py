@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a consumer group with a listener: what is behind a push consumer."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from cometmq.client.application_calls import is_cancelled
+from cometmq.client.background_tasks import Background, described
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.consume.delivery.concurrent import Delivery
+from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
+from cometmq.client.consume.delivery.send_back import SendBack
+from cometmq.client.consume.member import CONSUME_PASSIVELY, GroupMember, MemberParts
+from cometmq.client.consume.queues.lock_guards import AlwaysOurs, LockGuards
+from cometmq.client.consume.queues.locks import QueueLocks
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.consume.queues.reader import Limits
+from cometmq.client.identity import unique_ids
+from cometmq.client.listener import (
+    ConsumeResult,
+    Listener,
+    ListenerCaller,
+    OrderlyAction,
+    OrderlyListener,
+    OrderlyResult,
+)
+from cometmq.client.message import MessageExt, received
+from cometmq.client.settings import CONCURRENCY_MAX, PushOptions, producer_options
+from cometmq.client.transfer.puller import PullStyle
+from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
+from cometmq.remoting.log import Log
+from cometmq.remoting.message.record import MessageRecord
+
+INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+_CLEAN_INTERVAL_MAX_MS: Final = 60_000
+
+_CONCURRENT_NAMES: Final = {True: "CR_SUCCESS", False: "CR_LATER"}
+_ORDERLY_NAMES: Final = {
+    OrderlyAction.COMMIT: "CR_SUCCESS",
+    OrderlyAction.HOLD: "CR_SUCCESS",
+    OrderlyAction.ROLLBACK: "CR_ROLLBACK",
+    OrderlyAction.SUSPEND: "CR_LATER",
+}
+
+
+class Delivers(Protocol):
+    """A way to bring pulled messages to the listener."""
+
+    def start(self, background: Background, *, concurrency: int) -> None:
+        """Begin."""
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time."""
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Have messages of one queue consumed."""
+
+    async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
+        """Give messages back that the listener keeps for too long."""
+
+    async def stop(self, drain_ms: int) -> bool:
+        """Begin nothing new, and wait for running calls; False if some take longer."""
+
+
+class DropsFailed:
+    """What becomes of messages that a broadcasting consumer does not consume: nothing."""
+
+    def __init__(self, log: Log) -> None:
+        """Log each of them."""
+        self._log = log
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Forget a message."""
+        self._log.warning("message.dropped", message_id=message.message_id, level=delay_level)
+        return True
+
+    async def give_up(self, message: MessageExt) -> bool:
+        """Forget a message."""
+        return await self.send_back(message, 0)
+
+
+class PushGroup(GroupMember[PushOptions]):
+    """A member whose messages go to a listener."""
+
+    CONSUME_TYPE = CONSUME_PASSIVELY
+
+    def __init__(
+        self, parts: MemberParts[PushOptions], listener: Listener | OrderlyListener
+    ) -> None:
+        """Assemble the parts; nothing runs before `start`."""
+        self._is_suspended = False
+        super().__init__(parts)
+        self._failed = DropsFailed(self._log) if self.is_broadcasting else self._send_back()
+        self._caller: ListenerCaller[ConsumeResult] | ListenerCaller[OrderlyResult]
+        self._delivery: Delivers
+        if self._options.orderly:
+            self._deliver_in_order(listener)
+        else:
+            self._deliver_concurrently(listener)
+
+    def _send_back(self) -> SendBack:
+        options = self._options
+        sender = MessageSender(
+            self._instance, INNER_PRODUCER, producer_options(options), ids=unique_ids(options)
+        )
+        return SendBack(
+            self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times
+        )
+
+    def _deliver_concurrently(self, listener: Listener | OrderlyListener) -> None:
+        options = self._options
+        self._caller = caller = ListenerCaller(
+            listener,
+            ConsumeResult.SUCCESS,
+            thread_count=CONCURRENCY_MAX,
+            log=self._log,
+            watch=self._watch,
+        )
+        self._delivery = Delivery(
+            caller,
+            self._failed,
+            batch_count_max=options.batch_count_max,
+            consumed=self._left,
+            rates=self._rates,
+            log=self._log,
+        )
+
+    def _deliver_in_order(self, listener: Listener | OrderlyListener) -> None:
+        options = self._options
+        self._caller = caller = ListenerCaller(
+            listener,
+            OrderlyResult.SUCCESS,
+            thread_count=CONCURRENCY_MAX,
+            log=self._log,
+            watch=self._watch,
+        )
+        times_max = options.max_reconsume_times
+        self._delivery = OrderlyDelivery(
+            caller,
+            self._failed,
+            AlwaysOurs()
+            if self._locks is None
+            else LockGuards(self._locks, begin_anew=self._begin_anew),
+            limits=OrderlyLimits(
+                options.batch_count_max,
+                options.suspend_queue_ms,
+                None if times_max < 0 else times_max,
+            ),
+            consumed=self._left,
+            rates=self._rates,
+            log=self._log,
+        )
+
+    def _make_locks(self) -> QueueLocks | None:
+        if not self._options.orderly or self.is_broadcasting:
+            return None
+        return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
+
+    def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
+        """Leave queues that another member has locked; if they are ours, they come again."""
+        self._background.spawn(self._begin_anew(queues), name="locks-lost")
+
+    async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:
+        """Drop queues with all that is held of them, and take those again that are ours."""
+        self._log.warning("locks.lost", group=self._group, count=len(queues))
+        await self._readers.drop(queues, is_lost=True)
+        self._assigner.wake()
+
+    def wake(self) -> None:
+        """Share the queues now."""
+        super().wake()
+        if self._locks is not None:
+            self._locks.renew_soon()
+
+    async def start(self) -> None:
+        """Share the queues, and begin to pull and to deliver."""
+        self._delivery.start(self._background, concurrency=self._options.concurrency)
+        await self._begin_sharing()
+        self._background.keep(self._keep_offsets, name="persist-offsets")
+        if not self.is_broadcasting:
+            self._background.keep(self._return_late, name="return-late")
+        if self._locks is not None:
+            self._background.keep(self._locks.run, name="locks")
+
+    async def stop(self) -> None:
+        """Pull no more, wait for the listener, and store the offsets."""
+        await self._end_sharing()
+        self._readers.stop()
+        is_drained = await self._delivery.stop(self._options.drain_ms)
+        if not is_drained:
+            self._log.warning("consumer.undrained", group=self._group)
+        await self._readers.close(is_drained=is_drained)
+        await self._background.close()
+
+    def close_caller(self) -> None:
+        """Let the threads of the listener end."""
+        self._caller.close()
+
+    def suspend(self, *, is_suspended: bool) -> None:
+        """Stop pulling for now, or go on."""
+        self._is_suspended = is_suspended
+        self._readers.wake()
+
+    def resize(self, concurrency: int) -> None:
+        """Have so many calls of the listener at the same time."""
+        self._delivery.resize(concurrency)
+
+    async def give_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Have a message come again, as if the listener had failed with it."""
+        return await self._failed.send_back(message, delay_level)
+
+    async def reset_to(self, timestamp_ms: int) -> None:
+        """Continue in all own queues at a moment."""
+        for topic in tuple(self.topics):
+            queues = self._readers.of_topic(topic)
+            offsets = {queue: await self._queue_offsets.at(queue, timestamp_ms) for queue in queues}
+            await self.reset_offsets(topic, offsets)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages were consumed, and how many failed."""
+        return self._rates.counts()
+
+    async def consume_directly(
+        self, record: MessageRecord, broker_name: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Give one message to the listener now, and say what it did with it."""
+        begin_ms = monotonic_ms()
+        message = received(record, broker_name, self._instance.namespace)
+        answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
+        try:
+            result = await self._caller.call([message])
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
+        except Exception as error:  # noqa: BLE001  # foreign code: the administrator asked for it
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
+        else:
+            if isinstance(result, OrderlyResult):
+                answer.consume_result = _ORDERLY_NAMES[result.action]
+                answer.auto_commit = result.action is not OrderlyAction.HOLD
+            else:
+                is_consumed = result.consumed_count is None or result.consumed_count > 0
+                answer.consume_result = _CONCURRENT_NAMES[is_consumed]
+        answer.spent_time_mills = monotonic_ms() - begin_ms
+        return answer
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _style(self) -> PullStyle:
+        options = self._options
+        return PullStyle(
+            count_max=options.pull_count_max,
+            suspend_ms=options.suspend_ms,
+            timeout_ms=options.pull_timeout_ms,
+            has_subscription=options.post_subscription_when_pull,
+            is_lite=False,
+        )
+
+    def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        self._delivery.submit(process_queue, messages)
+
+    def _may_read(self) -> bool:
+        return not self._is_suspended
+
+    def _pull_interval_ms(self) -> int:
+        return self._options.pull_interval_ms
+
+    def _limits(self, topic: str) -> Limits:
+        """Return the bounds of one queue; those of a topic are divided among its own queues."""
+        options = self._options
+        count_max, bytes_max = options.queue_count_max, options.queue_bytes_max
+        if options.topic_count_max or options.topic_bytes_max:
+            queue_count = max(1, len(self._readers.of_topic(topic)))
+            if options.topic_count_max:
+                count_max = max(1, options.topic_count_max // queue_count)
+            if options.topic_bytes_max:
+                bytes_max = max(1, options.topic_bytes_max // queue_count)
+        return Limits(count_max, bytes_max, options.queue_span_max)
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self._background.sleep(self._options.persist_offset_interval_ms)
+            await self._readers.persist()
+            self._rates.sample()
+
+    async def _return_late(self) -> None:
+        timeout_ms = self._options.consume_timeout_ms
+        while True:
+            await self._background.sleep(min(timeout_ms, _CLEAN_INTERVAL_MAX_MS))
+            for process_queue in self._readers.process_queues:
+                await self._delivery.give_back_late(process_queue, timeout_ms=timeout_ms)

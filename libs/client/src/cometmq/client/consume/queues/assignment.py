@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharing the queues of the subscribed topics with the other members of the group."""
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+
+from cometmq.client.background_tasks import Signal, described
+from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.clients import GetConsumerListByGroup
+from cometmq.remoting.errors import CometError, ServerError
+
+TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
+"""Own exactly these queues of a topic; False if some could not be taken yet."""
+
+
+class Assigner:
+    """Finds out again and again which queues are ours.
+
+    All members compute the same division from the same sorted lists, so nobody decides for
+    the others; while members come and go, two may hold one queue for a moment.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        strategy: AllocateStrategy,
+        *,
+        topics: Callable[[], Collection[str]],
+        interval_ms: int,
+        take: TakeQueues,
+        is_shared: bool = True,
+    ) -> None:
+        """Share for one group; `take` is called once per topic and round.
+
+        Without sharing, as in broadcasting, all queues are ours.
+        """
+        self._is_shared = is_shared
+        self._instance = instance
+        self._group = group
+        self._strategy = strategy
+        self._interval_ms = interval_ms
+        self._take = take
+        self._topics = topics
+        self._due = Signal()
+
+    def wake(self) -> None:
+        """Share now: members or routes have changed."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Share when woken, and at intervals."""
+        is_complete = True
+        while True:
+            await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS)
+            is_complete = await self.share()
+
+    async def share(self) -> bool:
+        """Share the queues of every topic once; False if something must be tried again soon."""
+        is_complete = True
+        for topic in sorted(self._topics()):
+            try:
+                mine = await self._mine(topic)
+                if mine is None or not await self._take(topic, mine):
+                    is_complete = False
+            except CometError as error:
+                is_complete = False
+                self._instance.log.warning(
+                    "rebalance.failed", group=self._group, topic=topic, error=described(error)
+                )
+        return is_complete
+
+    async def _mine(self, topic: str) -> list[MessageQueue] | None:
+        route = self._instance.routes.get(topic)
+        if route is None:
+            return []  # the instance looks for the route, and wakes us when it is there
+        queues = sorted(route.subscribe_queues)
+        if not queues or not self._is_shared:
+            return queues
+        broker_name = random.choice(sorted(route.brokers))  # noqa: S311  # spreads load
+        members = await self._members(broker_name)
+        if not members:
+            return None
+        try:
+            return self._strategy.allocate(self._instance.client_id, queues, members)
+        except Exception as error:  # noqa: BLE001  # a strategy may be foreign code
+            self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                "strategy.failed", group=self._group, topic=topic, error=described(error)
+            )
+            return None
+
+    async def _members(self, broker_name: str) -> list[str]:
+        """Ask a broker who is in the group; one that has not met us yet gets a heartbeat first."""
+        instance = self._instance
+        _, address = instance.routes.any_of(broker_name)
+        try:
+            return await self._ask_members(address)
+        except ServerError:
+            await instance.heartbeat()
+            return await self._ask_members(address)
+
+    async def _ask_members(self, address: str) -> list[str]:
+        instance = self._instance
+        response = await instance.remoting.invoke(
+            instance.channel(address),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            GetConsumerListByGroup(self._group),
+            timeout_ms=instance.options.api_timeout_ms,
+        )
+        return sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a consumer begins in a queue that it has just got."""
+
+from typing import Final
+
+import msgspec
+
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.message import RETRY_PREFIX
+from cometmq.client.settings import ConsumeFrom, ConsumerOptions
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    SearchOffsetByTimestamp,
+)
+from cometmq.remoting.errors import RemoteProtocolError
+
+TIMESTAMP_BACK_MS: Final = 30 * 60_000
+
+
+class QueueOffsets:
+    """Asks brokers about the ends of queues."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        """Ask the masters that an instance knows."""
+        self._instance = instance
+
+    async def max(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._ask(
+            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffset(queue.topic, queue.queue_id)
+        )
+
+    async def min(self, queue: MessageQueue) -> int:
+        """Return the offset of the oldest message."""
+        return await self._ask(
+            queue, RequestCode.GET_MIN_OFFSET, GetMinOffset(queue.topic, queue.queue_id)
+        )
+
+    async def at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the message stored nearest to a moment."""
+        return await self._ask(
+            queue,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            SearchOffsetByTimestamp(queue.topic, queue.queue_id, timestamp_ms),
+        )
+
+    async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
+        instance = self._instance
+        response = await instance.remoting.invoke(
+            instance.master(queue.broker_name),
+            code,
+            header,
+            timeout_ms=instance.options.api_timeout_ms,
+        )
+        if not isinstance(response.header, OffsetReply):
+            raise RemoteProtocolError("an answer about an offset lacks it")
+        return response.header.offset
+
+
+async def first_offset(
+    queue: MessageQueue,
+    store: OffsetStore,
+    offsets: QueueOffsets,
+    options: ConsumerOptions,
+) -> int:
+    """Return the stored offset, else what the options say; CometError: ask again later.
+
+    Compatibility: messages that wait to be tried again are read from their begin on, except
+    by a group that begins at a moment.
+    """
+    stored = await store.read(queue)
+    if stored is not None and stored >= 0:
+        return stored
+    is_retry = queue.topic.startswith(RETRY_PREFIX)
+    if options.consume_from is ConsumeFrom.FIRST_OFFSET:
+        return 0
+    if options.consume_from is ConsumeFrom.LAST_OFFSET:
+        return 0 if is_retry else await offsets.max(queue)
+    if is_retry:
+        return await offsets.max(queue)
+    moment_ms = options.consume_timestamp_ms or wall_ms() - TIMESTAMP_BACK_MS
+    return await offsets.at(queue, moment_ms)

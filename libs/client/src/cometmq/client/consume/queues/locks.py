@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks at the brokers on the queues of an orderly consumer: one member reads a queue at a time.
+
+Invariants
+    A lock counts as ours only for 30 s from the moment we asked for it; brokers keep it for 60 s.
+    So when ours runs out nobody else can have it yet, whatever was late in between. One that ran
+    out counts again only when the queue is seen to be as we left it: others may have had it,
+    consumed, and given it back.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background_tasks import Signal, described
+from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
+from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError
+
+RENEW_MS: Final = 20_000
+VALID_MS: Final = 30_000
+CALL_TIMEOUT_MS: Final = 1_000
+
+Lost = Callable[[Collection[MessageQueue]], None]
+"""Called with queues that another member has locked now, or had meanwhile."""
+
+
+class LockTimes(msgspec.Struct, frozen=True, gc=False):
+    """When a lock was last granted, by two clocks."""
+
+    asked_ms: int
+    wall_ms: int
+
+
+class QueueLocks:
+    """Takes, renews and gives back the locks of one member."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        offsets: OffsetStore,
+        *,
+        lost: Lost,
+        renew_ms: int = RENEW_MS,
+        clock_ms: ClockMs = monotonic_ms,
+    ) -> None:
+        """Start without locks; `lost` hears of those that a renewal did not get."""
+        self._instance = instance
+        self._group = group
+        self._offsets = offsets
+        self._lost = lost
+        self._renew_ms = renew_ms
+        self._clock_ms = clock_ms
+        self._held: dict[MessageQueue, LockTimes] = {}
+        # What brokers may believe to be ours: asked for, and not refused.
+        self._asked: set[MessageQueue] = set()
+        self._due = Signal()
+        # Brokers may serve two calls in another order than that in which they were sent.
+        self._calling = asyncio.Lock()
+
+    def is_valid(self, queue: MessageQueue) -> bool:
+        """Whether the queue is certainly ours."""
+        times = self._held.get(queue)
+        return times is not None and self._clock_ms() - times.asked_ms <= VALID_MS
+
+    def is_held(self, queue: MessageQueue) -> bool:
+        """Whether the queue is ours as far as we know, even if the lock has run out."""
+        return queue in self._held
+
+    def granted_ms(self, queue: MessageQueue) -> int:
+        """Return when the lock was last granted, by the wall clock; 0 if it is not held."""
+        times = self._held.get(queue)
+        return times.wall_ms if times is not None else 0
+
+    def renew_soon(self) -> None:
+        """Renew at once: a broker may have been restarted, and knows no locks then."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Renew at intervals, sooner when a broker did not answer."""
+        delay_ms = self._renew_ms
+        while True:
+            await self._due.wait(delay_ms)
+            delay_ms = self._renew_ms if await self.renew() else RETRY_SOON_MS
+
+    async def renew(self) -> bool:
+        """Ask for all held locks again; False if a broker did not answer."""
+        lost: list[MessageQueue] = []
+        regained: dict[MessageQueue, LockTimes] = {}
+        is_complete = True
+        async with self._calling:
+            for queues in _by_broker(self._held):
+                valid = set(filter(self.is_valid, queues))
+                granted = await self._ask(queues)
+                if granted is None:
+                    is_complete = False
+                    continue
+                lost += [queue for queue in queues if queue not in granted]
+                for queue, times in granted.items():
+                    (self._held if queue in valid else regained)[queue] = times
+        for queue, times in regained.items():
+            is_ours = await self._regain(queue, times)
+            is_complete = is_complete and is_ours is not None
+            if is_ours is False:
+                lost.append(queue)
+        for queue in lost:
+            self._held.pop(queue, None)
+        if lost:
+            self._lost(lost)
+        return is_complete
+
+    async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock queues; return those that are ours now."""
+        mine: list[MessageQueue] = []
+        async with self._calling:
+            for asked in _by_broker(queues):
+                granted = await self._ask(asked) or {}
+                self._held.update(granted)
+                mine += [queue for queue in asked if queue in granted]
+        return mine
+
+    async def recover(self, queue: MessageQueue) -> bool | None:
+        """Lock a queue whose lock ran out; whether it is ours. None: nobody can say now."""
+        async with self._calling:
+            granted = await self._ask([queue])
+        if granted is None:
+            return None
+        if queue not in granted:
+            return False
+        return await self._regain(queue, granted[queue])
+
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back, so that others need not wait until they run out."""
+        async with self._calling:
+            ours = self._asked.intersection(queues)
+            self._asked -= ours
+            for queue in ours:
+                self._held.pop(queue, None)
+            async with asyncio.TaskGroup() as group:
+                for asked in _by_broker(ours):
+                    group.create_task(self._release(asked))
+
+    async def release_all(self) -> None:
+        """Give all locks back, those too that nobody has told us of."""
+        await self.release(tuple(self._asked))
+
+    async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
+        """Count a lock that ran out again, unless somebody has consumed; None: ask later."""
+        try:
+            stored = await self._offsets.read(queue)
+        except Exception as error:  # noqa: BLE001  # a store may be foreign code
+            self._instance.log.warning(
+                "offset.unknown",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                error=described(error),
+            )
+            return None
+        if queue not in self._asked:
+            return None  # given back in the meantime
+        position = self._offsets.position(queue)
+        if stored is not None and position is not None and stored > position:
+            return False
+        self._held[queue] = times
+        return True
+
+    async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
+        """Lock queues of one broker, return those that it grants; None if it does not answer."""
+        instance, asked_ms = self._instance, self._clock_ms()
+        self._asked.update(queues)
+        try:
+            response = await instance.remoting.invoke(
+                instance.master(queues[0].broker_name),
+                RequestCode.LOCK_BATCH_MQ,
+                None,
+                self._body(queues),
+                timeout_ms=CALL_TIMEOUT_MS,
+            )
+            granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
+        except CometError as error:
+            instance.log.warning(
+                "lock.failed",
+                group=self._group,
+                broker=queues[0].broker_name,
+                error=described(error),
+            )
+            return None
+        self._asked.difference_update(queues)
+        self._asked.update(granted)
+        return dict.fromkeys(granted, LockTimes(asked_ms, wall_ms()))
+
+    async def _release(self, queues: list[MessageQueue]) -> None:
+        instance = self._instance
+        try:
+            await instance.remoting.invoke(
+                instance.master(queues[0].broker_name),
+                RequestCode.UNLOCK_BATCH_MQ,
+                None,
+                self._body(queues),
+                timeout_ms=CALL_TIMEOUT_MS,
+            )
+        except CometError as error:
+            instance.log.warning(
+                "unlock.failed",
+                group=self._group,
+                broker=queues[0].broker_name,
+                error=described(error),
+            )
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        return encode_json(LockBatch(self._instance.client_id, self._group, queues))
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+    """Return queues in lists of one broker each."""
+    brokers: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        brokers.setdefault(queue.broker_name, []).append(queue)
+    return list(brokers.values())

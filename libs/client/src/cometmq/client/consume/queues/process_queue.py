@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of one queue between their pull and the end of their consumption.
+
+Invariants
+    `committable` never passes a message that is not consumed: after a crash the group begins
+    there, so a message may come twice but none is lost.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from cometmq.client.consume.queues.calls_in_flight import Calls
+from cometmq.client.message import MessageExt
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.running_info import ProcessQueueInfo
+
+
+class ProcessQueue:
+    """What one consumer holds of one queue."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        """Begin at `next_offset`."""
+        self.queue = queue
+        self.next_offset = next_offset
+        """Where to pull next."""
+        self.is_dropped = False
+        """The queue is no longer ours: what is still running does not count."""
+        self.is_leaving = False
+        """Nothing new is consumed; results of what is running still count."""
+        self.calls = Calls()
+        """Of the listener, with messages of this queue."""
+        self.body_bytes = 0
+        self.last_pull_ms = 0
+        self.last_consume_ms = 0
+        self._held: dict[int, MessageExt] = {}
+        self._order: deque[int] = deque()
+        self._started_ms: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def committable(self) -> int:
+        """The offset up to which everything is consumed."""
+        return self._order[0] if self._order else self.next_offset
+
+    @property
+    def span(self) -> int:
+        """How far the last held message is from the first."""
+        return self._order[-1] - self._order[0] if self._order else 0
+
+    def begun_anew(self, next_offset: int) -> "ProcessQueue":
+        """Drop all that is held; return an empty one, whose end waits for what still runs."""
+        self.is_dropped = True
+        fresh = ProcessQueue(self.queue, next_offset)
+        fresh.calls = self.calls
+        return fresh
+
+    def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
+        """Take pulled messages, and return those that are not held already."""
+        fresh = [message for message in messages if message.queue_offset not in self._held]
+        is_sorted = not self._order or not fresh or fresh[0].queue_offset > self._order[-1]
+        for message in fresh:
+            self._held[message.queue_offset] = message
+            self._order.append(message.queue_offset)
+            self.body_bytes += len(message.body)
+        if not is_sorted:
+            self._order = deque(sorted(self._order))
+        self.next_offset = next_offset
+        return fresh
+
+    def unconsumed(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
+        """Return those of the messages that are still held."""
+        return [message for message in messages if message.queue_offset in self._held]
+
+    def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
+        """Remember since when the listener has these messages."""
+        for message in messages:
+            self._started_ms[message.queue_offset] = now_ms
+
+    def remove(self, messages: Iterable[MessageExt]) -> int:
+        """Forget consumed messages, and return what may be committed now."""
+        held, order, started = self._held, self._order, self._started_ms
+        for message in messages:
+            offset = message.queue_offset
+            if held.pop(offset, None) is not None:
+                self.body_bytes -= len(message.body)
+                started.pop(offset, None)
+        while order and order[0] not in held:
+            order.popleft()
+        return self.committable
+
+    def late(self, *, started_before_ms: int, count_max: int) -> list[MessageExt]:
+        """Return the first messages, as far as the listener has kept them for too long."""
+        found: list[MessageExt] = []
+        for offset in self._order:
+            started_ms = self._started_ms.get(offset)
+            if len(found) == count_max or started_ms is None or started_ms > started_before_ms:
+                break
+            if offset in self._held:
+                found.append(self._held[offset])
+        return found
+
+    def info(self, committed: int) -> ProcessQueueInfo:
+        """Return the state as administrators see it."""
+        return ProcessQueueInfo(
+            cached_msg_count=len(self._held),
+            cached_msg_min_offset=self._order[0] if self._order else 0,
+            cached_msg_max_offset=self._order[-1] if self._order else 0,
+            cached_msg_size_in_mib=self.body_bytes >> 20,
+            commit_offset=committed,
+            droped=self.is_dropped,
+            last_pull_timestamp=self.last_pull_ms,
+            last_consume_timestamp=self.last_consume_ms,
+        )

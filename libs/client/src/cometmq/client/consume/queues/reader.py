@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading one own queue: a loop that pulls while there is room."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background_tasks import described
+from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.message import MessageExt
+from cometmq.client.transfer.puller import Pulled, Puller, PullStatus
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.log import Log
+
+NOT_READY_CODES: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+"""The broker has not digested our heartbeat yet: a matter of milliseconds at a start."""
+
+NOT_READY_DELAY_MS: Final = 100
+NOT_READY_COUNT_MAX: Final = 30
+FAILURE_DELAY_MS: Final = 3_000
+_FIRST_DELAY_MS: Final = 100  # doubled at each failure in a row
+_FULL_CHECK_MS: Final = 1_000
+
+Sink = Callable[[ProcessQueue, list[MessageExt]], None]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much of one queue may wait for its consumption."""
+
+    count_max: int
+    bytes_max: int
+    span_max: int
+
+    def is_full(self, queue: ProcessQueue) -> bool:
+        """Whether to stop pulling for now."""
+        return (
+            len(queue) > self.count_max
+            or queue.body_bytes > self.bytes_max
+            or queue.span > self.span_max
+        )
+
+
+class ReadContext(msgspec.Struct):
+    """What the readers of one consumer share."""
+
+    puller: Puller
+    offsets: OffsetStore
+    subscriptions: Mapping[str, SubscriptionData]
+    limits: Callable[[str], Limits]
+    sink: Sink
+    may_read: Callable[[], bool]
+    """False while the consumer as a whole has enough, or is suspended."""
+    pulled: Callable[[str, int, int], None]
+    """Called with topic, count and duration in ms of each pull that found messages."""
+    not_ready: Callable[[], None]
+    """Called when a broker does not know our subscription."""
+    log: Log
+    may_commit: Callable[[MessageQueue], bool]
+    """False while a queue may be somebody else's, who may have stored more than we did."""
+    pull_interval_ms: int = 0
+    commits_by_pull: bool = True
+    """Pulls carry the committed offset along."""
+    takes_unreadable: bool = False
+    """The sink gets lists of messages that cannot be read too; else they are skipped."""
+
+
+class Reader:
+    """Reads one queue."""
+
+    def __init__(self, context: ReadContext, queue: MessageQueue, offset: int) -> None:
+        """Begin at an offset."""
+        self.process_queue = ProcessQueue(queue, offset)
+        self.is_paused = False
+        self._context = context
+        self._room = asyncio.Event()
+        self._refused_count = 0
+
+    def progressed(self) -> None:
+        """Look again whether there is room: messages were consumed, or settings changed."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped."""
+        context = self._context
+        while await self._has_room():
+            held = self.process_queue
+            subscription = context.subscriptions.get(held.queue.topic)
+            if subscription is None:
+                return
+            begin_ms = monotonic_ms()
+            try:
+                pulled = await context.puller.pull(
+                    held.queue,
+                    held.next_offset,
+                    subscription,
+                    commit_offset=self._commit_offset(),
+                )
+            except CometError as error:
+                await asyncio.sleep(self._failure_delay_ms(error) / 1000)
+                continue
+            if pulled.messages:
+                took_ms = monotonic_ms() - begin_ms
+                context.pulled(held.queue.topic, len(pulled.messages), took_ms)
+            self._refused_count = 0
+            held.last_pull_ms = wall_ms()
+            if not held.is_dropped:
+                self._take(pulled)
+            if context.pull_interval_ms:
+                await asyncio.sleep(context.pull_interval_ms / 1000)
+
+    def _take(self, pulled: Pulled) -> None:
+        context, held = self._context, self.process_queue
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            context.log.warning(
+                "offset.moved",
+                topic=held.queue.topic,
+                queue_id=held.queue.queue_id,
+                queue_offset=held.next_offset,
+                next_offset=pulled.next_offset,
+            )
+            if len(held) and pulled.next_offset < held.next_offset:
+                # The topic was made again. What is held is gone from the queue, and its offsets
+                # must not be committed: the group would miss all messages up to them.
+                held = self.process_queue = held.begun_anew(pulled.next_offset)
+            held.next_offset = pulled.next_offset
+            if not len(held):
+                context.offsets.update(held.queue, pulled.next_offset, is_reset=True)
+            return
+        fresh = held.put(pulled.messages, pulled.next_offset)
+        if fresh:
+            context.sink(held, fresh)
+        if context.takes_unreadable and pulled.unreadable:
+            context.sink(held, held.put(pulled.unreadable, pulled.next_offset))
+        if not len(held):
+            context.offsets.update(held.queue, held.committable)
+
+    def _commit_offset(self) -> int | None:
+        """Return what a pull may commit: progress that is not stored yet.
+
+        A Java broker handles pulls and commits on different threads, and another member may
+        own the queue already: what is repeated without need can undo a later commit.
+        """
+        context, queue = self._context, self.process_queue.queue
+        if not context.commits_by_pull:
+            return None
+        offset = context.offsets.unsaved(queue)
+        return offset if offset and context.may_commit(queue) else None
+
+    async def _has_room(self) -> bool:
+        """Wait until the queue may be read; False once it is dropped."""
+        held = self.process_queue
+        while not held.is_dropped:
+            if self._may_read():
+                return True
+            self._room.clear()
+            try:
+                async with asyncio.timeout(_FULL_CHECK_MS / 1000):
+                    await self._room.wait()
+            except TimeoutError:
+                continue  # whoever makes room says so; this only bounds a forgotten word
+        return False
+
+    def _may_read(self) -> bool:
+        context, held = self._context, self.process_queue
+        is_full = context.limits(held.queue.topic).is_full(held)
+        return not (is_full or self.is_paused) and context.may_read()
+
+    def _failure_delay_ms(self, error: CometError) -> int:
+        context, queue = self._context, self.process_queue.queue
+        self._refused_count += 1
+        if isinstance(error, CommandError) and error.code in NOT_READY_CODES:
+            if self._refused_count % 10 == 0:
+                context.not_ready()
+            if self._refused_count <= NOT_READY_COUNT_MAX:
+                return NOT_READY_DELAY_MS
+        context.log.warning(
+            "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+        )
+        return min(FAILURE_DELAY_MS, _FIRST_DELAY_MS << min(self._refused_count - 1, 10))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watching which queues topics have: Java's TopicMessageQueueChangeListener."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from cometmq.client.background_tasks import described
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.listener import called
+from cometmq.remoting.bodies.queues import MessageQueue
+
+QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
+"""Called with a topic and all its queues; a coroutine function, or a plain one on a thread."""
+
+
+class QueueWatch:
+    """Compares the queues of some topics with those that were there before."""
+
+    def __init__(self, instance: ClientInstance, callbacks: Mapping[str, QueuesChanged]) -> None:
+        """Watch topics, by their full names."""
+        self._instance = instance
+        self._callbacks = callbacks
+        self._known: dict[str, list[MessageQueue]] = {}
+
+    async def run(self, *, interval_ms: int) -> None:
+        """Look at intervals; what is there at first is no change."""
+        while True:
+            await self._instance.routes.refresh_all(self._callbacks)
+            for topic, callback in tuple(self._callbacks.items()):
+                await self._compare(topic, callback)
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def _compare(self, topic: str, callback: QueuesChanged) -> None:
+        route = self._instance.routes.get(topic)
+        if route is None:
+            return
+        namespace = self._instance.namespace
+        queues = [namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
+        before, self._known[topic] = self._known.get(topic), queues
+        if before is None or before == queues:
+            return
+        try:
+            await called(callback, namespace.unwrap(topic), queues)
+        except Exception as error:  # noqa: BLE001  # foreign code: the next change is told too
+            self._instance.log.warning("callback.failed", error=described(error))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pulling at intervals: a function is called for each own queue again and again.
+
+Java's MQPullConsumerScheduleService.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+from cometmq.client.application_calls import is_cancelled
+from cometmq.client.background_tasks import described
+from cometmq.client.consume.pull_consumer import PullConsumer
+from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.errors import ClientStateError
+from cometmq.client.settings import PullOptions
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.log import NO_LOG, Log
+
+PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
+"""Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
+
+DELAY_MS: Final = 200
+
+
+class ScheduledPull:
+    """Has the members of a group share the queues of topics, and calls back for our share.
+
+    One queue has one call at a time; it is cancelled when the queue goes to another member.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: PullOptions | None = None,
+        strategy: AllocateStrategy | None = None,
+        concurrency: int = 20,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
+        self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
+        self.consumer.on_assigned(self._assigned)
+        self.consumer.on_revoked(self._revoked)
+        self._concurrency = concurrency
+        self._callbacks: dict[str, PullCallback] = {}
+        self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(concurrency)
+        self._log = log
+
+    def register(self, topic: str, callback: PullCallback) -> None:
+        """Call back for our queues of a topic."""
+        if topic in self._callbacks:
+            raise ClientStateError(f"the topic {topic} has a callback already")
+        self._callbacks[topic] = callback
+        self.consumer.register(topic)
+
+    async def _assigned(self, queues: list[MessageQueue]) -> None:
+        loop = asyncio.get_running_loop()
+        for queue in queues:
+            name = f"pull-{queue.topic}-{queue.queue_id}"
+            self._tasks[queue] = loop.create_task(self._run(queue), name=name)
+
+    async def _revoked(self, queues: list[MessageQueue]) -> None:
+        tasks = [task for queue in queues if (task := self._tasks.pop(queue, None)) is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, queue: MessageQueue) -> None:
+        callback = self._callbacks[queue.topic]
+        while True:
+            async with self._slots:
+                delay_s = await self._call(callback, queue)
+            await asyncio.sleep(delay_s)
+
+    async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
+        """Return after how many seconds to call again, also after whatever goes wrong."""
+        try:
+            delay_ms = await callback(self.consumer, queue)
+            return (DELAY_MS if delay_ms is None else delay_ms) / 1000
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            self._log.warning("callback.failed", error=described(error))
+        except Exception as error:  # noqa: BLE001  # foreign code: called again later
+            self._log.warning("callback.failed", error=described(error))
+        return DELAY_MS / 1000
+
+    async def start(self) -> None:
+        """Take our share, and begin to call."""
+        await self.consumer.start()
+
+    async def close(self) -> None:
+        """End the calls, store the offsets, and leave."""
+        await self._revoked(list(self._tasks))
+        await self.consumer.close()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers: send messages to the queues of topics."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.background_tasks import described
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
+from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
+from cometmq.client.identity import unique_ids
+from cometmq.client.message import Message, MessageExt, SendResult, check_group
+from cometmq.client.namespace import namespace_of
+from cometmq.client.request_reply import reply_message, request_properties
+from cometmq.client.settings import ProducerOptions, checked
+from cometmq.client.trace.hooks import SendTraceHook
+from cometmq.client.trace.start import producer_trace
+from cometmq.client.transfer.outgoing import Prepared, split_messages
+from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
+from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.log import NO_LOG, Log
+
+DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+NO_ARGUMENT: Final = object()
+"""Of a request whose queue is chosen as that of any message."""
+
+
+class ProducerStats(msgspec.Struct, frozen=True):
+    """What a producer did so far."""
+
+    sent_count: int
+    failed_count: int
+
+
+class Producer(Client):
+    """Sends messages; thousands of sends may wait for their answers at the same time.
+
+    ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(message)``
+    """
+
+    KIND = "producer"
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: ProducerOptions | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `namesrv` stands for the option of that name."""
+        super().__init__()
+        check_group(group)
+        if group == DEFAULT_GROUP:
+            raise InvalidArgument(
+                f"producerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+            )
+        self.group = group
+        self.options = checked(options or ProducerOptions(), namesrv)
+        self._namespace = namespace_of(self.options)
+        self._full_group = self._namespace.wrap(group)
+        check_group(self._full_group)
+        self._hooks: list[SendHook] = []
+        self._forbidden_hooks: list[ForbiddenHook] = []
+        self._trace: SendTraceHook | None = None
+        self._log = log
+        self._sender: MessageSender | None = None
+        self._room = asyncio.Semaphore(self.options.pending_sends_max)
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have a hook see every attempt to send."""
+        self._check_unstarted()
+        self._hooks.append(hook)
+
+    def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
+        """Have a hook decide whether a message may be sent."""
+        self._check_unstarted()
+        self._forbidden_hooks.append(hook)
+
+    def _check_unstarted(self) -> None:
+        if self.state is not ClientState.CREATE_JUST:
+            raise ClientStateError("hooks are registered before the start")
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Connect to the brokers that the name servers know."""
+        instance = await ClientInstance.acquire(self.options, log=self._log)
+        stack.push_async_callback(instance.release)
+        instance.register_producer(self._full_group)
+        stack.push_async_callback(instance.unregister, producer_group=self._full_group)
+        hooks = self._hooks
+        if self.options.trace:
+            self._trace = await producer_trace(instance, self.group, self.options, stack)
+            hooks = [*hooks, self._trace]
+        stack.push_async_callback(self._drain)
+        self._sender = MessageSender(
+            instance,
+            self._full_group,
+            self.options,
+            ids=unique_ids(self.options),
+            hooks=SendHooks(hooks, self._forbidden_hooks, self._log),
+        )
+        await self._announce(instance)
+        self._log.info("producer.started", group=self.group, client_id=instance.client_id)
+        return instance
+
+    async def _announce(self, instance: ClientInstance) -> None:
+        """Meet the brokers early, so that the first send is quick; they may come later."""
+        try:
+            await instance.routes.refresh(self.options.default_topic)
+            await instance.heartbeat()
+        except CometError as error:
+            self._log.warning("namesrv.unreachable", error=str(error))
+
+    async def _drain(self) -> None:
+        """Take every place of the semaphore: then nobody is sending."""
+        try:
+            async with asyncio.timeout(self.options.send_timeout_ms / 1000):
+                for _ in range(self.options.pending_sends_max):
+                    await self._room.acquire()
+        except TimeoutError:
+            self._log.warning("producer.undrained", group=self.group)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store a message and return where; to `queue`, or to one of our choice with retries.
+
+        Raises the broker's CommandError if it refuses, SendFailed after the last attempt,
+        InvalidArgument before any.
+        """
+        sender = self._sending()
+        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        async with self._room:
+            prepared = await sender.outgoing.prepare(message)
+            if queue is not None:
+                return await self._send_to(queue, prepared, timeout_ms)
+            return await sender.send(prepared, timeout_ms=timeout_ms)
+
+    async def _send_to(
+        self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
+    ) -> SendResult:
+        """Send to the queue that an application has named."""
+        sender = self._sending()
+        queue = self._namespace.wrap_queue(queue)
+        if queue.topic != prepared.topic:
+            raise InvalidArgument("message's topic not equal mq's topic")
+        await sender.route(prepared.topic)
+        return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
+
+    async def send_ordered(
+        self,
+        message: Message,
+        argument: Any,
+        *,
+        selector: QueueSelector = by_hash,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store a message in the queue that `selector` chooses by `argument`; no retries.
+
+        Messages of one argument keep their order if each is awaited before the next is sent.
+        """
+        sender = self._sending()
+        async with self._room:
+            prepared = await sender.outgoing.prepare(message)
+            route = await sender.route(prepared.topic)
+            queue = sender.choose_by(selector, route, message, argument)
+            return await sender.send_to(
+                queue, prepared, timeout_ms=timeout_ms or self.options.send_timeout_ms
+            )
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message without learning whether it was stored."""
+        sender = self._sending()
+        async with self._room:
+            prepared = await sender.outgoing.prepare(message)
+            route = await sender.route(prepared.topic)
+            chosen = self._namespace.wrap_queue(queue) if queue else sender.choose(route)
+            await sender.send_oneway(chosen, prepared, timeout_ms=self.options.send_timeout_ms)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store messages of one topic in one queue by one request: all of them or none.
+
+        All have the same `wait_store_ok` and no delay level; together they are at most
+        `body_bytes_max` long (`split_batch` makes such lists). They are not compressed.
+        """
+        sender = self._sending()
+        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        async with self._room:
+            prepared = sender.outgoing.prepare_batch(messages)
+            if queue is not None:
+                return await self._send_to(queue, prepared, timeout_ms)
+            return await sender.send(prepared, timeout_ms=timeout_ms)
+
+    def split_batch(
+        self, messages: Iterable[Message], *, bytes_max: int | None = None
+    ) -> Iterable[list[Message]]:
+        """Yield lists of messages that `send_batch` accepts, in order."""
+        return split_messages(messages, bytes_max=bytes_max or self.options.body_bytes_max)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic may go to."""
+        route = await self._sending().route(self._namespace.wrap(topic))
+        return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
+
+    def new_message_id(self) -> str:
+        """Return a unique key for `Message.message_id`: for a message that may be sent twice."""
+        return self._sending().outgoing.next_id()
+
+    @property
+    def admin(self) -> ClientAdmin:
+        """Administration in this producer's connections: topics, offsets, messages by id."""
+        return ClientAdmin(self._running(), self.options, self._log)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        argument: Any = NO_ARGUMENT,
+        selector: QueueSelector = by_hash,
+    ) -> MessageExt:
+        """Send a message and return what its consumer replies.
+
+        The queue is `queue`, or what `selector` chooses by `argument`, or one of our choice.
+        Raises NoReply if none comes in time, SendFailed if the request was not stored.
+        """
+        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        deadline_ms = monotonic_ms() + timeout_ms
+        pending = self._running().replies.expect(count_max=self.options.pending_requests_max)
+        async with pending as (correlation_id, reply):
+            extra = request_properties(correlation_id, self.client_id, timeout_ms)
+            try:
+                async with self._room:
+                    prepared = await self._sending().outgoing.prepare(message, extra=extra)
+                    chosen = await self._requested(prepared, message, queue, argument, selector)
+                    await self._send_by(deadline_ms, prepared, chosen)
+            except (CommandError, TransportError) as error:
+                if not reply.done():  # an answer may be lost of a request that was served
+                    raise SendFailed(
+                        f"send request message to <{message.topic}> fail: {described(error)}",
+                        brokers=(),
+                    ) from error
+            with suppress(TimeoutError):
+                async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
+                    return await reply
+        raise NoReply(
+            f"send request message to <{message.topic}> OK, "
+            f"but wait reply message timeout, {timeout_ms} ms."
+        )
+
+    async def _requested(
+        self,
+        prepared: Prepared,
+        message: Message,
+        queue: MessageQueue | None,
+        argument: Any,
+        selector: QueueSelector,
+    ) -> MessageQueue | None:
+        """Return the queue for a request, once every broker knows where to bring the reply."""
+        sender = self._sending()
+        route = await sender.route(prepared.topic)
+        await self._running().be_known()
+        if argument is NO_ARGUMENT:
+            return queue
+        return self._namespace.unwrap_queue(sender.choose_by(selector, route, message, argument))
+
+    async def _send_by(
+        self, deadline_ms: int, prepared: Prepared, queue: MessageQueue | None
+    ) -> None:
+        left_ms = max(1, deadline_ms - monotonic_ms())
+        if queue is not None:
+            await self._send_to(queue, prepared, left_ms)
+        else:
+            await self._sending().send(prepared, timeout_ms=left_ms)
+
+    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Answer a consumed request; NotARequest if the message is none."""
+        return await self.send(reply_message(request, body))
+
+    def stats(self) -> ProducerStats:
+        """Return what was counted."""
+        sender = self._sender
+        if sender is None:
+            return ProducerStats(0, 0)
+        return ProducerStats(sender.sent_count, sender.failed_count)
+
+    def _sending(self) -> MessageSender:
+        self._running()
+        assert self._sender is not None
+        return self._sender

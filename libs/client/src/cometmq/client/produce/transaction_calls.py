@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calling what applications write about their transactions."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, cast
+
+from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.hooks import TransactionState
+from cometmq.client.listener import ListenerError, is_coroutine_function
+from cometmq.client.message import Message, MessageExt
+
+Answer: TypeAlias = TransactionState | None
+Decision: TypeAlias = tuple[TransactionState, BaseException | None]
+
+LocalTransaction: TypeAlias = Callable[[Message, Any], Answer | Awaitable[Answer]]
+"""Does the work beside a message; the message has its id, which names the transaction."""
+
+SyncLocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
+"""A plain function that does so."""
+
+CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
+"""Finds out how the transaction of a message ended, perhaps one of another process."""
+
+
+class StateCaller:
+    """Calls a coroutine function on the loop, a plain function on a bounded pool."""
+
+    def __init__(self, thread_count: int, *, name: str) -> None:
+        """Threads are made when they are needed."""
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"cometmq-{name}")
+
+    async def call(self, function: Callable[..., Any], *arguments: object) -> Decision:
+        """Return what it says; whoever raises does not know."""
+        try:
+            if is_coroutine_function(function):
+                answer = await cast("Awaitable[Any]", function(*arguments))
+            else:
+                answer = await on_thread(self._pool, function, *arguments)
+            return state_of(answer), None
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            return TransactionState.UNKNOWN, error
+        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no answer
+            return TransactionState.UNKNOWN, error
+
+    def close(self) -> None:
+        """Let running threads end, without waiting for them."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def state_of(answer: object) -> TransactionState:
+    """Return what an answer means; ListenerError if it is none."""
+    if answer is None:
+        return TransactionState.UNKNOWN
+    if not isinstance(answer, TransactionState):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ListenerError(f"a transaction ends with TransactionState or None, not {answer!r}")
+    return answer

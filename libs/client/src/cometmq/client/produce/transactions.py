@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactional producers: a message counts only if a local transaction does.
+
+A half message is stored where no consumer sees it; then the local transaction runs; then the
+broker is told how it ended. A broker that is not told asks any producer of the group.
+
+Compatibility: results mean what they mean to the Java client 4.9.4. The broker is told by a
+request that nobody answers: one that is lost is as if nothing had been said.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from cometmq.client.background_tasks import Background, described
+from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.broker_requests import TransactionMember
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
+from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
+from cometmq.client.produce.producer import Producer
+from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
+from cometmq.client.settings import TransactionOptions
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
+from cometmq.remoting.errors import CometError, CorruptRecord
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.flags import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.record import MessageRecord
+
+CHECK_ANSWER_TIMEOUT_MS: Final = 3_000
+_ENDS: Final = {
+    TransactionState.COMMIT: TRANSACTION_COMMIT,
+    TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
+    TransactionState.UNKNOWN: TRANSACTION_NONE,
+}
+
+
+class TransactionSendResult(SendResult, frozen=True):
+    """Where a half message was stored, and what the broker was told of its transaction."""
+
+    state: TransactionState
+    error: BaseException | None = None
+    """What the local transaction has raised; the broker will ask."""
+
+
+class Transaction:
+    """A half message that is stored; consumers get it if `end` says COMMIT."""
+
+    def __init__(self, message: Message, result: SendResult, tell: "Tell") -> None:
+        """Be told of by `tell`; the message has its unique key, which names the transaction."""
+        self._tell = tell
+        self.message = message
+        self.result = result
+
+    @property
+    def transaction_id(self) -> str:
+        """The name of the transaction; the check listener gets it as `message_id`."""
+        return self.result.message_id
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the half message is as safe as the broker should store it; else roll back."""
+        return self.result.status is SendStatus.SEND_OK
+
+    async def end(
+        self, state: TransactionState, error: BaseException | None = None
+    ) -> TransactionSendResult:
+        """Tell the broker how it ended; with UNKNOWN it will ask. A failure is only logged."""
+        await self._tell(self, state)
+        result = self.result
+        return TransactionSendResult(
+            result.status,
+            result.message_id,
+            result.offset_message_id,
+            result.queue,
+            result.queue_offset,
+            state,
+            error,
+        )
+
+
+Tell: TypeAlias = Callable[[Transaction, TransactionState], Awaitable[None]]
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """A broker wants to know how a transaction ended."""
+
+    header: CheckTransactionState
+    message: MessageExt
+    address: str
+
+
+class TransactionProducer(Producer, TransactionMember):
+    """Sends messages whose delivery depends on a local transaction; others too.
+
+    Producers of the group have to stay connected: brokers ask them about what is open. `execute`
+    and `check` are coroutine functions, or plain ones, which are called on threads.
+    """
+
+    options: TransactionOptions
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        check: CheckListener,
+        execute: LocalTransaction | None = None,
+        options: TransactionOptions | None = None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
+        if not callable(check):
+            raise InvalidArgument("TransactionListener is null: give `check`")
+        super().__init__(group, namesrv, options=options or TransactionOptions(), log=log)
+        self._check = check
+        self._execute = execute
+        self._end_hooks: list[EndHook] = []
+        self._ending = EndHooks((), log)
+        self._properties = {
+            PropertyKey.TRANSACTION_PREPARED.value: "true",
+            PropertyKey.PRODUCER_GROUP.value: self._full_group,
+        }
+        self._questions: asyncio.Queue[_Question] = asyncio.Queue(self.options.pending_checks_max)
+        self._execute_caller: StateCaller
+        self._check_caller: StateCaller
+
+    def add_end_hook(self, hook: EndHook) -> None:
+        """Have a hook see every end of a transaction."""
+        self._check_unstarted()
+        self._end_hooks.append(hook)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
+        """Start as a producer that brokers may ask."""
+        options = self.options
+        self._execute_caller = StateCaller(options.execute_concurrency, name="transaction")
+        self._check_caller = StateCaller(options.check_concurrency, name="check")
+        stack.callback(self._execute_caller.close)
+        stack.callback(self._check_caller.close)
+        instance = await super()._enter(stack)
+        hooks = self._end_hooks if self._trace is None else [*self._end_hooks, self._trace]
+        self._ending = EndHooks(hooks, self._log)
+        background = Background(self._log)
+        stack.push_async_callback(background.close)
+        instance.transaction_producers[self._full_group] = self
+        stack.callback(instance.transaction_producers.pop, self._full_group)
+        for number in range(options.check_concurrency):
+            background.keep(self._answer_questions, name=f"transaction-checks-{number}")
+        return instance
+
+    # -- transactions -------------------------------------------------------------------------
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        execute: LocalTransaction | None = None,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """Store a half message, run the local transaction, and tell the broker how it ended.
+
+        One that raises or returns None leaves the transaction open: the broker will ask. Without
+        a safely stored half message it does not run, and the result says ROLLBACK.
+        """
+        execute = execute or self._execute
+        if execute is None:
+            raise InvalidArgument("tranExecutor is null: give `execute`")
+        transaction = await self.begin(message, timeout_ms=timeout_ms)
+        if not transaction.is_safe:
+            return await transaction.end(TransactionState.ROLLBACK)
+        caller = self._execute_caller
+        state, error = await caller.call(execute, transaction.message, argument)
+        if error is not None:
+            self._log.warning(
+                "transaction.failed", transaction=transaction.transaction_id, error=described(error)
+            )
+        return await transaction.end(state, error)
+
+    async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
+        """Store a half message; call `end` of what this returns when it is decided.
+
+        A delay level has no effect. What is sent again after an error may be stored twice: the
+        broker asks about the half messages that nobody ends.
+        """
+        sender = self._sending()
+        if message.delay_level:
+            message = msgspec.structs.replace(message, delay_level=0)
+        async with self._room:
+            prepared = await sender.outgoing.prepare(message, extra=self._properties)
+            prepared.sys_flag |= TRANSACTION_PREPARED
+            result = await sender.send(
+                prepared, timeout_ms=timeout_ms or self.options.send_timeout_ms
+            )
+        message = msgspec.structs.replace(message, message_id=result.message_id)
+        return Transaction(message, result, self._end)
+
+    async def _end(self, transaction: Transaction, state: TransactionState) -> None:
+        result = transaction.result
+        header = EndTransaction(
+            producer_group=self._full_group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=parse_offset_message_id(result.offset_message_id).physical_offset,
+            commit_or_rollback=_ENDS[state],
+            msg_id=result.message_id,
+        )
+        try:
+            address = self._running().master(result.queue.broker_name)
+            await self._tell(
+                address, header, transaction.message, state, self.options.send_timeout_ms
+            )
+        except CometError as error:
+            self._log.warning(
+                "transaction.untold",
+                transaction=result.message_id,
+                state=state.value,
+                error=described(error),
+            )
+
+    async def _tell(
+        self,
+        address: str,
+        header: EndTransaction,
+        message: Message | MessageExt,
+        state: TransactionState,
+        timeout_ms: int,
+    ) -> None:
+        self._ending.ending(
+            EndContext(
+                group=self._full_group,
+                message=message,
+                message_id=header.msg_id,
+                transaction_id=message.message_id,
+                state=state,
+                is_from_check=header.from_transaction_check,
+                address=address,
+                time_ms=wall_ms(),
+            )
+        )
+        sender = self._sending()
+        await sender.invoke_oneway(
+            address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms
+        )
+
+    # -- questions of brokers -----------------------------------------------------------------
+
+    def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
+        """Have the check listener asked; what is too much is left to the broker's next round."""
+        try:
+            question = _Question(header, received(record, "", self._namespace), address)
+            self._questions.put_nowait(question)
+        except asyncio.QueueFull:
+            self._log.warning("transaction.unchecked", peer=address, error="too many questions")
+        except CorruptRecord as error:
+            self._log.warning("transaction.unchecked", peer=address, error=described(error))
+
+    async def _answer_questions(self) -> None:
+        while True:
+            await self._answer(await self._questions.get())
+
+    async def _answer(self, question: _Question) -> None:
+        """Ask the check listener, and tell the broker what it says."""
+        asked, message = question.header, question.message
+        state, error = await self._check_caller.call(self._check, message)
+        if error is not None:
+            self._log.warning(
+                "transaction.check_failed",
+                transaction=message.message_id,
+                error=described(error),
+            )
+        header = EndTransaction(
+            producer_group=self._full_group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=_ENDS[state],
+            msg_id=message.message_id,
+            from_transaction_check=True,
+            transaction_id=asked.transaction_id,
+        )
+        try:
+            await self._tell(question.address, header, message, state, CHECK_ANSWER_TIMEOUT_MS)
+        except CometError as told_error:
+            self._log.warning(
+                "transaction.untold",
+                transaction=message.message_id,
+                state=state.value,
+                error=described(told_error),
+            )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pull: from which broker, with which flags, and what its answer means."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.client.background_tasks import described
+from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
+from cometmq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    CorruptRecord,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.record import decode_records
+
+
+class PullStatus(IntEnum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+_ANSWERS: Final = frozenset(int(status) for status in PullStatus)
+_STREAM_EXT: Final = {"ReqT": "0"}
+_MIN_OFFSET: Final = PropertyKey.MIN_OFFSET.value
+_MAX_OFFSET: Final = PropertyKey.MAX_OFFSET.value
+
+
+class Pulled(msgspec.Struct):
+    """The answer to a pull."""
+
+    status: PullStatus
+    messages: list[MessageExt]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    unreadable: list[MessageExt] = []
+    """Those whose bodies cannot be decompressed."""
+
+
+class PullStyle(msgspec.Struct, frozen=True):
+    """How a consumer pulls, the same for all its queues."""
+
+    count_max: int
+    suspend_ms: int
+    timeout_ms: int
+    has_subscription: bool
+    """Every pull says what it wants, instead of relying on the last heartbeat."""
+    is_lite: bool
+
+
+class Puller:
+    """Pulls for one consumer group."""
+
+    def __init__(self, instance: ClientInstance, group: str, style: PullStyle) -> None:
+        """Begin with the masters; brokers may suggest others."""
+        self._instance = instance
+        self._group = group
+        self._style = style
+        self._broker_ids: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        *,
+        commit_offset: int | None,
+        count_max: int | None = None,
+    ) -> Pulled:
+        """Read a queue from an offset on.
+
+        The broker holds the request while nothing is there, as long as the style says.
+        """
+        instance, style = self._instance, self._style
+        broker_id, address = instance.routes.any_of(
+            queue.broker_name, preferred_id=self._broker_ids.get(queue, MASTER_ID)
+        )
+        may_commit = commit_offset is not None and broker_id == MASTER_ID
+        header = self._header(
+            queue,
+            offset,
+            subscription,
+            commit_offset=commit_offset if may_commit else None,
+            count_max=style.count_max if count_max is None else count_max,
+        )
+        try:
+            response = await instance.remoting.invoke(
+                address,
+                RequestCode.PULL_MESSAGE,
+                header,
+                timeout_ms=style.timeout_ms,
+                ok=_ANSWERS,
+                ext=_STREAM_EXT if style.is_lite else None,
+            )
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            self._broker_ids.pop(queue, None)
+            instance.suspect(address)
+            raise
+        reply = response.header
+        if not isinstance(reply, PullMessageReply):
+            raise RemoteProtocolError("an answer to a pull lacks its fields")
+        self._broker_ids[queue] = reply.suggest_which_broker_id
+        status = PullStatus(response.code)
+        pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
+        if status is PullStatus.FOUND:
+            self._decode(response.body, queue, subscription, pulled)
+        return pulled
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what a broker suggested for a queue."""
+        self._broker_ids.pop(queue, None)
+
+    def _header(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        *,
+        commit_offset: int | None,
+        count_max: int,
+    ) -> PullMessage:
+        style = self._style
+        flags = PullSysFlag.SUSPEND if style.suspend_ms else PullSysFlag(0)
+        if commit_offset is not None:
+            flags |= PullSysFlag.COMMIT_OFFSET
+        if style.has_subscription:
+            flags |= PullSysFlag.SUBSCRIPTION
+        if style.is_lite:
+            flags |= PullSysFlag.LITE_PULL
+        return PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count_max,
+            sys_flag=int(flags),
+            commit_offset=commit_offset or 0,
+            suspend_timeout_millis=style.suspend_ms,
+            sub_version=subscription.sub_version,
+            subscription=subscription.sub_string if style.has_subscription else None,
+            expression_type=subscription.expression_type,
+        )
+
+    def _decode(
+        self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
+    ) -> None:
+        """Add the messages; brokers filter by the hash of a tag, so the tag is compared here."""
+        try:
+            records = decode_records(body)
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"a pulled record is broken: {error}") from error
+        tags = frozenset(subscription.tags_set)
+        bounds: Mapping[str, str] = {
+            _MIN_OFFSET: str(pulled.min_offset),
+            _MAX_OFFSET: str(pulled.max_offset),
+        }
+        messages, namespace = pulled.messages, self._instance.namespace
+        for record in records:
+            if tags and record.tags not in tags:
+                continue
+            try:
+                message = received(record, queue.broker_name, namespace)
+            except CorruptRecord as error:
+                self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
+                    "message.unreadable",
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=record.queue_offset,
+                    error=described(error),
+                )
+                pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
+                continue
+            record.properties.update(bounds)
+            messages.append(message)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected consumers by group: their connections, subscriptions, and what changes mean (pure).
+
+Invariants: a group is in the table as long as it has a connection; each change of its members or
+topics is reported once to `changed` (which tells all members, so that they share the queues
+anew) before the call that caused it returns.
+
+Compatibility: as in RocketMQ the newest heartbeat decides the group's model and topics, a
+subscription is replaced only by a higher subVersion, and a replacement alone is no change that
+members are told about.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.clients.subscription_conflicts import Wishes
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Peer
+from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
+from cometmq.remoting.log import NO_LOG, Log
+
+MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
+
+
+class ConsumerGroup(msgspec.Struct):
+    """What the broker knows about a connected group."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    clients: dict[Peer, Client] = {}
+    subscriptions: dict[str, SubscriptionData] = {}
+    subscribed_ms: dict[str, int] = {}  # topic -> monotonic time of its first subscription
+    updated_ms: int = 0
+    wishes: Wishes = msgspec.field(default_factory=Wishes)
+    mismatch_told_ms: int | None = None
+
+    def peers(self) -> list[Peer]:
+        """Return the connections of all members."""
+        return list(self.clients)
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of all members, one for each connection."""
+        return [client.client_id for client in self.clients.values()]
+
+
+Changed: TypeAlias = Callable[[ConsumerGroup], None]
+
+
+class Consumers:
+    """The table of connected groups."""
+
+    def __init__(
+        self,
+        *,
+        changed: Changed,
+        emptied: Callable[[str], None] = lambda _: None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Take who is told about a group whose members or topics changed, or are all gone."""
+        self._emptied = emptied
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._joined: dict[Peer, set[str]] = {}
+        self._changed = changed
+        self._log = log
+
+    def register(self, data: ConsumerData, client: Client, *, notify: bool = True) -> bool:
+        """Merge one group of a heartbeat; return whether members or topics changed."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = ConsumerGroup(
+                data.group_name, data.consume_type, data.message_model, data.consume_from_where
+            )
+            self._groups[data.group_name] = group
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        group.updated_ms = client.seen_ms
+        has_new_member = _add_member(group, client)
+        has_new_topics = _merge_subscriptions(group, data.subscription_data_set)
+        group.wishes.note(client.peer, client.client_id, data.subscription_data_set)
+        if group.wishes.count > 1:
+            self._warn_of_mismatch(group)
+        if has_new_member:
+            self._joined.setdefault(client.peer, set()).add(group.name)
+            self._log.info(
+                "consumer.joined",
+                group=group.name,
+                client_id=client.client_id,
+                peer=client.peer.address,
+            )
+        is_changed = has_new_member or has_new_topics
+        if is_changed and notify:
+            self._changed(group)
+        return is_changed
+
+    def unregister(self, name: str, peer: Peer, *, notify: bool = True) -> None:
+        """Remove a connection from a group; the last one removes the group."""
+        group = self._groups.get(name)
+        if group is None:
+            return
+        client = group.clients.pop(peer, None)
+        if client is None:
+            return
+        group.wishes.drop(peer)
+        self._forget(name, peer)
+        self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
+        if not group.clients:
+            del self._groups[name]
+            self._emptied(name)
+        elif notify:
+            self._changed(group)
+
+    def drop(self, peer: Peer, *, notify: bool = True) -> None:
+        """Forget a closed connection in all groups and tell the members that stay."""
+        for name in list(self._joined.get(peer, ())):
+            self.unregister(name, peer, notify=notify)
+
+    def silent(self, now_ms: int) -> set[Peer]:
+        """Return the connections whose clients should be given up."""
+        return {client.peer for client in self._members() if client.is_silent(now_ms)}
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """Return a connected group."""
+        return self._groups.get(name)
+
+    def groups(self) -> Sequence[ConsumerGroup]:
+        """Return all connected groups."""
+        return list(self._groups.values())
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a connected group wants of a topic."""
+        found = self._groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    @property
+    def group_count(self) -> int:
+        """Return the number of connected groups."""
+        return len(self._groups)
+
+    @property
+    def client_count(self) -> int:
+        """Return the number of registrations."""
+        return sum(len(group.clients) for group in self._groups.values())
+
+    def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
+        """Log, once a minute, that members want different things and so miss messages."""
+        told_ms = group.mismatch_told_ms
+        if told_ms is not None and group.updated_ms - told_ms < MISMATCH_INTERVAL_MS:
+            return
+        mismatch = group.wishes.mismatch()
+        if mismatch is not None:
+            group.mismatch_told_ms = group.updated_ms
+            self._log.warning("subscription.mismatched", group=group.name, **mismatch._asdict())
+
+    def _forget(self, name: str, peer: Peer) -> None:
+        joined = self._joined[peer]
+        joined.discard(name)
+        if not joined:
+            del self._joined[peer]
+
+    def _members(self) -> Iterator[Client]:
+        for group in self._groups.values():
+            yield from group.clients.values()
+
+
+def tell_members(group: ConsumerGroup) -> None:
+    """Ask all members to share the queues anew (code 40); who cannot read now does so later."""
+    header = NotifyConsumerIdsChanged(consumer_group=group.name)
+    for peer in group.peers():
+        peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+
+
+def _add_member(group: ConsumerGroup, client: Client) -> bool:
+    known = group.clients.get(client.peer)
+    if known is not None and known.client_id == client.client_id:
+        known.seen_ms = client.seen_ms
+        return False
+    group.clients[client.peer] = client
+    return known is None
+
+
+def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]) -> bool:
+    """Take over newer subscriptions, forget the absent ones; return if topics changed."""
+    known = group.subscriptions
+    wanted = {subscription.topic: subscription for subscription in asked}
+    is_changed = wanted.keys() != known.keys()
+    for topic in known.keys() - wanted.keys():
+        del known[topic]
+        del group.subscribed_ms[topic]
+    for topic, subscription in wanted.items():
+        group.subscribed_ms.setdefault(topic, group.updated_ms)
+        old = known.get(topic)
+        if old is None or subscription.sub_version > old.sub_version:
+            known[topic] = subscription
+    return is_changed

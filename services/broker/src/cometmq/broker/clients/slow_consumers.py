@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find groups that read so far behind that they slow everybody down (off by default).
+
+Compatibility: RocketMQ measures how far behind a pull reads; here the committed offset tells,
+so that a group counts whether or not it pulls at the moment. Only connected groups count: one
+that is away costs nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from cometmq.broker.clients.consumers import ConsumerGroup
+from cometmq.broker.tables.offsets import Offsets
+from cometmq.store.reads import Lookup
+
+CHECK_INTERVAL_MS: Final = 180_000
+
+
+class QueueSource(Protocol):
+    """What the measurement needs of a store."""
+
+    def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find where in the log a message is, -1 if it is not there."""
+
+
+def slow_groups(
+    groups: Iterable[ConsumerGroup],
+    offsets: Offsets,
+    store: QueueSource,
+    *,
+    log_end: int,
+    behind_bytes_max: int,
+) -> Lookup[list[str]]:
+    """Find the groups with a queue whose next message lies further behind than allowed."""
+    slow = []
+    for group in list(groups):
+        oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
+        if log_end - oldest > behind_bytes_max:
+            slow.append(group.name)
+    return slow
+
+
+def _oldest_place(
+    group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
+) -> Lookup[int]:
+    """Find where in the log the first of the group's next messages lies; its end without one."""
+    oldest = log_end
+    for topic in list(group.subscriptions):
+        for queue_id, offset in list(offsets.queues(group.name, topic).items()):
+            place = yield from store.place(topic, queue_id, offset)
+            if place >= 0:
+                oldest = min(oldest, place)
+    return oldest

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters of the broker: plain integers, read at scrape and by admin commands.
+
+The loop only adds. Rates come from copies that timers take: of the totals once a second for the
+windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min), of each source every ten seconds for
+those of VIEW_BROKER_STATS_DATA (`stat_sampler.py`).
+
+Invariants: the tables are bounded. What comes when one is full is counted together.
+"""
+
+from collections import deque
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from cometmq.broker.statistics.windows import Windows
+
+SAMPLE_INTERVAL_MS: Final = 1_000
+SAMPLE_COUNT_MAX: Final = 601
+WINDOWS_S: Final = (10, 60, 600)
+SOURCES_MAX: Final = 200_000  # of topics, and of groups in topics
+
+
+class Source(Protocol):
+    """Something whose figures are copied."""
+
+    windows: Windows | None
+
+    def figures(self) -> tuple[int, ...]:
+        """Return the figures as they are now."""
+
+
+class TopicStats(msgspec.Struct, gc=False):
+    """What was stored in one topic; a request may bring several messages."""
+
+    put_count: int = 0
+    put_bytes: int = 0
+    request_count: int = 0
+    windows: Windows | None = None
+
+    def figures(self) -> tuple[int, ...]:
+        """Return what `TOPIC_FIGURES` names."""
+        return self.request_count, self.put_count, self.put_bytes
+
+
+class GroupStats(msgspec.Struct, gc=False):
+    """What one group did in one topic."""
+
+    get_count: int = 0
+    get_bytes: int = 0
+    pull_count: int = 0
+    send_back_count: int = 0
+    wait_ms: int = 0  # for the disk
+    windows: Windows | None = None
+
+    def figures(self) -> tuple[int, ...]:
+        """Return what `GROUP_FIGURES` names."""
+        return self.pull_count, self.get_count, self.get_bytes, self.send_back_count, self.wait_ms
+
+
+class LevelStats(msgspec.Struct, gc=False):
+    """Messages that began and ended their delay in one level."""
+
+    put_count: int = 0
+    put_bytes: int = 0
+    get_count: int = 0
+    get_bytes: int = 0
+    windows: Windows | None = None
+
+    def figures(self) -> tuple[int, ...]:
+        """Return what `LEVEL_FIGURES` names."""
+        return self.put_count, self.put_bytes, self.get_count, self.get_bytes
+
+
+TOPIC_FIGURES: Final = ("request_count", "put_count", "put_bytes")
+GROUP_FIGURES: Final = ("pull_count", "get_count", "get_bytes", "send_back_count", "wait_ms")
+LEVEL_FIGURES: Final = ("put_count", "put_bytes", "get_count", "get_bytes")
+BROKER_FIGURES: Final = ("put_count", "get_count")
+
+
+class Sample(msgspec.Struct, gc=False, frozen=True):
+    """The totals at one moment."""
+
+    at_ms: int
+    put_count: int = 0
+    get_count: int = 0
+    found_count: int = 0
+    miss_count: int = 0
+
+
+class BrokerStats:
+    """All counters."""
+
+    __slots__ = (
+        "_other_groups",
+        "_other_topics",
+        "any_queue_count",
+        "busy_count",
+        "cold_read_count",
+        "found_count",
+        "get_bytes",
+        "get_count",
+        "get_time_max_ms",
+        "groups",
+        "held_count",
+        "levels",
+        "miss_count",
+        "put_failed_count",
+        "samples",
+        "send_back_count",
+        "send_without_permission_count",
+        "topics",
+        "windows",
+    )
+
+    def __init__(self) -> None:
+        self._other_topics = TopicStats()  # that were deleted, or came when the table was full
+        self._other_groups = GroupStats()
+        self.put_failed_count = 0
+        self.get_count = 0
+        self.get_bytes = 0
+        self.get_time_max_ms = 0  # that a pull had to wait for the disk
+        self.found_count = 0  # pulls that found messages
+        self.miss_count = 0  # pulls that did not
+        self.held_count = 0  # pulls that were held
+        self.cold_read_count = 0
+        self.send_back_count = 0
+        self.busy_count = 0
+        self.any_queue_count = 0  # sends that left the queue to the broker
+        self.send_without_permission_count = 0
+        self.topics: dict[str, TopicStats] = {}
+        self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
+        self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages
+        self.samples: deque[Sample] = deque(maxlen=SAMPLE_COUNT_MAX)
+        self.windows: Windows | None = None
+
+    @property
+    def put_count(self) -> int:
+        """Messages stored for clients."""
+        return self._other_topics.put_count + sum(s.put_count for s in self.topics.values())
+
+    @property
+    def put_bytes(self) -> int:
+        """Bytes of the messages stored for clients."""
+        return self._other_topics.put_bytes + sum(s.put_bytes for s in self.topics.values())
+
+    def figures(self) -> tuple[int, ...]:
+        """Return what `BROKER_FIGURES` names."""
+        return self.put_count, self.get_count
+
+    def count_put(self, topic: str, count: int, size: int) -> None:
+        """Count the messages that one request has stored."""
+        stats = self.topics.get(topic)
+        if stats is None:
+            stats = self._new_topic(topic)
+        stats.put_count += count
+        stats.put_bytes += size
+        stats.request_count += 1
+
+    def count_get(self, topic: str, group: str, count: int, size: int) -> None:
+        """Count delivered messages."""
+        self.found_count += 1
+        self.get_count += count
+        self.get_bytes += size
+        stats = self.group(topic, group)
+        stats.pull_count += 1
+        stats.get_count += count
+        stats.get_bytes += size
+
+    def count_delayed(self, queue_id: int, size: int) -> None:
+        """Count a message that has begun to wait, beside what its request counts."""
+        level = self.level(queue_id)
+        level.put_count += 1
+        level.put_bytes += size
+
+    def count_delivered(self, topic: str, queue_id: int, size: int) -> None:
+        """Count a message whose delay is over: as read from its level and stored in its topic."""
+        level = self.level(queue_id)
+        level.get_count += 1
+        level.get_bytes += size
+        reader = self.group(SCHEDULE_TOPIC, SCHEDULE_GROUP)
+        reader.pull_count += 1
+        reader.get_count += 1
+        reader.get_bytes += size
+        self.count_put(topic, 1, size)
+
+    def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
+        """Count how long a pull waited for the disk; those that need not are not looked at."""
+        self.group(topic, group).wait_ms += waited_ms
+        self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)
+
+    def group(self, topic: str, group: str) -> GroupStats:
+        """Return the counters of a group in a topic."""
+        stats = self.groups.get((topic, group))
+        if stats is None:
+            if len(self.groups) >= SOURCES_MAX:
+                return self._other_groups
+            stats = self.groups[topic, group] = GroupStats()
+        return stats
+
+    def level(self, queue_id: int) -> LevelStats:
+        """Return the counters of a delay level."""
+        stats = self.levels.get(queue_id)
+        if stats is None:
+            stats = self.levels[queue_id] = LevelStats()
+        return stats
+
+    def sources(self) -> list[Source]:
+        """Return everything whose figures are copied."""
+        return [self, *self.levels.values(), *self.topics.values(), *self.groups.values()]
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the counters of a deleted topic."""
+        stats = self.topics.pop(topic, None)
+        if stats is not None:
+            self._other_topics.put_count += stats.put_count
+            self._other_topics.put_bytes += stats.put_bytes
+        for key in [key for key in self.groups if key[0] == topic]:
+            del self.groups[key]
+
+    def forget_group(self, group: str) -> None:
+        """Drop the counters of a deleted group."""
+        for key in [key for key in self.groups if key[1] == group]:
+            del self.groups[key]
+
+    def sample(self, now_ms: int, *, put_count: int) -> None:
+        """Remember the totals of this moment; `put_count` is the store's."""
+        self.samples.append(
+            Sample(now_ms, put_count, self.get_count, self.found_count, self.miss_count)
+        )
+
+    def rate(self, field: str, window_s: int) -> float:
+        """Return how much a total of `Sample` grew per second over the last seconds."""
+        if len(self.samples) < 2:
+            return 0.0
+        newest = self.samples[-1]
+        oldest = self.samples[max(0, len(self.samples) - 1 - window_s)]
+        elapsed_s = (newest.at_ms - oldest.at_ms) / 1000
+        if elapsed_s <= 0:
+            return 0.0
+        return float(getattr(newest, field) - getattr(oldest, field)) / elapsed_s
+
+    def _new_topic(self, topic: str) -> TopicStats:
+        if len(self.topics) >= SOURCES_MAX:
+            return self._other_topics
+        stats = self.topics[topic] = TopicStats()
+        return stats

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies the figures of all sources, and finds the statistic that a tool asks for (pure).
+
+A round begins every ten seconds. One step copies a bounded number of sources, so that a broker
+with very many of them never stalls: its round is spread over the following steps.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
+from cometmq.broker.statistics.counters import (
+    BROKER_FIGURES,
+    GROUP_FIGURES,
+    LEVEL_FIGURES,
+    TOPIC_FIGURES,
+    BrokerStats,
+    Source,
+)
+from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Period, Windows
+from cometmq.remoting.bodies.stats import BrokerStatsData
+
+STEP_INTERVAL_MS: Final = 1_000
+STEP_COUNT_MAX: Final = 1_000  # some 2 ms, 10 ms for new ones
+
+
+class StatSampler:
+    """Copies the figures; `step` is called every second."""
+
+    def __init__(self, stats: BrokerStats, *, now_ms: int) -> None:
+        """Let the first round begin one pause from now; times are those of a monotonic clock."""
+        self._stats = stats
+        self._round_ms = self._hour_ms = self._day_ms = now_ms
+        self._periods: list[Period] = []
+        self._rest: Iterator[Source] = iter(())
+
+    def step(self, now_ms: int) -> None:
+        """Go on with the round, or begin one that is due."""
+        if self._copy(now_ms) == 0 and now_ms - self._round_ms >= MINUTE.interval_ms:
+            self._begin_round(now_ms)
+            self._copy(now_ms)
+
+    def _begin_round(self, now_ms: int) -> None:
+        self._round_ms = now_ms
+        self._periods = [MINUTE]
+        if now_ms - self._hour_ms >= HOUR.interval_ms:
+            self._hour_ms = now_ms
+            self._periods.append(HOUR)
+        if now_ms - self._day_ms >= DAY.interval_ms:
+            self._day_ms = now_ms
+            self._periods.append(DAY)
+        self._rest = iter(self._stats.sources())
+
+    def _copy(self, now_ms: int) -> int:
+        count = 0
+        for source in islice(self._rest, STEP_COUNT_MAX):
+            count += 1
+            figures = source.figures()
+            if source.windows is None:
+                source.windows = Windows(len(figures))
+            source.windows.add(self._periods, now_ms, figures)
+        return count
+
+
+class Statistic(NamedTuple):
+    """What a name of code 315 stands for: a figure of a source, and the figure of its calls."""
+
+    find: Callable[[BrokerStats, str, str], Source | None]  # by the key, in a cluster
+    figures: tuple[str, ...]
+    value: str
+    times: str | None
+
+
+def _topic(stats: BrokerStats, key: str, _cluster: str) -> Source | None:
+    return stats.topics.get(key)
+
+
+def _group(stats: BrokerStats, key: str, _cluster: str) -> Source | None:
+    topic, _, group = key.partition("@")
+    return stats.groups.get((topic, group))
+
+
+def _broker(stats: BrokerStats, key: str, cluster: str) -> Source | None:
+    return stats if key == cluster else None
+
+
+def _level_put(stats: BrokerStats, key: str, _cluster: str) -> Source | None:
+    topic, _, queue_id = key.partition("@")
+    return stats.levels.get(int(queue_id)) if topic == SCHEDULE_TOPIC and _is_id(queue_id) else None
+
+
+def _level_get(stats: BrokerStats, key: str, cluster: str) -> Source | None:
+    queue, _, group = key.rpartition("@")
+    return _level_put(stats, queue, cluster) if group == SCHEDULE_GROUP else None
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 3  # levels are few
+
+
+STATISTICS: Final = {
+    "TOPIC_PUT_NUMS": Statistic(_topic, TOPIC_FIGURES, "put_count", "request_count"),
+    "TOPIC_PUT_SIZE": Statistic(_topic, TOPIC_FIGURES, "put_bytes", "request_count"),
+    "GROUP_GET_NUMS": Statistic(_group, GROUP_FIGURES, "get_count", "pull_count"),
+    "GROUP_GET_SIZE": Statistic(_group, GROUP_FIGURES, "get_bytes", "pull_count"),
+    "GROUP_GET_LATENCY": Statistic(_group, GROUP_FIGURES, "wait_ms", "pull_count"),
+    "SNDBCK_PUT_NUMS": Statistic(_group, GROUP_FIGURES, "send_back_count", "send_back_count"),
+    "BROKER_PUT_NUMS": Statistic(_broker, BROKER_FIGURES, "put_count", None),
+    "BROKER_GET_NUMS": Statistic(_broker, BROKER_FIGURES, "get_count", None),
+    "QUEUE_PUT_NUMS": Statistic(_level_put, LEVEL_FIGURES, "put_count", "put_count"),
+    "QUEUE_PUT_SIZE": Statistic(_level_put, LEVEL_FIGURES, "put_bytes", "put_count"),
+    "QUEUE_GET_NUMS": Statistic(_level_get, LEVEL_FIGURES, "get_count", "get_count"),
+    "QUEUE_GET_SIZE": Statistic(_level_get, LEVEL_FIGURES, "get_bytes", "get_count"),
+}
+
+
+def find_statistic(
+    stats: BrokerStats, name: str, key: str, *, cluster: str
+) -> BrokerStatsData | None:
+    """Return a statistic; None if nothing was ever counted for it, as in RocketMQ."""
+    statistic = STATISTICS.get(name)
+    source = statistic.find(stats, key, cluster) if statistic is not None else None
+    if statistic is None or source is None:
+        return None
+    figures = statistic.figures
+    counted_at = figures.index(statistic.times or statistic.value)
+    if source.figures()[counted_at] == 0:
+        return None
+    if source.windows is None:
+        return BrokerStatsData()
+    times_at = None if statistic.times is None else figures.index(statistic.times)
+    return source.windows.data(figures.index(statistic.value), times_at)
+
+
+def pull_rate(stats: BrokerStats, topic: str, group: str) -> float:
+    """Return the messages per second that the group got from the topic in the last minute."""
+    source = stats.groups.get((topic, group))
+    if source is None or source.windows is None:
+        return 0.0
+    return source.windows.item(
+        MINUTE, GROUP_FIGURES.index("get_count"), GROUP_FIGURES.index("pull_count")
+    ).tps

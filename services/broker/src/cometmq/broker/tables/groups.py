@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscription groups: their configuration, its version and its file.
+
+Compatibility: subscriptionGroup.json as RocketMQ writes it. A group that is created by its first
+heartbeat may broadcast; one that mqadmin creates without `-d` may not, because the tool says so.
+consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.broker.names import BOOT_GROUPS, group_fault, is_system_group
+from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.store.json_config import JsonTable
+
+COUNT_MAX: Final = 100_000
+"""Groups that come by themselves: administrators may make more."""
+
+GroupTable: TypeAlias = SubscriptionGroupTable
+
+
+class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
+    """The table in memory and its file."""
+
+    def __init__(
+        self,
+        file: JsonTable[GroupTable] | None = None,
+        *,
+        clock_ms: Callable[[], int],
+        changed: Callable[[], None] = lambda: None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Load the file; `changed` is called after each change, so that it is saved."""
+        super().__init__(
+            file,
+            lambda loaded: loaded.subscription_group_table,
+            clock_ms=clock_ms,
+            changed=changed,
+            log=log,
+        )
+        for name in BOOT_GROUPS:
+            self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+
+    def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
+        """Return a group; create it where that is allowed and its name is legal."""
+        config = self.table.get(name)
+        if config is not None or not (auto_create or is_system_group(name)):
+            return config
+        if group_fault(name) is not None:
+            return None
+        if len(self.table) >= COUNT_MAX:
+            self._log.warning("group.creation_refused", group=name, count_max=COUNT_MAX)
+            return None
+        config = SubscriptionGroupConfig(group_name=name)
+        self.put(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Add or replace a group."""
+        old = self.table.get(config.group_name)
+        self.table[config.group_name] = config
+        self._log.info("group.updated" if old else "group.created", group=config.group_name)
+        self._bump()
+
+    def remove(self, name: str) -> bool:
+        """Forget a group; return whether it was known."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._log.info("group.removed", group=name)
+        self._bump()
+        return True
+
+    def disable(self, name: str) -> bool:
+        """Stop a group from consuming until an administrator enables it again."""
+        config = self.table.get(name)
+        if config is None or not config.consume_enable:
+            return False
+        self.put(msgspec.structs.replace(config, consume_enable=False))
+        return True
+
+    def as_table(self) -> GroupTable:
+        """Return version and groups: the answer of code 201."""
+        return SubscriptionGroupTable(
+            data_version=self.version, subscription_group_table=self.table
+        )
+
+
+def group_file(path: str | Path) -> JsonTable[GroupTable]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> GroupTable:
+    return decode_json(SubscriptionGroupTable, data)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of hundreds of thousands of entries as JSON, encoded in parts of some 0.2 ms."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.runtime.incremental import Parts
+
+V = TypeVar("V")
+
+PART_WEIGHT: Final = 4096
+PART_ENTRIES: Final = 512
+
+
+def encode_large(
+    around: msgspec.Struct, table: Mapping[str, V], weigh: Callable[[V], int] = lambda _: 8
+) -> Parts[bytes]:
+    """Return the JSON of a struct whose last empty map stands for the table.
+
+    `weigh` tells how many numbers or texts an entry has. Entries that are added or changed
+    meanwhile may be in the result or not, those that are removed too.
+    """
+    begin, _, end = encode_json(around).rpartition(b"{}")
+    pieces: list[bytes] = []
+    part: dict[str, V] = {}
+    weight = 0
+    for name in list(table):
+        value = table.get(name)
+        if value is None:
+            continue
+        part[name] = value
+        weight += weigh(value)
+        if weight >= PART_WEIGHT or len(part) >= PART_ENTRIES:
+            pieces.append(encode_json(part)[1:-1])
+            part, weight = {}, 0
+            yield
+    if part:
+        pieces.append(encode_json(part)[1:-1])
+    return b"%b{%b}%b" % (begin, b",".join(pieces), end)

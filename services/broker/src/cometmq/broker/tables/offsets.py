@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Committed offsets: where each consumer group goes on in each queue.
+
+Compatibility: RocketMQ stores what it is told, without a check of group, topic or queue, and
+the last value wins, also backwards. Here the table has a bound, so that nobody can fill the memory.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cometmq.broker.tables.large_json import encode_large
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.errors import SystemBusy
+from cometmq.runtime.incremental import Parts
+from cometmq.store.json_config import JsonTable
+
+KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it
+
+COUNT_MAX: Final = 2_000_000
+"""Offsets of all groups and queues together: some 600 MB with their names."""
+
+NO_NAMES: Final[frozenset[str]] = frozenset()
+NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
+
+OffsetTable: TypeAlias = dict[str, dict[int, int]]
+
+
+class OffsetFile(msgspec.Struct, rename="camel"):
+    """consumerOffset.json: `topic@group` -> queue -> next queue offset."""
+
+    offset_table: OffsetTable = {}
+
+
+class Offsets:
+    """The table in memory and its file."""
+
+    def __init__(self, file: JsonTable[OffsetFile] | None = None) -> None:
+        loaded = file.load() if file is not None else None
+        self.file = file
+        self.table: OffsetTable = loaded.offset_table if loaded is not None else {}
+        self.is_dirty = False
+        self._count = sum(map(len, self.table.values()))
+        self._topics: dict[str, set[str]] = {}
+        self._groups: dict[str, set[str]] = {}
+        for key in self.table:
+            self._list(key)
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the next queue offset of the group, None if it never committed."""
+        queues = self.table.get(f"{topic}{KEY_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember the group's next queue offset; SystemBusy for a new one at the bound."""
+        key = f"{topic}{KEY_SEPARATOR}{group}"
+        queues = self.table.get(key)
+        if queues is None or queue_id not in queues:
+            if self._count >= COUNT_MAX:
+                raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+            self._count += 1
+            if queues is None:
+                queues = self.table[key] = {}
+                self._list(key)
+        queues[queue_id] = offset
+        self.is_dirty = True
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return queue -> offset of the group in the topic."""
+        return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
+
+    def topics_of(self, group: str) -> AbstractSet[str]:
+        """Return the topics in which the group has an offset."""
+        return self._topics.get(group, NO_NAMES)
+
+    def groups_of(self, topic: str) -> AbstractSet[str]:
+        """Return the groups that have an offset in the topic."""
+        return self._groups.get(topic, NO_NAMES)
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give a group the offsets of another in a topic in place of its own, if there are any."""
+        offsets = self.queues(source, topic)
+        if not offsets:
+            return
+        count = self._count + len(offsets) - len(self.queues(target, topic))
+        if count > COUNT_MAX:
+            raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+        self._count = count
+        key = f"{topic}{KEY_SEPARATOR}{target}"
+        self.table[key] = dict(offsets)
+        self._list(key)
+        self.is_dirty = True
+
+    def drop_group(self, group: str) -> None:
+        """Forget the group everywhere."""
+        for topic in self._topics.pop(group, NO_NAMES):
+            self._count -= len(self.table.pop(f"{topic}{KEY_SEPARATOR}{group}"))
+            self._groups[topic].discard(group)
+            if not self._groups[topic]:
+                del self._groups[topic]
+            self.is_dirty = True
+
+    def snapshot(self) -> OffsetFile:
+        """Return what belongs into the file and note that it is being saved."""
+        self.is_dirty = False
+        return OffsetFile(offset_table=self.table)
+
+    def encode(self) -> Parts[bytes]:
+        """Return the bytes of the file, as code 43 sends them too."""
+        return encode_large(OffsetFile(), self.table, len)
+
+    def encode_for_file(self) -> Parts[bytes]:
+        """Return the bytes of the file and note that they are being saved."""
+        self.is_dirty = False
+        is_whole = False
+        try:
+            data = yield from self.encode()
+            is_whole = True
+            return data
+        finally:
+            if not is_whole:
+                self.is_dirty = True
+
+    def _list(self, key: str) -> None:
+        """Let group and topic of a key find each other; a file may hold odd keys."""
+        names = key.split(KEY_SEPARATOR)
+        if len(names) == 2:
+            topic, group = names
+            self._topics.setdefault(group, set()).add(topic)
+            self._groups.setdefault(topic, set()).add(group)
+
+
+def offset_file(path: str) -> JsonTable[OffsetFile]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> OffsetFile:
+    return decode_json(OffsetFile, data)

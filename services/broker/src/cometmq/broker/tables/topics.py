@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics: their configuration, its version and its file.
+
+Invariants: each change gives the table a new version, and the table knows which topics changed
+since any version it had in this run: name servers are told exactly these.
+
+Compatibility: topics.json and creation by the first send as RocketMQ does them. A topic's order
+flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request says.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker import names
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
+from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.flags import Perm
+from cometmq.store.json_config import JsonTable
+
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
+COUNT_MAX: Final = 100_000  # topics that sends create: administrators may make more
+
+_BENCHMARK_QUEUES: Final = 1024
+_CLUSTER_QUEUES: Final = 16
+_SCHEDULE_QUEUES: Final = 18
+
+
+class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
+    """The table in memory and its file."""
+
+    def __init__(
+        self,
+        file: JsonTable[TopicConfigTable] | None = None,
+        *,
+        clock_ms: Callable[[], int],
+        changed: Callable[[], None] = lambda: None,
+        log: Log = NO_LOG,
+    ) -> None:
+        """Load the file; `changed` is called after each change: save it, tell name servers."""
+        super().__init__(
+            file,
+            lambda loaded: loaded.topic_config_table,
+            clock_ms=clock_ms,
+            changed=changed,
+            log=log,
+        )
+        self.reserved: set[str] = set()
+        self._changed_at: dict[str, int] = {}
+        self._all_changed_at = self.version.counter
+
+    def boot(self, settings: BrokerSettings) -> None:
+        """Add the topics that every broker has; those in the file stay as they are."""
+        wanted = {config.topic_name: config for config in boot_topics(settings)}
+        self.reserved = reserved_names(settings)
+        missing = wanted.keys() - self.table.keys()
+        if not missing:
+            return
+        has_history = bool(self.table)
+        for topic in missing:
+            self.table[topic] = wanted[topic]
+        self.is_dirty = True
+        if has_history:  # a name server that knows the old version must see a new one
+            self.touch()
+
+    def adopt(self, queues: Mapping[str, int]) -> None:
+        """Recreate topics that have messages but no configuration (topic -> queue count).
+
+        A broker that is killed between storing the first message of a new topic and saving the
+        table leaves such topics behind; without this their messages could not be read.
+        """
+        for topic, queue_count in queues.items():
+            is_known = topic in self.table or names.is_system_topic(topic)
+            if is_known or names.topic_fault(topic) is not None:
+                continue
+            self._log.warning("topic.adopted", topic=topic, queues=queue_count)
+            self.put(_config(topic, queue_count))
+
+    def create_for_send(
+        self,
+        topic: str,
+        *,
+        default_topic: str,
+        queue_nums: int,
+        sys_flag: int = 0,
+        auto_create: bool = True,
+    ) -> TopicConfig | None:
+        """Return the topic, created after its template if need be; None if that is refused."""
+        known = self.table.get(topic)
+        if known is not None:
+            return known
+        template = self.table.get(default_topic)
+        is_allowed = auto_create or default_topic != names.AUTO_CREATE_TOPIC
+        is_full = len(self.table) >= COUNT_MAX
+        if template is None or not is_allowed or is_full or not template.perm & Perm.INHERIT:
+            self._log.warning("topic.creation_refused", topic=topic, template=default_topic)
+            return None
+        queue_count = max(1, min(queue_nums, template.write_queue_nums))
+        config = _config(
+            topic, queue_count, perm=template.perm & ~int(Perm.INHERIT), sys_flag=sys_flag
+        )
+        config = msgspec.structs.replace(config, topic_filter_type=template.topic_filter_type)
+        self.put(config)
+        return config
+
+    def create(
+        self, topic: str, *, queue_nums: int, perm: int = READ_WRITE, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic, created with these values if need be (retry, dead letters, system)."""
+        known = self.table.get(topic)
+        if known is not None:
+            return known
+        config = _config(topic, queue_nums, perm=perm, sys_flag=sys_flag)
+        self.put(config)
+        return config
+
+    def put(self, config: TopicConfig) -> None:
+        """Add or replace a topic; its order flag stays what the name servers said.
+
+        Also an unchanged topic is told to the name servers anew: one of them may have dropped it.
+        """
+        old = self.table.get(config.topic_name)
+        if old is not None and old.order != config.order:
+            config = msgspec.structs.replace(config, order=old.order)
+        self._store(config)
+        self._log.info(
+            "topic.updated" if old else "topic.created",
+            topic=config.topic_name,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            perm=config.perm,
+        )
+        self._bump()
+
+    def remove(self, topic: str) -> bool:
+        """Forget a topic; return whether it was known."""
+        if self.table.pop(topic, None) is None:
+            return False
+        self._changed_at.pop(topic, None)
+        self._log.info("topic.removed", topic=topic)
+        self._bump()
+        return True
+
+    def set_ordered(self, ordered: Collection[str]) -> None:
+        """Take over which topics the name servers' configuration calls ordered."""
+        stale = [
+            config for topic, config in self.table.items() if config.order != (topic in ordered)
+        ]
+        for config in stale:
+            self._store(msgspec.structs.replace(config, order=not config.order))
+        if stale:
+            self._bump()
+
+    def touch(self) -> None:
+        """Count a change of everything, as by the broker's own permission."""
+        self._all_changed_at = self.version.counter + 1
+        self._bump()
+
+    def changes(self, since: DataVersion | None) -> dict[str, TopicConfig]:
+        """Return the topics that changed after a version; all if that one is not known."""
+        if since is None or since.counter < self._all_changed_at:
+            return dict(self.table)
+        changed = (topic for topic, count in self._changed_at.items() if count > since.counter)
+        return {topic: self.table[topic] for topic in changed}
+
+    def is_reserved(self, topic: str) -> bool:
+        """Tell whether administrators must leave the topic alone."""
+        return topic in self.reserved or names.is_system_topic(topic)
+
+    def as_table(self) -> TopicConfigTable:
+        """Return version and topics: the answer of code 21."""
+        return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
+
+    def _store(self, config: TopicConfig) -> None:
+        """Put a configuration under the version that the following `_bump` makes."""
+        self.table[config.topic_name] = config
+        self._changed_at[config.topic_name] = self.version.counter + 1
+
+
+def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
+    """Return the topics that a broker with these settings has from its first start."""
+    shared = READ_WRITE | Perm.INHERIT
+    yield _config(names.SELF_TEST_TOPIC, 1)
+    if settings.auto_create_topic_enable:
+        yield _config(names.AUTO_CREATE_TOPIC, settings.default_topic_queue_nums, perm=shared)
+    yield _config(names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
+    cluster_perm = shared if settings.cluster_topic_enable else Perm.INHERIT
+    yield _config(settings.broker_cluster_name, _CLUSTER_QUEUES, perm=cluster_perm)
+    broker_perm = shared if settings.broker_topic_enable else Perm.INHERIT
+    yield _config(settings.broker_name, 1, perm=broker_perm)
+    yield _config(names.OFFSET_MOVED_TOPIC, 1)
+    yield _config(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
+    if settings.trace_topic_enable:
+        yield _config(settings.msg_trace_topic_name, 1)
+    yield _config(settings.broker_cluster_name + names.REPLY_SUFFIX, 1)
+
+
+def reserved_names(settings: BrokerSettings) -> set[str]:
+    """Return the topics of this broker and cluster that are nobody else's to change."""
+    cluster = settings.broker_cluster_name
+    own = {cluster, settings.broker_name, cluster + names.REPLY_SUFFIX}
+    return own | ({settings.msg_trace_topic_name} if settings.trace_topic_enable else set())
+
+
+def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
+    """Return the table file at a path."""
+    return JsonTable(path, decode=_decode, encode=encode_json)
+
+
+def _decode(data: bytes) -> TopicConfigTable:
+    return decode_json(TopicConfigTable, data)
+
+
+def _config(
+    topic: str, queue_nums: int, *, perm: int = READ_WRITE, sys_flag: int = 0
+) -> TopicConfig:
+    return TopicConfig(
+        topic_name=topic,
+        read_queue_nums=queue_nums,
+        write_queue_nums=queue_nums,
+        perm=int(perm),
+        topic_sys_flag=sys_flag,
+    )

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m cometmq.txn_checker`: a txn-checker with the settings of its environment."""
+
+import sys
+from functools import partial
+
+from cometmq.runtime import logging
+from cometmq.runtime.program import program
+from cometmq.runtime.service import Stop, run
+from cometmq.runtime.settings import load
+from cometmq.txn_checker.app import TxnCheckerApp
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+log = logging.get("txn-checker")
+
+
+async def main(stop: Stop) -> None:
+    """Read the environment and serve."""
+    settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER")
+    build = partial(TxnCheckerApp, settings)
+    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
+
+
+if __name__ == "__main__":
+    logging.configure()
+    sys.exit(run(main, log=log))

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The txn-checker as a whole: finds the masters and follows each of them."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.log import Log
+from cometmq.remoting.signature import SessionCredentials
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tasks import Background, describe, every
+from cometmq.runtime.worker import Worker
+from cometmq.store.disk import OsDisk
+from cometmq.store.layout import is_topic
+from cometmq.txn_checker.broker_link import BrokerLink
+from cometmq.txn_checker.follower import Follower
+from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.metrics import FAMILIES
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+LOCK_FILE: Final = "lock"
+BROKERS_MAX: Final = 1_000
+"""Anybody may register a broker, and each that is followed has files and tasks."""
+
+
+class TxnCheckerApp:
+    """A txn-checker that is started and stopped."""
+
+    def __init__(
+        self,
+        settings: Loaded[TxnCheckerSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+    ) -> None:
+        """Take what it needs; nothing starts, nothing is read yet."""
+        self._loaded = settings
+        self._settings = settings.value
+        self._log = log
+        self._clock = clock
+        self._http = admin
+        self._disk = OsDisk()
+        self._root = Path(self._settings.store_path_root_dir).expanduser()
+        self._worker = Worker("txn-checker-files")
+        self._background = Background(log)
+        self._admin: AdminClient
+        self._addresses: dict[str, str] = {}
+        self._followers: dict[str, Follower] = {}
+        self._unfollowed: set[str] = set()
+        self._fault: str | None = "no name server has been asked yet"
+        self._started = AsyncExitStack()
+
+    @property
+    def followers(self) -> list[Follower]:
+        """The brokers that are looked after."""
+        return list(self._followers.values())
+
+    async def start(self) -> None:
+        """Take the folder, and begin to look for brokers."""
+        if not self._settings.namesrv_addr:
+            raise SettingsError("namesrvAddr: the txn-checker finds its brokers by name servers")
+        async with AsyncExitStack() as stack:
+            self._disk.make_folder(str(self._root))
+            lock = self._disk.lock(str(self._root / LOCK_FILE))
+            stack.callback(lock.release)
+            stack.callback(self._worker.close)
+            self._admin = AdminClient(options=_options(self._settings), log=self._log)
+            await stack.enter_async_context(self._admin)
+            stack.push_async_callback(self._close_followers)
+            stack.push_async_callback(self._background.close)
+            self._background.spawn(
+                every(
+                    self._settings.poll_name_server_interval,
+                    self._find_brokers,
+                    name="txn-checker-brokers",
+                    log=self._log,
+                    first_ms=0,
+                ),
+                name="txn-checker-brokers",
+            )
+            if self._http is not None:
+                self._show(self._http)
+            self._started = stack.pop_all()
+        self._log.info("txn_checker.ready", folder=str(self._root))
+
+    async def stop(self) -> None:
+        """Stop asking, and keep what is known."""
+        await self._started.aclose()
+        self._log.info("txn_checker.stopped")
+
+    async def _close_followers(self) -> None:
+        for follower in self._followers.values():
+            await follower.close()
+
+    async def _find_brokers(self) -> None:
+        """Follow the masters that the name servers know, wherever they are now."""
+        try:
+            masters = await self._admin.masters()
+        except CometError as error:
+            self._fault = describe(error)
+            self._log.warning("brokers.unknown", error=self._fault)
+            return
+        self._fault = None
+        for name, master in masters.items():
+            if name in self._followers:
+                self._addresses[name] = master.address
+            elif is_topic(name) and name != LOCK_FILE and len(self._followers) < BROKERS_MAX:
+                self._addresses[name] = master.address
+                self._follow(name)
+            elif name not in self._unfollowed and len(self._unfollowed) < BROKERS_MAX:
+                self._unfollowed.add(name)
+                self._log.warning("broker.refused", broker=name, brokers=len(self._followers))
+
+    def _follow(self, name: str) -> None:
+        folder = str(self._root / name)
+        follower = self._followers[name] = Follower(
+            name,
+            BrokerLink(_Invoker(self, name), self._settings),
+            self._settings,
+            open_ledger=lambda: Ledger(self._disk, folder),
+            worker=self._worker,
+            clock=self._clock,
+            log=self._log,
+        )
+        self._background.spawn(follower.run(), name=f"txn-checker-{name}")
+
+    async def invoke(
+        self, name: str, code: RequestCode, header: msgspec.Struct | None,
+        *, ok: tuple[ResponseCode, ...], timeout_ms: int | None,
+    ) -> Response:  # fmt: skip
+        """Send a request to where the broker is now."""
+        broker = self._admin.broker(self._addresses[name], name=name)
+        return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
+
+    def _show(self, http: AdminHttp) -> None:
+        http.registry.add(StatsCollector(FAMILIES, lambda: self.followers))
+        http.add_ready_check("txn-checker", lambda: self._fault)
+        http.add_settings("txn-checker", self._loaded.as_table)
+
+
+class _Invoker:
+    """Sends requests to one broker."""
+
+    def __init__(self, app: TxnCheckerApp, name: str) -> None:
+        self._app = app
+        self._name = name
+
+    async def __call__(
+        self,
+        code: RequestCode,
+        header: msgspec.Struct | None = None,
+        *,
+        ok: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
+        timeout_ms: int | None = None,
+    ) -> Response:
+        return await self._app.invoke(self._name, code, header, ok=ok, timeout_ms=timeout_ms)
+
+
+def _options(settings: TxnCheckerSettings) -> ClientOptions:
+    credentials = None
+    if settings.access_key:
+        credentials = SessionCredentials(settings.access_key, settings.secret_key)
+    return ClientOptions(
+        namesrv=settings.namesrv_addr,
+        api_timeout_ms=settings.request_timeout,
+        credentials=credentials,
+    )

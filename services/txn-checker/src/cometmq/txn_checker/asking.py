@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round: every open transaction is looked at, and what is due is done.
+
+What a broker refuses for one transaction keeps no other from its turn.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.txn_checker.broker_link import BrokerLink
+from cometmq.txn_checker.ledger import Ledger, OpenHalf
+from cometmq.txn_checker.rounds import Due, due
+from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.stats import FollowerStats
+
+_QUESTIONS_AT_ONCE: Final = 64
+
+
+class Asker:
+    """Has the producers of one broker asked."""
+
+    def __init__(
+        self,
+        name: str,
+        link: BrokerLink,
+        settings: TxnCheckerSettings,
+        *,
+        clock: Clock,
+        log: Log,
+        stats: FollowerStats,
+    ) -> None:
+        """Count into `stats`."""
+        self._name = name
+        self._link = link
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._stats = stats
+
+    async def round(self, ledger: Ledger) -> None:
+        """Look once at every open transaction."""
+        absent: set[int] = set()
+        for halves in ledger.open_halves():
+            now_s = self._clock.now_ms() // 1_000
+            wanted: dict[Due, list[OpenHalf]] = {one: [] for one in Due}
+            for half in halves:
+                wanted[due(half, now_s, self._settings)].append(half)
+            for some in _batches(wanted[Due.SET_ASIDE], _QUESTIONS_AT_ONCE):
+                await self._set_aside(ledger, some)
+            for some in _batches(wanted[Due.ASK], _QUESTIONS_AT_ONCE):
+                await self._ask(ledger, some, absent, now_s)
+            await asyncio.sleep(0)
+
+    async def _set_aside(self, ledger: Ledger, halves: Sequence[OpenHalf]) -> None:
+        link = self._link
+        async with asyncio.TaskGroup() as group:
+            answers = [
+                group.create_task(link.set_aside(half.offset, half.entry.physical_offset))
+                for half in halves
+            ]
+        done: list[OpenHalf] = []
+        for half, task in zip(halves, answers, strict=True):
+            refusal = task.result()
+            if refusal is not None:
+                self._note_refused(half, refusal)
+                continue
+            done.append(half)
+            self._log.warning(
+                "transaction.set_aside",
+                broker=self._name,
+                half=half.offset,
+                asked=half.check.asked_count,
+            )
+        ledger.close(half.offset for half in done)
+        self._stats.aside_count += len(done)
+
+    async def _ask(
+        self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
+    ) -> None:
+        """Ask about these, but not again for groups that have nobody connected."""
+        stats, link = self._stats, self._link
+        wanted = [half for half in halves if half.entry.group_hash not in absent]
+        stats.unasked_count += len(halves) - len(wanted)
+        begin = self._clock.monotonic_ms()
+        async with asyncio.TaskGroup() as group:
+            answers = [
+                group.create_task(link.ask(half.offset, half.entry.physical_offset))
+                for half in wanted
+            ]
+        asked: list[OpenHalf] = []
+        gone: list[int] = []
+        for half, task in zip(wanted, answers, strict=True):
+            answer = task.result()
+            if not answer.is_open:
+                gone.append(half.offset)
+            elif answer.refusal is not None:
+                self._note_refused(half, answer.refusal)
+            elif answer.producer is None:
+                absent.add(half.entry.group_hash)
+                stats.unasked_count += 1
+            elif answer.producer:
+                asked.append(half)
+        ledger.note_asked(asked, now_s)
+        ledger.close(gone)
+        stats.asked_count += len(asked)
+        stats.gone_count += len(gone)
+        least_ms = len(wanted) * 1_000 / self._settings.questions_per_second
+        await asyncio.sleep(max(0.0, begin + least_ms - self._clock.monotonic_ms()) / 1_000)
+
+    def _note_refused(self, half: OpenHalf, reason: str) -> None:
+        """Go on with the others; this one has its turn again in the next round."""
+        self._stats.refused_count += 1
+        self._log.warning("transaction.refused", broker=self._name, half=half.offset, reason=reason)
+
+
+def _batches(halves: Sequence[OpenHalf], size: int) -> Iterable[Sequence[OpenHalf]]:
+    return (halves[start : start + size] for start in range(0, len(halves), size))

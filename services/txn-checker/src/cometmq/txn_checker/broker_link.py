@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checker asks of one broker: reading the two queues, questions, offsets."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from cometmq.remoting import remarks
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.commands.offsets import (
+    GetMaxOffset,
+    GetMaxOffsetReply,
+    GetMinOffset,
+    GetMinOffsetReply,
+    QueryConsumerOffset,
+    QueryConsumerOffsetReply,
+    UpdateConsumerOffset,
+)
+from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
+from cometmq.remoting.commands.transactions import (
+    AskTransactionState,
+    AskTransactionStateReply,
+    SetTransactionAside,
+)
+from cometmq.remoting.errors import (
+    CorruptRecord,
+    QueryNotFound,
+    RemoteProtocolError,
+    RequestCodeNotSupported,
+    ServerError,
+    TopicNotExist,
+)
+from cometmq.remoting.message.flags import PullSysFlag, java_hash
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.message.record import MessageRecord, decode_records
+from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY, Half
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+QUEUE_ID: Final = 0
+MISSING_MAX: Final = 4_096
+"""Messages in a row that a queue may have lost and one read passes over."""
+
+_DIGITS_MAX: Final = 19  # of any offset
+
+_ANSWERS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Invoke(Protocol):
+    """Sends one request to the broker."""
+
+    async def __call__(
+        self,
+        code: Code,
+        header: msgspec.Struct | None = None,
+        *,
+        ok: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
+        timeout_ms: int | None = None,
+    ) -> Response:
+        """Return the answer; raise the CommandError of a code that is not in `ok`."""
+
+
+class Pulled(NamedTuple):
+    """The answer to a read."""
+
+    records: list[MessageRecord]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+    def in_order(self, offset: int) -> Iterator[MessageRecord | None]:
+        """Yield what was found from a queue offset on, and None for each that is missing.
+
+        After too many that are missing nothing more: the next read finds the rest.
+        """
+        found = {record.queue_offset: record for record in self.records}
+        end = max(self.next_offset, max(found, default=-1) + 1)
+        missing_count = 0
+        while offset < end and missing_count < MISSING_MAX:
+            record = found.get(offset)
+            missing_count += record is None
+            yield record
+            offset += 1
+
+
+class Asked(NamedTuple):
+    """The answer to a question."""
+
+    is_open: bool
+    """False: the half message is gone from the log."""
+    producer: str | None
+    """Who was asked; None: nobody of the producer group is connected."""
+    refusal: str | None = None
+    """Why the broker cannot ask about this one."""
+
+
+class BrokerLink:
+    """Speaks to one broker."""
+
+    def __init__(self, invoke: Invoke, settings: TxnCheckerSettings) -> None:
+        """Send by `invoke`."""
+        self._invoke = invoke
+        self._settings = settings
+
+    async def leaves_checks_to_us(self) -> bool:
+        """Tell whether the broker has to be told when to ask: RocketMQ's decides itself."""
+        header = AskTransactionState(commit_log_offset=-1, tran_state_table_offset=-1)
+        try:
+            await self._invoke(Code.ASK_TRANSACTION_STATE, header)
+        except RequestCodeNotSupported:
+            return False
+        except ServerError as error:
+            if error.remark != remarks.HALF_MESSAGE_NOT_FOUND:
+                raise
+        return True
+
+    async def examined(self, topic: str) -> int:
+        """Return the offset below which all is looked after: the committed one, else the oldest.
+
+        Committed offsets may be ahead of a queue that has lost its end.
+        """
+        try:
+            committed = await self._offset(
+                Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(GROUP, topic, QUEUE_ID)
+            )
+        except QueryNotFound:
+            return await self.oldest(topic)
+        return min(committed, await self.end(topic))
+
+    async def oldest(self, topic: str) -> int:
+        """Return the offset of a queue's oldest message."""
+        return await self._offset(Code.GET_MIN_OFFSET, GetMinOffset(topic, QUEUE_ID))
+
+    async def end(self, topic: str) -> int:
+        """Return the offset that a queue's next message gets."""
+        return await self._offset(Code.GET_MAX_OFFSET, GetMaxOffset(topic, QUEUE_ID))
+
+    async def _offset(self, code: Code, header: msgspec.Struct) -> int:
+        answer = (await self._invoke(code, header)).header
+        if not isinstance(answer, (QueryConsumerOffsetReply, GetMinOffsetReply, GetMaxOffsetReply)):
+            raise RemoteProtocolError("an answer about an offset lacks it")
+        return max(0, answer.offset)
+
+    async def commit(self, topic: str, offset: int) -> None:
+        """Tell the broker how far a queue is examined."""
+        header = UpdateConsumerOffset(GROUP, topic, QUEUE_ID, offset)
+        await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
+
+    async def pull(self, topic: str, offset: int) -> Pulled | None:
+        """Read a queue from an offset on; None while the topic does not exist."""
+        suspend_ms = self._settings.pull_suspend
+        header = PullMessage(
+            consumer_group=GROUP,
+            topic=topic,
+            queue_id=QUEUE_ID,
+            queue_offset=offset,
+            max_msg_nums=self._settings.pull_batch_size,
+            sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
+            commit_offset=0,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+        timeout_ms = suspend_ms + self._settings.request_timeout
+        try:
+            answer = await self._invoke(
+                Code.PULL_MESSAGE, header, ok=_ANSWERS, timeout_ms=timeout_ms
+            )
+        except TopicNotExist:
+            return None
+        reply = answer.header
+        if not isinstance(reply, PullMessageReply):
+            raise RemoteProtocolError("an answer to a pull lacks its fields")
+        try:
+            found = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"a pulled record is broken: {error}") from error
+        return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+
+    async def ask(self, index: int, physical_offset: int) -> Asked:
+        """Have a producer asked about a half message."""
+        header = AskTransactionState(physical_offset, index)
+        try:
+            answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
+        except ServerError as error:
+            if error.remark != remarks.HALF_MESSAGE_NOT_FOUND:
+                return Asked(is_open=True, producer="", refusal=error.remark or "")
+            return Asked(is_open=False, producer=None)
+        reply = answer.header
+        if not isinstance(reply, AskTransactionStateReply):
+            raise RemoteProtocolError("an answer to a question lacks its fields")
+        if reply.is_ended:  # its op message is on the way
+            return Asked(is_open=True, producer="")
+        return Asked(is_open=True, producer=reply.producer_address)
+
+    async def set_aside(self, index: int, physical_offset: int) -> str | None:
+        """Have a half message moved to where operators find it; one that is gone is fine.
+
+        Return why the broker cannot do this.
+        """
+        header = SetTransactionAside(physical_offset, index)
+        try:
+            await self._invoke(Code.SET_TRANSACTION_ASIDE, header)
+        except ServerError as error:
+            return None if error.remark == remarks.HALF_MESSAGE_NOT_FOUND else error.remark or ""
+        return None
+
+
+def half_of(record: MessageRecord) -> Half:
+    """Return what the table holds of a half message."""
+    properties = record.properties
+    return Half(
+        record.physical_offset,
+        record.size,
+        record.store_timestamp // 1_000,
+        java_hash(properties.get(PropertyKey.PRODUCER_GROUP, "")),
+        _number(
+            properties.get(PropertyKey.CHECK_IMMUNITY_TIME_IN_SECONDS), NO_IMMUNITY, NO_IMMUNITY - 1
+        ),
+        _number(properties.get(PropertyKey.TRANSACTION_CHECK_TIMES), 0, COUNT_MAX),
+    )
+
+
+def _number(text: str | None, otherwise: int, highest: int) -> int:
+    """Return a count that a property gives, bounded; `otherwise` for what is none."""
+    if text is None or not text.isdecimal():
+        return otherwise
+    return min(int(text), highest) if len(text) <= _DIGITS_MAX else highest
+
+
+def ended_by(record: MessageRecord) -> list[int]:
+    """Return the half messages that an op message ends; RocketMQ 5 names several in one."""
+    if record.tags != "d":
+        return []
+    texts = map(bytes.strip, record.body.split(b","))
+    return [int(text) for text in texts if text.isdigit() and len(text) <= _DIGITS_MAX]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One broker: its two queues are followed, its open transactions asked about.
+
+Whatever fails (the broker, the network, our disk) ends all that is done for this broker for a
+while; then it goes on from the ledger. Other brokers are not affected.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from cometmq.remoting.errors import CometError, RemoteProtocolError
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.tasks import describe
+from cometmq.runtime.worker import Worker
+from cometmq.store.errors import DiskError
+from cometmq.txn_checker.asking import Asker
+from cometmq.txn_checker.broker_link import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    BrokerLink,
+    Pulled,
+    ended_by,
+    half_of,
+)
+from cometmq.txn_checker.entry import NO_HALF
+from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.settings import TxnCheckerSettings
+from cometmq.txn_checker.stats import FollowerStats
+
+TOPIC_WAIT_S: Final = 1.0
+OTHER_MAKER_WAIT_S: Final = 60.0
+_FIRST_BACK_OFF_MS: Final = 100
+
+
+class Follower:
+    """Looks after the transactions of one broker."""
+
+    def __init__(
+        self,
+        name: str,
+        link: BrokerLink,
+        settings: TxnCheckerSettings,
+        *,
+        open_ledger: Callable[[], Ledger],
+        worker: Worker,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """Do nothing before `run`; the worker is for what may wait for the disk."""
+        self.name = name
+        self.stats = FollowerStats()
+        self._link = link
+        self._settings = settings
+        self._open_ledger = open_ledger
+        self._worker = worker
+        self._log = log
+        self._ledger: Ledger | None = None
+        self._committed: tuple[int, int] | None = None
+        self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
+        self._halves_moved = asyncio.Event()
+        self._ops_moved = asyncio.Event()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What is known; None before the first recovery."""
+        return self._ledger
+
+    async def run(self) -> None:
+        """Follow the broker until cancelled."""
+        back_off_ms = _FIRST_BACK_OFF_MS
+        while True:
+            try:
+                await self._follow()
+            except* Exception as group:  # noqa: BLE001  # others are looked after whatever it is
+                if self.stats.is_following:
+                    back_off_ms = _FIRST_BACK_OFF_MS
+                self._note_failed(group)
+            await asyncio.sleep(back_off_ms / 1_000)
+            back_off_ms = min(back_off_ms * 2, self._settings.back_off_max)
+
+    def _note_failed(self, group: BaseExceptionGroup[Exception]) -> None:
+        self.stats.failed_count += 1
+        self.stats.is_following = False
+        leaves = list(_leaves(group))
+        if any(isinstance(error, DiskError) for error in leaves):
+            self._ledger = None  # what it holds in memory and what the disk holds may differ
+        errors = sorted({describe(error) for error in leaves})
+        self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
+
+    async def close(self) -> None:
+        """Tell the broker how far we are, and leave the ledger so that the next start is short."""
+        if self._ledger is None or self._ledger.is_new:
+            return
+        try:
+            await self._checkpoint(self._ledger)
+            await self._persist(self._ledger)
+        except CometError as error:
+            self._log.warning("progress.uncommitted", broker=self.name, error=describe(error))
+
+    async def _follow(self) -> None:
+        ledger = self._ledger
+        if ledger is None:
+            ledger = self._ledger = await self._worker.submit(self._open_ledger)
+        while not await self._link.leaves_checks_to_us():
+            self._log.info("broker.checks_itself", broker=self.name)
+            await asyncio.sleep(OTHER_MAKER_WAIT_S)
+        await self._adjust(ledger)
+        self._log.info(
+            "broker.followed", broker=self.name, open=ledger.open_count, half=ledger.half_next,
+            op=ledger.op_next,
+        )  # fmt: skip
+        self.stats.is_following = True
+        settings = self._settings
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read_halves(ledger))
+            group.create_task(self._read_ops(ledger))
+            group.create_task(self._again(settings.transaction_check_interval, self._round, ledger))
+            group.create_task(self._again(settings.persist_interval, self._persist, ledger))
+            group.create_task(self._again(settings.checkpoint_interval, self._checkpoint, ledger))
+
+    # Beginning
+
+    async def _adjust(self, ledger: Ledger) -> None:
+        """Have the ledger agree with what became of the queues while nobody followed them."""
+        link = self._link
+        self._committed = None  # the broker may have forgotten it
+        if ledger.is_new:
+            ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_TOPIC))
+        elif await self._is_replaced(ledger):
+            self._log.error(
+                "queues.replaced", broker=self.name, half=ledger.half_next, op=ledger.op_next
+            )
+            oldest = await link.oldest(HALF_TOPIC), await link.oldest(OP_TOPIC)
+            ledger.reset()
+            ledger.begin(*oldest)
+        else:  # another checker may have gone on, or RocketMQ's broker, which leaves no op messages
+            examined = await link.examined(HALF_TOPIC)
+            if examined > ledger.low_water:
+                ledger.halves_gone(examined)
+
+    async def _is_replaced(self, ledger: Ledger) -> bool:
+        """Tell whether the broker has lost messages that we have seen, be there newer ones or not.
+
+        A broker loses the end of its log or everything, so the newest half message tells.
+        """
+        link, known = self._link, ledger.newest
+        if ledger.half_next > await link.end(HALF_TOPIC) or ledger.op_next > await link.end(
+            OP_TOPIC
+        ):
+            return True
+        pulled = None if known is None else await link.pull(HALF_TOPIC, ledger.half_next - 1)
+        record = None if pulled is None else next(pulled.in_order(ledger.half_next - 1), None)
+        if known is None or record is None:
+            return False
+        half = half_of(record)
+        return (half.physical_offset, half.stored_s) != (known.physical_offset, known.stored_s)
+
+    async def _again(
+        self, interval_ms: int, step: Callable[[Ledger], Awaitable[None]], ledger: Ledger
+    ) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            await step(ledger)
+
+    # Reading
+
+    async def _read_halves(self, ledger: Ledger) -> None:
+        while True:
+            pulled = await self._link.pull(HALF_TOPIC, ledger.half_next)
+            if pulled is None:
+                await asyncio.sleep(TOPIC_WAIT_S)
+                continue
+            _check_end(HALF_TOPIC, ledger.half_next, pulled)
+            ledger.halves_gone(pulled.min_offset)
+            records = pulled.in_order(ledger.half_next)
+            ledger.add_halves(
+                [NO_HALF if record is None else half_of(record) for record in records]
+            )
+            behind = self.stats.half_behind = max(0, pulled.max_offset - ledger.half_next)
+            self._halves_moved.set()
+            await self._rest(behind)
+
+    async def _rest(self, behind: int) -> None:
+        """Let messages gather: reading each alone would cost the broker more than storing it."""
+        if not behind:
+            await asyncio.sleep(self._settings.pull_pause / 1_000)
+
+    async def _read_ops(self, ledger: Ledger) -> None:
+        while True:
+            pulled = await self._link.pull(OP_TOPIC, ledger.op_next)
+            if pulled is None:
+                await asyncio.sleep(TOPIC_WAIT_S)
+                continue
+            _check_end(OP_TOPIC, ledger.op_next, pulled)
+            ledger.ops_gone(pulled.min_offset)
+            records = pulled.in_order(ledger.op_next)
+            await self._take_ops(
+                ledger, [[] if record is None else ended_by(record) for record in records]
+            )
+            behind = self.stats.op_behind = max(0, pulled.max_offset - ledger.op_next)
+            self._ops_moved.set()
+            await self._rest(behind)
+
+    async def _take_ops(self, ledger: Ledger, ops: list[list[int]]) -> None:
+        """Take op messages; those of half messages that are not read yet wait for them."""
+        taken = ledger.read_ops(ops)
+        while taken < len(ops):
+            end = await self._link.end(HALF_TOPIC)
+            ops = [[half for half in halves if half < end] for halves in ops[taken:]]
+            self._halves_moved.clear()
+            taken = ledger.read_ops(ops)
+            if taken < len(ops):
+                await self._halves_moved.wait()
+
+    # Asking and progress
+
+    async def _round(self, ledger: Ledger) -> None:
+        """Look once at every transaction that is open by all op messages up to now."""
+        op_end = await self._link.end(OP_TOPIC)
+        while ledger.op_next < op_end:
+            self._ops_moved.clear()
+            await self._ops_moved.wait()
+        await self._asker.round(ledger)
+        self.stats.round_count += 1
+
+    async def _persist(self, ledger: Ledger) -> None:
+        """Tell the broker below which offsets everything is ended."""
+        low_water = ledger.low_water
+        marks = (low_water, ledger.op_mark(low_water))
+        if marks != self._committed:
+            await self._link.commit(HALF_TOPIC, marks[0])
+            await self._link.commit(OP_TOPIC, marks[1])
+            self._committed = marks
+
+    async def _checkpoint(self, ledger: Ledger) -> None:
+        if not ledger.is_changed:
+            return
+        checkpoint = ledger.checkpoint()
+        await self._worker.submit(checkpoint.sync)
+        ledger.note_synced(checkpoint)
+
+
+def _check_end(topic: str, known: int, pulled: Pulled) -> None:
+    """Raise if a queue has fewer messages than were read; when followed again, all is looked at."""
+    if pulled.max_offset < known:
+        raise RemoteProtocolError(f"{topic} ends at {pulled.max_offset}, and {known} are read")
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

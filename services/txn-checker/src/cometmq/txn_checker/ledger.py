@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of one broker's transactions: the state table, what is counted, and the redo log.
+
+`half_next` and `op_next` say how far both queues of the broker are read. A change goes into the
+redo log first and then into the tables, so what a crash leaves can be repaired by going through
+the log again: every change says what is so, not what to add.
+
+Invariants: entries from `half_begin` to `half_next` are all written; `open_count` and the counts
+per chunk agree with the table; whoever begins at `low_water` and `op_mark` in the two queues finds
+out the same as we know.
+
+Nothing here knows time or network; the disk is a parameter.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.txn_checker.entry import CHECK, COUNT_MAX, ENTRY, Check, Entry, Half, State
+from cometmq.txn_checker.entry_files import EntryFiles
+from cometmq.txn_checker.redo_log import FILE_BYTES, Record, RedoLog
+
+ENTRIES_PER_FILE: Final = 250_000
+CHUNK: Final = 4_096
+"""Entries whose open ones are counted together: rounds skip chunks without one."""
+
+REDO_LOG: Final = "redolog"
+FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
+
+_STATES: Final = frozenset(State)
+_OPEN_STATE: Final = State.PREPARED.to_bytes(4, "big")
+_STATE_AT: Final = ENTRY.size - 4
+_POSITIONS: Final = Struct(">QQQQ")
+_START: Final = Struct(">Q")
+_INDEX: Final = Struct(">Q")
+_ASKED: Final = Struct(">QIHH")
+_HALF_BYTES: Final = ENTRY.size + CHECK.size
+_OP_BYTES: Final = _INDEX.size
+
+
+class Kind(IntEnum):
+    """What a record of the redo log says."""
+
+    CHECKPOINT = 1
+    HALVES = 2
+    OPS = 3
+    ASKED = 4
+    CLOSED = 5
+    HALVES_GONE = 6
+    OPS_GONE = 7
+
+
+class OpenHalf(NamedTuple):
+    """A transaction that nobody has ended."""
+
+    offset: int
+    entry: Entry
+    check: Check
+
+
+class Checkpoint(NamedTuple):
+    """What has to be synced before the log up to a place is not needed any more."""
+
+    disk: Disk
+    folders: Sequence[str]
+    files: Sequence[DiskFile]
+    log_start: int
+    half_begin: int
+    op_begin: int
+
+    def sync(self) -> None:
+        """Have everything on the disk; blocks."""
+        for file in self.files:
+            file.sync()
+        for folder in self.folders:
+            if self.disk.exists(folder):
+                self.disk.sync_folder(folder)
+
+
+class Ledger:
+    """What is known of one broker's transactions."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        entries_per_file: int = ENTRIES_PER_FILE,
+        log_file_bytes: int = FILE_BYTES,
+    ) -> None:
+        """Recover what is in the folder; blocks. Without anything whole the ledger `is_new`."""
+
+        def files(name: str, size: int) -> EntryFiles:
+            return EntryFiles(
+                disk, f"{folder}/{name}", entry_bytes=size, entries_per_file=entries_per_file
+            )
+
+        self._disk = disk
+        self._folder = folder
+        disk.make_folder(folder)
+        self._table = files("statetable", ENTRY.size)
+        self._checks = files("checks", CHECK.size)
+        self._ops = files("ops", _OP_BYTES)
+        self._part = min(CHUNK, log_file_bytes // 64)  # what surely fits into one record
+        self._log = RedoLog(disk, f"{folder}/{REDO_LOG}", file_bytes=log_file_bytes)
+        self.half_begin = self.half_next = self.op_begin = self.op_next = 0
+        self.open_count = 0
+        self.ended_count = 0
+        self._chunks: dict[int, int] = {}
+        self._op_mark = 0
+        self.is_changed = False  # since the last checkpoint
+        self.is_new = not self._recover()
+        if self.is_new:
+            self._clear()
+
+    # Recovery
+
+    def _recover(self) -> bool:
+        """Go through the redo log; False if log or tables are not whole."""
+        records = self._log.replay()
+        first = next(records, None)
+        if first is None or first.kind != Kind.CHECKPOINT:
+            return False
+        self._apply(first)
+        for record in records:
+            if record.kind == Kind.CHECKPOINT and self._is_behind(record.payload):
+                return False  # the log has lost records between two that it has
+            self._apply(record)
+        return self._recount()
+
+    def _is_behind(self, checkpoint: bytes) -> bool:
+        _, half_next, _, op_next = _POSITIONS.unpack(checkpoint)
+        return bool(self.half_next < half_next or self.op_next < op_next)
+
+    def _recount(self) -> bool:
+        """Count what is open; False where an entry was never written."""
+        self._chunks.clear()
+        self.open_count = 0
+        index = self.half_begin
+        while index < self.half_next:
+            count = min(CHUNK - index % CHUNK, self.half_next - index)
+            data = self._table.read(index, count)
+            states = [entry[4] for entry in ENTRY.iter_unpack(data)]
+            if not _STATES.issuperset(states):
+                return False
+            self._count(index, states.count(State.PREPARED))
+            index += count
+        self._op_mark = self.op_begin
+        return True
+
+    def _clear(self) -> None:
+        for files in (self._table, self._checks, self._ops):
+            files.clear()
+        self._log.clear()
+        self._chunks.clear()
+        self.half_begin = self.half_next = self.op_begin = self.op_next = 0
+        self._op_mark = self.open_count = 0
+
+    def reset(self) -> None:
+        """Forget everything: the queues are not those that were read."""
+        self._clear()
+        self.is_new = True
+
+    def begin(self, half_offset: int, op_offset: int) -> None:
+        """Begin a new ledger at these offsets of the two queues."""
+        assert self.is_new
+        self.half_begin = self.half_next = half_offset
+        self.op_begin = self.op_next = self._op_mark = op_offset
+        self._log.begin_file(Kind.CHECKPOINT, self._positions())
+        self.is_new = False
+
+    # Changes
+
+    def add_halves(self, halves: Sequence[Half]) -> None:
+        """Add the next half messages of the queue."""
+        for start in range(0, len(halves), self._part):
+            part = halves[start : start + self._part]
+            entries = b"".join(half.entry() for half in part)
+            checks = b"".join(half.check() for half in part)
+            self._change(Kind.HALVES, _START.pack(self.half_next) + entries + checks)
+
+    def read_ops(self, ops: Sequence[Collection[int]]) -> int:
+        """Take the next op messages, each with the half messages that it ends.
+
+        Return how many were taken: an op message of a half message that is not read yet waits.
+        """
+        taken = 0
+        while taken < len(ops):
+            count = self._read_some_ops(ops[taken : taken + self._part])
+            if not count:
+                break
+            taken += count
+        return taken
+
+    def _read_some_ops(self, ops: Sequence[Collection[int]]) -> int:
+        ends: list[bytes] = []
+        highest: list[bytes] = []
+        for halves in ops:
+            if any(half >= self.half_next for half in halves):
+                break
+            if highest and len(ends) + len(halves) > self._part:
+                break
+            highest.append(_INDEX.pack(max(halves, default=-1) + 1))
+            ends += [_INDEX.pack(half) for half in halves if self._is_open(half)]
+        for start in range(self._part, len(ends), self._part):  # of one huge op message
+            rest = b"".join(ends[start : start + self._part])
+            self._change(Kind.OPS, _POSITIONS.pack(self.op_next, 0, len(rest) // 8, 0) + rest)
+        if highest:
+            head = _POSITIONS.pack(self.op_next, len(highest), min(len(ends), self._part), 0)
+            self._change(Kind.OPS, head + b"".join((*highest, *ends[: self._part])))
+        return len(highest)
+
+    def note_asked(self, halves: Sequence[OpenHalf], now_s: int) -> None:
+        """Count a question about each of these."""
+        for start in range(0, len(halves), self._part):
+            payload = b"".join(
+                _ASKED.pack(
+                    half.offset,
+                    now_s,
+                    min(half.check.asked_count + 1, COUNT_MAX),
+                    half.check.immunity_s,
+                )
+                for half in halves[start : start + self._part]
+            )
+            self._change(Kind.ASKED, payload)
+
+    def close(self, offsets: Iterable[int]) -> None:
+        """Note that these are set aside, or gone."""
+        known = [_INDEX.pack(offset) for offset in offsets if self._is_open(offset)]
+        for start in range(0, len(known), self._part):
+            self._change(Kind.CLOSED, b"".join(known[start : start + self._part]))
+
+    def halves_gone(self, below: int) -> None:
+        """Note that the half queue has nothing below an offset any more."""
+        if below > self.half_begin:
+            self._change(Kind.HALVES_GONE, _START.pack(below))
+
+    def ops_gone(self, below: int) -> None:
+        """Note that the op queue has nothing below an offset any more."""
+        if below > self.op_next:
+            self._change(Kind.OPS_GONE, _START.pack(below))
+
+    def _change(self, kind: Kind, payload: bytes) -> None:
+        if not self._log.has_room(len(payload)):
+            self._log.begin_file(Kind.CHECKPOINT, self._positions())
+        self._log.append(kind, payload)
+        self._apply(Record(kind, payload))
+
+    def _apply(self, record: Record) -> None:
+        self.is_changed = True
+        self._APPLY[Kind(record.kind)](self, record.payload)
+
+    def _apply_checkpoint(self, payload: bytes) -> None:
+        half_begin, half_next, op_begin, op_next = _POSITIONS.unpack(payload)
+        self.half_begin = max(self.half_begin, half_begin)
+        self.half_next = max(self.half_next, half_next)
+        self.op_begin = max(self.op_begin, op_begin)
+        self.op_next = max(self.op_next, op_next)
+
+    def _apply_halves(self, payload: bytes) -> None:
+        (start,) = _START.unpack_from(payload)
+        count = (len(payload) - _START.size) // _HALF_BYTES
+        checks_at = _START.size + count * ENTRY.size
+        self._table.write(start, payload[_START.size : checks_at])
+        self._checks.write(start, payload[checks_at:])
+        self.half_next = max(self.half_next, start + count)
+        for index, entry in enumerate(ENTRY.iter_unpack(payload[_START.size : checks_at]), start):
+            if entry[4] == State.PREPARED:
+                self._count(index, 1)
+
+    def _apply_ops(self, payload: bytes) -> None:
+        start, op_count, end_count, _ = _POSITIONS.unpack_from(payload)
+        ends_at = _POSITIONS.size + op_count * _OP_BYTES
+        self._ops.write(start, payload[_POSITIONS.size : ends_at])
+        self.op_next = start + op_count
+        self._set_states(payload[ends_at : ends_at + end_count * _INDEX.size], State.COMMITTED)
+
+    def _apply_asked(self, payload: bytes) -> None:
+        for index, asked_s, count, immunity_s in _ASKED.iter_unpack(payload):
+            self._checks.write(index, CHECK.pack(asked_s, count, immunity_s))
+
+    def _apply_closed(self, payload: bytes) -> None:
+        self._set_states(payload, State.ROLLED_BACK)
+
+    def _apply_halves_gone(self, payload: bytes) -> None:
+        (below,) = _START.unpack(payload)
+        self.half_begin = below
+        self.half_next = max(self.half_next, below)
+        for chunk in [one for one in self._chunks if one * CHUNK < below]:
+            self.open_count -= self._chunks.pop(chunk)
+            end = min((chunk + 1) * CHUNK, self.half_next)
+            if end > below:
+                rest = ENTRY.iter_unpack(self._table.read(below, end - below))
+                self._count(below, sum(entry[4] == State.PREPARED for entry in rest))
+
+    def _apply_ops_gone(self, payload: bytes) -> None:
+        (self.op_next,) = _START.unpack(payload)
+        self.op_begin = self._op_mark = self.op_next
+
+    _APPLY: Final[dict[Kind, Callable[["Ledger", bytes], None]]] = {
+        Kind.CHECKPOINT: _apply_checkpoint,
+        Kind.HALVES: _apply_halves,
+        Kind.OPS: _apply_ops,
+        Kind.ASKED: _apply_asked,
+        Kind.CLOSED: _apply_closed,
+        Kind.HALVES_GONE: _apply_halves_gone,
+        Kind.OPS_GONE: _apply_ops_gone,
+    }
+
+    def _set_states(self, indices: bytes, state: State) -> None:
+        """Give the open ones of these entries another state."""
+        for (index,) in _INDEX.iter_unpack(indices):
+            data = self._table.read(index, 1)
+            if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
+                continue  # when the log is gone through again
+            self._table.write(index, data[:_STATE_AT] + state.to_bytes(4, "big"))
+            self._count(index, -1)
+            self.ended_count += state is State.COMMITTED
+
+    def _count(self, index: int, change: int) -> None:
+        chunk = index // CHUNK
+        count = self._chunks.get(chunk, 0) + change
+        self.open_count += change
+        if count:
+            self._chunks[chunk] = count
+        else:
+            self._chunks.pop(chunk, None)
+
+    def _is_open(self, index: int) -> bool:
+        if not self.half_begin <= index < self.half_next or index // CHUNK not in self._chunks:
+            return False
+        return self._table.read(index, 1)[_STATE_AT:] == _OPEN_STATE
+
+    # Looking
+
+    def entry(self, index: int) -> Entry | None:
+        """Return an entry; None if it is not in the table."""
+        if not self.half_begin <= index < self.half_next:
+            return None
+        return self._entry(index)
+
+    def _entry(self, index: int) -> Entry:
+        return Entry._make(ENTRY.unpack(self._table.read(index, 1)))
+
+    @property
+    def newest(self) -> Entry | None:
+        """The half message that was read last; None if it is not known any more."""
+        if not self.half_next:
+            return None
+        entry = self._entry(self.half_next - 1)
+        return entry if entry.size else None
+
+    def open_halves(self, begin: int = 0) -> Iterator[list[OpenHalf]]:
+        """Yield what is open from an index on, in the order of the queue, chunk by chunk."""
+        for chunk in sorted(self._chunks):
+            first = max(chunk * CHUNK, self.half_begin, begin)
+            count = min((chunk + 1) * CHUNK, self.half_next) - first
+            if count <= 0 or chunk not in self._chunks:
+                continue
+            entries = ENTRY.iter_unpack(self._table.read(first, count))
+            checks = CHECK.iter_unpack(self._checks.read(first, count))
+            yield [
+                OpenHalf(index, Entry._make(entry), Check._make(check))
+                for index, (entry, check) in enumerate(zip(entries, checks, strict=True), first)
+                if entry[4] == State.PREPARED
+            ]
+
+    @property
+    def oldest(self) -> OpenHalf | None:
+        """The first transaction that is open."""
+        return next((halves[0] for halves in self.open_halves() if halves), None)
+
+    @property
+    def low_water(self) -> int:
+        """The offset of the oldest half message that is open; behind the last if none is."""
+        oldest = self.oldest
+        return self.half_next if oldest is None else oldest.offset
+
+    def op_mark(self, low_water: int) -> int:
+        """Return the op offset below which all op messages end halves below the low water."""
+        while self._op_mark < self.op_next:
+            count = min(CHUNK, self.op_next - self._op_mark)
+            for (after,) in _INDEX.iter_unpack(self._ops.read(self._op_mark, count)):
+                if after > low_water:
+                    return self._op_mark
+                self._op_mark += 1
+        return self._op_mark
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all files."""
+        parts = (self._table, self._checks, self._ops, self._log)
+        return sum(part.size_bytes for part in parts)
+
+    # Checkpoints
+
+    def _positions(self) -> bytes:
+        return _POSITIONS.pack(self.half_begin, self.half_next, self.op_begin, self.op_next)
+
+    def checkpoint(self) -> Checkpoint:
+        """Begin a new file of the log; when `sync` has run, give the result to `note_synced`.
+
+        What lies below the marks belongs to the ledger no more.
+        """
+        self.half_begin = max(self.half_begin, self.low_water)
+        self.op_begin = max(self.op_begin, self.op_mark(self.half_begin))
+        self.is_changed = False
+        log_file = self._log.begin_file(Kind.CHECKPOINT, self._positions())
+        files = [
+            *self._table.take_unsynced(),
+            *self._checks.take_unsynced(),
+            *self._ops.take_unsynced(),
+            log_file,
+        ]
+        folders = [self._folder, *(f"{self._folder}/{name}" for name in FOLDERS)]
+        return Checkpoint(
+            self._disk, folders, files, self._log.file_start, self.half_begin, self.op_begin
+        )
+
+    def note_synced(self, checkpoint: Checkpoint) -> None:
+        """Delete what nobody needs any more after a crash."""
+        self._log.drop_below(checkpoint.log_start)
+        self._table.drop_below(checkpoint.half_begin)
+        self._checks.drop_below(checkpoint.half_begin)
+        self._ops.drop_below(checkpoint.op_begin)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is due for one open transaction (pure)."""
+
+from enum import Enum
+
+from cometmq.txn_checker.entry import NO_IMMUNITY
+from cometmq.txn_checker.ledger import OpenHalf
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+
+class Due(Enum):
+    """What to do about a transaction now."""
+
+    WAIT = "wait"
+    ASK = "ask"
+    SET_ASIDE = "set aside"
+
+
+def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
+    """Return what is due.
+
+    Compatibility: RocketMQ counts a round in which no producer of the group was connected like a
+    question. Here only questions count that somebody was asked; the age bounds the others.
+    """
+    age_s = now_s - half.entry.stored_s
+    if age_s > settings.age_max_s:
+        return Due.SET_ASIDE
+    check = half.check
+    is_rested = now_s - check.asked_s >= settings.transaction_check_interval // 1_000
+    if check.asked_count >= settings.transaction_check_max:
+        return Due.SET_ASIDE if is_rested else Due.WAIT
+    if check.asked_s:
+        return Due.ASK if is_rested else Due.WAIT
+    own = check.immunity_s
+    immunity_ms = settings.transaction_time_out if own == NO_IMMUNITY else own * 1_000
+    least_age_ms = max(0, age_s * 1_000 - 999)  # the table knows seconds only
+    return Due.ASK if least_age_ms >= immunity_ms else Due.WAIT

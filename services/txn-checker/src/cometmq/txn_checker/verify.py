@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing the folder of a txn-checker with the queues of the brokers.
+
+The checker may be running: the folder is copied first, and the copy recovered as after a crash.
+The brokers go on meanwhile, so what they have and the copy has not is no difference.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.broker_transactions import HalfMessage, Span
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.message.flags import java_hash
+from cometmq.store.disk import OsDisk
+from cometmq.txn_checker.entry import Entry, State
+from cometmq.txn_checker.ledger import FOLDERS, REDO_LOG, Ledger
+
+DIFFERENCES_MAX: Final = 1_000
+_COPY_ATTEMPTS: Final = 10
+
+
+class Verification(msgspec.Struct):
+    """How the tables of one broker's transactions compare with its queues."""
+
+    broker: str
+    entry_count: int = 0
+    open_count: int = 0
+    half_behind: int = 0
+    """Half messages that the tables do not have yet."""
+    op_behind: int = 0
+    differences: list[str] = []
+
+    def note(self, difference: str) -> None:
+        """Add a difference, as long as there are not too many."""
+        if len(self.differences) < DIFFERENCES_MAX:
+            self.differences.append(difference)
+
+
+async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
+    """Compare everything that a txn-checker keeps, broker by broker."""
+    masters = await admin.masters()
+    names = await asyncio.to_thread(_folders, folder)
+    found = []
+    for name in sorted(names | masters.keys()):
+        verification = Verification(name)
+        found.append(verification)
+        if name not in masters:
+            verification.note("the name servers know no master of this name")
+        elif name not in names:
+            await _verify_unfollowed(masters[name], verification)
+        else:
+            with tempfile.TemporaryDirectory() as copy:
+                await _verify(folder / name, Path(copy), masters[name], verification)
+    return found
+
+
+def _folders(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+async def _verify_unfollowed(master: BrokerAdmin, found: Verification) -> None:
+    halves = (await master.transaction_queues()).halves
+    found.half_behind = halves.end - halves.begin
+    if found.half_behind:
+        found.note("the txn-checker has nothing about this broker")
+
+
+async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verification) -> None:
+    before = await master.transaction_queues()  # what is told to the broker is in the copy, too
+    ledger = await asyncio.to_thread(recovered_copy, folder, copy)
+    if ledger.is_new:
+        await _verify_unfollowed(master, found)
+        return
+    now = await master.transaction_queues()
+    found.entry_count = ledger.half_next - ledger.half_begin
+    found.open_count = ledger.open_count
+    found.half_behind = max(0, now.halves.end - ledger.half_next)
+    found.op_behind = max(0, now.ops.end - ledger.op_next)
+    if ledger.half_next > now.halves.end or ledger.op_next > now.ops.end:
+        found.note("the tables are ahead of the queues: the broker has lost messages")
+    if before.halves.begin > ledger.low_water:
+        found.note(
+            f"the broker was told that halves below {before.halves.begin} are ended, "
+            f"and {ledger.low_water} is open"
+        )
+    await _compare(ledger, master, Span(before.ops.begin, now.ops.end), before.halves.begin, found)
+
+
+async def _compare(
+    ledger: Ledger, master: BrokerAdmin, ops: Span, examined: int, found: Verification
+) -> None:
+    begin, end = max(examined, ledger.half_begin), ledger.half_next
+    is_ended, is_known = bytearray(max(0, end - begin)), bytearray(max(0, end - begin))
+    async for op, half in master.read_ends(ops):
+        if begin <= half < end:
+            is_ended[half - begin] = True
+            is_known[half - begin] |= op < ledger.op_next
+    async for message in master.read_halves(Span(begin, end)):
+        index = message.offset - begin
+        entry = ledger.entry(message.offset)
+        difference = _difference(
+            message, entry, is_ended=bool(is_ended[index]), is_known=bool(is_known[index])
+        )
+        if difference:
+            found.note(f"half {message.offset}: {difference}")
+
+
+def _difference(
+    half: HalfMessage, entry: Entry | None, *, is_ended: bool, is_known: bool
+) -> str | None:
+    """Return what the table says wrongly of a half message.
+
+    `is_ended`: an op message ends it; `is_known`: one that the tables should know.
+    """
+    if entry is None:
+        return "is not in the table"
+    message = half.message
+    if entry.physical_offset != message.physical_offset:
+        return f"is at {message.physical_offset}, not at {entry.physical_offset}"
+    if entry.group_hash != java_hash(half.group):
+        return f"belongs to the group {half.group}, not to one of the hash {entry.group_hash}"
+    if entry.state == State.PREPARED and is_known:
+        return "is ended by an op message, and open in the table"
+    if entry.state != State.PREPARED and not is_ended:
+        return "is ended in the table, and no op message says so"
+    return None
+
+
+def recovered_copy(folder: Path, copy: Path) -> Ledger:
+    """Return the ledger of a folder as a crash now would leave it; blocks.
+
+    The log is copied last: whatever is missing in the tables is in it, unless its oldest file
+    went meanwhile.
+    """
+    for _ in range(_COPY_ATTEMPTS):
+        try:
+            oldest = min((path.name for path in (folder / REDO_LOG).glob("[0-9]*")), default=None)
+            for name in FOLDERS:
+                shutil.rmtree(copy / name, ignore_errors=True)
+                if (folder / name).is_dir():
+                    shutil.copytree(folder / name, copy / name)
+        except (FileNotFoundError, shutil.Error):
+            continue
+        if oldest is None or (folder / REDO_LOG / oldest).exists():
+            return Ledger(OsDisk(), str(copy))
+    raise SettingsError(f"{folder}: it changes too fast to be copied")
