@@ -166,7 +166,7 @@ def test_ends_of_one_turn_store_once_and_have_the_same_answer(broker: Broker) ->
     assert records(broker, ASIDE) == []
     counts = broker.transactions
     assert (counts.committed_count, counts.rolled_back_count, counts.repeated_count) == (1, 0, 3)
-    assert not counts.ending
+    assert counts.in_flight_count == 0
 
 
 def test_what_is_refused_is_refused_to_all_who_ended_it(broker: Broker) -> None:
@@ -179,7 +179,7 @@ def test_what_is_refused_is_refused_to_all_who_ended_it(broker: Broker) -> None:
     broker.driver.commit()
     answers = [last_answer(call) for call in calls]
     assert [answer and answer.code for answer in answers] == [14, 14]
-    assert not broker.transactions.ending
+    assert broker.transactions.in_flight_count == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ queue offset of one half message. RocketMQ 5 joins several by commas: both are r
 """
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
@@ -198,22 +199,81 @@ class EndedHalves:
             self._base += count
 
 
+class Outcome(Enum):
+    """How a half message ended."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    SET_ASIDE = "set aside"
+
+
+class EndState(Enum):
+    """What a request to end a half message finds."""
+
+    BEGUN = "begun"
+    """The first request: its caller stores the messages that end the transaction."""
+    IN_FLIGHT = "in flight"
+    """Another request is storing them: this one is answered with the same result."""
+    ENDED = "ended"
+    """They are stored already."""
+
+
 class Transactions:
-    """What a broker knows of its transactions, and what it counted."""
+    """The transactions that a broker ends, with their counters.
+
+    States of a half message: open -> in flight -> ended; a failed write returns it to open.
+    """
 
     def __init__(self) -> None:
-        """Start with nothing ended."""
+        """Start with no half message known to be ended."""
         self.recent = RecentHalves()
         self.ended = EndedHalves()
-        self.ending: dict[int, list[Call[Any]]] = {}
-        """Half messages whose ends are on their way to the disk, and who waits for that."""
+        self._in_flight: dict[int, list[Call[Any]]] = {}  # by queue offset: the pending requests
+        self._outcomes = dict.fromkeys(Outcome, 0)
         self.prepared_count = 0
-        self.committed_count = 0
-        self.rolled_back_count = 0
-        self.repeated_count = 0  # ends of what was ended already
+        self.repeated_count = 0  # requests to end a half message that another request has ended
         self.asked_count = 0
-        self.unasked_count = 0  # nobody of the producer group was connected
-        self.aside_count = 0
+        self.unasked_count = 0  # questions for which no producer of the group was connected
+
+    @property
+    def committed_count(self) -> int:
+        """Return the number of half messages committed."""
+        return self._outcomes[Outcome.COMMITTED]
+
+    @property
+    def rolled_back_count(self) -> int:
+        """Return the number of half messages rolled back."""
+        return self._outcomes[Outcome.ROLLED_BACK]
+
+    @property
+    def aside_count(self) -> int:
+        """Return the number of half messages moved to the topic for operators."""
+        return self._outcomes[Outcome.SET_ASIDE]
+
+    @property
+    def in_flight_count(self) -> int:
+        """Return the number of half messages whose end is being stored."""
+        return len(self._in_flight)
+
+    def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
+        """Register a request to end the half message at a queue offset."""
+        pending = self._in_flight.get(half_offset)
+        if pending is None and half_offset not in self.ended:
+            self._in_flight[half_offset] = [call]
+            return EndState.BEGUN
+        self.repeated_count += 1
+        if pending is None:
+            return EndState.ENDED
+        if not call.is_oneway:
+            pending.append(call)
+        return EndState.IN_FLIGHT
+
+    def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
+        """Return the requests to answer; an outcome of None means that nothing was stored."""
+        if outcome is not None:
+            self.ended.add(half_offset)
+            self._outcomes[outcome] += 1
+        return self._in_flight.pop(half_offset)
 
     def recall(self, offsets: Iterable[int]) -> None:
         """Note halves that op messages of an earlier run ended."""

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read a queue, or wait for it to grow.
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read a queue, or hold the pull until it grows.
 
-Compatibility: the checks are in RocketMQ's order, the remark of an answer is the name of the
-store's status. A pull is held once at most; after its wake-up it is answered with what is there.
+Compatibility: the checks are in RocketMQ's order, and the remark of an answer is the name of the
+store's status. A pull is held at most once: after its wake-up it is answered, found or not.
 """
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
@@ -33,7 +35,7 @@ from cometmq.store.results import GetResult, GetStatus, PutResult
 
 MASTER_ID: Final = 0
 RESUMES_MAX: Final = 64
-"""Woken pulls that are answered in one turn of the loop: some 5 ms."""
+"""Woken pulls answered in one turn of the loop; they take about 5 ms."""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -53,13 +55,22 @@ _CODES: Final[Mapping[GetStatus, int]] = {
 }
 
 
+class AdmittedPull(msgspec.Struct):
+    """A pull that passed the checks, with everything that decides its answer."""
+
+    call: Call[PullMessage]
+    group: SubscriptionGroupConfig
+    accept: MessageFilter
+    may_hold: bool
+
+
 def pull_message(broker: Broker, call: Call[PullMessage]) -> Reply | None:
-    """Answer with messages, or hold the pull until there are some."""
+    """Answer with messages, or hold the pull until some arrive."""
     return _pull(broker, call, may_hold=True)
 
 
 def resume(broker: Broker, held: HeldPull) -> None:
-    """Answer a pull that was held: its queue has grown, its time is over, or we stop."""
+    """Answer a held pull: its queue has grown, its deadline has passed, or the broker stops."""
     call = held.call
     if not call.peer.is_open:
         return
@@ -67,7 +78,7 @@ def resume(broker: Broker, held: HeldPull) -> None:
 
 
 def serve_arrivals(broker: Broker) -> None:
-    """Answer pulls that were woken, and look what came for those with filters by records."""
+    """Answer woken pulls, and test new messages against the filters that read records."""
     for held in broker.hold.take_ready(RESUMES_MAX):
         resume(broker, held)
     for held in broker.hold.take_unsure():
@@ -75,14 +86,14 @@ def serve_arrivals(broker: Broker) -> None:
 
 
 def _look(broker: Broker, held: HeldPull) -> None:
-    """Look whether one of the messages that came since the last look suits a held pull."""
+    """Search the messages that arrived since the last look for one that the filter accepts."""
     accept = held.accept
     assert isinstance(accept, RecordFilter)
     lookup = _matching(broker, held.call.header, held.looked_offset, 1, accept)
     broker.driver.look_up(
         lookup,
         partial(_looked, broker, held),
-        lambda _: _wake(broker, held),  # so that the pull itself meets the fault
+        lambda _: _wake(broker, held),  # the pull itself then meets the fault and reports it
         peer=held.call.peer,
     )
 
@@ -105,13 +116,16 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     header = call.header
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
+    pull = AdmittedPull(call, group, accept, may_hold)
     if may_hold and header.sys_flag & _COMMIT and not broker.is_slave:
-        # Before the reading, which may take a while: a commit that comes meanwhile is newer.
+        # Before the read, which may wait for the disk: a commit that arrives meanwhile is newer.
         broker.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
     if isinstance(accept, RecordFilter):
-        _search(broker, call, group, accept, may_hold=may_hold)
+        # The search takes turns with others, so that a filter never blocks the loop.
+        lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
+        look_up(broker, call, lookup, partial(_conclude, broker, pull))
         return None
     result = broker.store.get_messages(
         header.topic,
@@ -122,34 +136,17 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         joined=True,
     )
     if not result.is_cold:
-        return _conclude(broker, call, group, result, accept, may_hold=may_hold)
+        return _conclude(broker, pull, result)
     broker.stats.cold_read_count += 1
     started_ms = broker.clock.monotonic_ms()
 
-    def conclude(loaded: GetResult) -> None:
+    def loaded(messages: GetResult) -> None:
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
-        _conclude_later(broker, call, group, loaded, accept, may_hold=may_hold)
+        answer(broker, call, lambda: _conclude(broker, pull, messages))
 
-    broker.driver.read(call, result.load, conclude)
+    broker.driver.read(call, result.load, loaded)
     return None
-
-
-def _search(
-    broker: Broker,
-    call: Call[PullMessage],
-    group: SubscriptionGroupConfig,
-    accept: RecordFilter,
-    *,
-    may_hold: bool,
-) -> None:
-    """Read with a filter that must see the records: in turns, so that it never holds us up."""
-    look_up(
-        broker,
-        call,
-        _matching(broker, call.header, call.header.queue_offset, call.header.max_msg_nums, accept),
-        lambda result: _conclude(broker, call, group, result, accept, may_hold=may_hold),
-    )
 
 
 def _matching(
@@ -166,7 +163,7 @@ def _matching(
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
-    """Raise why this group may not read this queue."""
+    """Return the group's configuration; raise the reason if it may not read this queue."""
     header = call.header
     if not broker.settings.broker_permission & _READ:
         raise NoPermission(remarks.broker_pull_forbidden(broker.host))
@@ -192,30 +189,9 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
     return group
 
 
-def _conclude_later(
-    broker: Broker,
-    call: Call[PullMessage],
-    group: SubscriptionGroupConfig,
-    result: GetResult,
-    accept: MessageFilter,
-    *,
-    may_hold: bool,
-) -> None:
-    """Finish a pull whose messages had to be read from the disk."""
-    answer(broker, call, lambda: _conclude(broker, call, group, result, accept, may_hold=may_hold))
-
-
-def _conclude(
-    broker: Broker,
-    call: Call[PullMessage],
-    group: SubscriptionGroupConfig,
-    result: GetResult,
-    accept: MessageFilter,
-    *,
-    may_hold: bool,
-) -> Reply | None:
+def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | None:
     """Answer or hold the pull."""
-    header = call.header
+    header = pull.call.header
     code = _CODES.get(result.status)
     if code is None:  # an empty queue
         code = _MOVED if header.queue_offset != 0 else _NOT_FOUND
@@ -223,15 +199,15 @@ def _conclude(
         broker.stats.count_get(header.topic, header.consumer_group, result.count, result.bytes)
     else:
         broker.stats.miss_count += 1
-        if code == _NOT_FOUND and may_hold and header.sys_flag & _SUSPEND:
-            _hold(broker, call, accept)
+        if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
+            _hold(broker, pull)
             return None
         if code == _MOVED and not broker.is_slave:
-            _report_moved(broker, call, result)
+            _report_moved(broker, header, result)
     return Reply(
         code,
         PullMessageReply(
-            _suggested_broker(broker, group, result),
+            _suggested_broker(broker, pull.group, result),
             result.next_offset,
             result.min_offset,
             result.max_offset,
@@ -241,14 +217,14 @@ def _conclude(
     )
 
 
-def _hold(broker: Broker, call: Call[PullMessage], accept: MessageFilter) -> None:
+def _hold(broker: Broker, pull: AdmittedPull) -> None:
     settings = broker.settings
     wait_ms = (
-        call.header.suspend_timeout_millis
+        pull.call.header.suspend_timeout_millis
         if settings.long_polling_enable
         else settings.short_polling_time_mills
     )
-    held = HeldPull(call, broker.clock.monotonic_ms() + wait_ms, accept)
+    held = HeldPull(pull.call, broker.clock.monotonic_ms() + wait_ms, pull.accept)
     if broker.is_stopping:
         broker.hold.ready.append(held)
     elif not broker.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity):
@@ -263,9 +239,8 @@ def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: Ge
     return group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
 
 
-def _report_moved(broker: Broker, call: Call[PullMessage], result: GetResult) -> None:
+def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> None:
     """Store an event for operators: a consumer lost messages or is ahead of the queue."""
-    header = call.header
     event = OffsetMoved(
         header.consumer_group,
         MovedQueue(broker.settings.broker_name, header.queue_id, header.topic),
@@ -277,4 +252,4 @@ def _report_moved(broker: Broker, call: Call[PullMessage], result: GetResult) ->
 
 
 def _ignore(_: PutResult) -> None:
-    """The event is for information only: nobody waits for it."""
+    """Drop the result: no client waits for this event."""

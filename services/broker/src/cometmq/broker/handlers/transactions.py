@@ -10,8 +10,7 @@ and the record's place with its queue: anybody may make up offsets.
 """
 
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.broker.broker import Broker
@@ -21,7 +20,9 @@ from cometmq.broker.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, 
 from cometmq.broker.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,
+    EndState,
     Half,
+    Outcome,
     committed,
     ended_since,
     op,
@@ -112,53 +113,41 @@ def _check_names(header: EndTransaction, *, group: str | None, queue_offset: int
 def _end(
     broker: Broker, call: Call[EndTransaction], half: Half, place: tuple[str, int]
 ) -> Reply | None:
-    host, counts = broker.store_host, broker.transactions
-    messages = [op(half, host=host, now_ms=broker.clock.now_ms())]
-    is_commit = call.header.commit_or_rollback == TRANSACTION_COMMIT
-    if is_commit:
-        messages.insert(0, committed(half, place, host=host))
-
-    def stored() -> None:
-        if is_commit:
-            counts.committed_count += 1
-            broker.stats.count_put(place[0], 1, half.size)
-        else:
-            counts.rolled_back_count += 1
-
-    return _store_end(broker, call, half.queue_offset, messages, stored)
+    messages = [op(half, host=broker.store_host, now_ms=broker.clock.now_ms())]
+    if call.header.commit_or_rollback == TRANSACTION_ROLLBACK:
+        return _store_end(broker, call, half, Outcome.ROLLED_BACK, messages)
+    messages.insert(0, committed(half, place, host=broker.store_host))
+    topic = place[0]
+    return _store_end(broker, call, half, Outcome.COMMITTED, messages, count_put_of=topic)
 
 
 def _store_end(
     broker: Broker,
     call: Call[Any],
-    half_offset: int,
+    half: Half,
+    outcome: Outcome,
     messages: Sequence[NewMessage],
-    stored: Callable[[], None],
+    *,
+    count_put_of: str | None = None,
 ) -> Reply | None:
-    """Store what ends a half message, once: who ends it meanwhile gets the same answer."""
-    counts = broker.transactions
-    ending = counts.ending.get(half_offset)
-    if ending is None and half_offset not in counts.ended:
-        counts.ending[half_offset] = [call]
-        broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
-        broker.driver.put_batch(messages, partial(_ended, broker, half_offset, stored))
-        return None
-    counts.repeated_count += 1
-    if ending is None:
+    """Store the messages that end a half message; concurrent ends of it share one result."""
+    transactions = broker.transactions
+    state = transactions.begin_end(half.queue_offset, call)
+    if state is EndState.ENDED:
         return OK
-    if not call.is_oneway:
-        ending.append(call)
+    if state is EndState.IN_FLIGHT:
+        return None
+
+    def stored(result: PutResult) -> None:
+        if count_put_of is not None and result.status.is_stored:
+            broker.stats.count_put(count_put_of, 1, half.size)
+        ended = outcome if result.status.is_stored else None
+        for waiting in transactions.finish_end(half.queue_offset, ended):
+            _answer(broker, waiting, result)
+
+    broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
+    broker.driver.put_batch(messages, stored)
     return None
-
-
-def _ended(broker: Broker, half_offset: int, stored: Callable[[], None], result: PutResult) -> None:
-    counts = broker.transactions
-    calls = counts.ending.pop(half_offset)
-    if result.status.is_stored:
-        counts.ended.add(half_offset)
-        stored()
-    for call in calls:
-        _answer(broker, call, result)
 
 
 def _answer(broker: Broker, call: Call[Any], result: PutResult) -> None:
@@ -239,14 +228,10 @@ def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> No
 def _set_aside(
     broker: Broker, call: Call[SetTransactionAside], half: MessageRecord
 ) -> Reply | None:
-    host, counts = broker.store_host, broker.transactions
+    host = broker.store_host
     broker.topics.create(CHECK_MAX_TIME_TOPIC, queue_nums=QUEUE_COUNT)
-
-    def stored() -> None:
-        counts.aside_count += 1
-
     messages = [set_aside(half, host=host), op(half, host=host, now_ms=broker.clock.now_ms())]
-    return _store_end(broker, call, half.queue_offset, messages, stored)
+    return _store_end(broker, call, half, Outcome.SET_ASIDE, messages)
 
 
 def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:
