@@ -27,7 +27,7 @@ setup: $(VENV)/.ready ## Create the environment .venv from the lock
 
 .PHONY: hooks
 hooks: setup ## Install the git hooks (pre-commit)
-	$(BIN)/pre-commit install
+	$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
 
 .PHONY: run
 run: setup ## Start a whole suite in the foreground; Ctrl-C stops it

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""STYLE.md is short and true, and the commit hook knows the form that it asks for."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORM = ROOT / "tests/tidy/commit_form.py"
+TEXT = (ROOT / "STYLE.md").read_text(encoding="utf-8")
+SYMBOL = re.compile(r"[A-Z]\w+|_?[a-z]+(?:_[a-z]+)+")
+
+
+def test_style_guide_is_short() -> None:
+    assert len(TEXT.encode()) <= 8_192
+
+
+def test_style_guide_names_existing_make_targets() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = {name for words in re.findall(r"`make ([a-z -]+)`", TEXT) for name in words.split()}
+    assert named
+    assert named <= targets
+
+
+def test_style_guide_names_existing_things() -> None:
+    done = subprocess.run(
+        ["git", "grep", "-hoE", r"\w+", "--", "*.py", "*.toml", "Makefile"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = set(done.stdout.split())
+    quoted = set(re.findall(r"`([^`]+)`", TEXT))
+    named = {name for name in quoted if SYMBOL.fullmatch(name)}
+    assert len(named) > 20
+    assert named - words == set()
+
+
+@pytest.mark.parametrize(
+    ("message", "part"),
+    [
+        ("Refuse unspecified addresses as advertised ones\n\nA client cannot connect.\n", ""),
+        ("fix(client): Speed up pulls\n\nOne copy less.\n", ""),
+        ("Fixed the thing\n\nBecause.\n", "imperative"),
+        ("perf(store): reading records in one call\n\nBecause.\n", "imperative"),
+        ("Fix the thing.\n\nBecause.\n", "full stop"),
+        ("Fix the thing\n", "body"),
+        ("Fix the thing\nBecause.\n", "not empty"),
+        ("F" * 73 + "\n\nBecause.\n", "73 characters"),
+        ("# a comment\n", "no subject"),
+    ],
+)
+def test_commit_hook_checks_the_form(tmp_path: Path, message: str, part: str) -> None:
+    file = tmp_path / "message"
+    file.write_text(message)
+    done = subprocess.run([sys.executable, FORM, file], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is (part == "")
+    assert part in done.stderr
