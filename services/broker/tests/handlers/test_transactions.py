@@ -12,6 +12,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
+from cometmq.broker.role import Order
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
@@ -249,7 +250,7 @@ def test_the_body_of_a_message_is_no_half_message(broker: Broker) -> None:
 
 def test_a_slave_ends_nothing(broker: Broker) -> None:
     half = prepared(broker)
-    broker.store.role_writable = False
+    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
     assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 

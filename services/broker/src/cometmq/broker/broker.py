@@ -16,6 +16,7 @@ from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.registration import Registration
+from cometmq.broker.role import Order, Role, RoleState, obey
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
@@ -66,6 +67,8 @@ class Broker:
     address: str  # "ip:port" that clients and name servers know
     host: str  # its ip, as remarks name the broker
     store_host: bytes  # ip and port packed: what goes into each record
+    role: RoleState = field(init=False)
+    is_master: bool = field(init=False)  # of `role`: the message path asks for it
     cluster_pair: str = ""  # the property that every message gets
     checks_sends: bool = False  # a setting, set by `apply`, makes each send pass every check
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
@@ -78,13 +81,22 @@ class Broker:
     is_stopping: bool = False
 
     def __post_init__(self) -> None:
-        """Derive what the hot path needs of the settings."""
+        """Derive what the message path needs from the settings."""
         self.apply(self.loaded)
+        settings = self.settings
+        is_slave = settings.broker_role is BrokerRole.SLAVE
+        role = Role.SLAVE if is_slave else Role.MASTER
+        self._take(RoleState(role, broker_id=settings.broker_id))
 
-    @property
-    def is_slave(self) -> bool:
-        """Whether this broker only follows a master."""
-        return self.settings.broker_role is BrokerRole.SLAVE
+    def obey(self, order: Order, *, epoch: int, broker_id: int) -> None:
+        """Change the role; raise OrderRefused, with nothing changed, if the order does not fit."""
+        self._take(obey(self.role, order, epoch=epoch, broker_id=broker_id))
+        self.registration.use_broker_id(broker_id)
+
+    def _take(self, state: RoleState) -> None:
+        self.role = state
+        self.is_master = state.role is Role.MASTER
+        self.store.role_writable = self.is_master
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a subscription group, created if that is allowed."""

@@ -164,6 +164,13 @@ class Registration:
                 waiters.append(waiter)
         return told_count + sum([await waiter for waiter in waiters])
 
+    def use_broker_id(self, broker_id: int) -> None:
+        """Register under another id; a name server drops the old id of the same address."""
+        self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id)
+        for link in self.links.values():
+            link.acknowledged = None
+            link.wake.set()
+
     def use_addresses(self, text: str) -> None:
         """Follow another list of name servers from now on."""
         self._addresses.replace(text)

@@ -77,8 +77,9 @@ def sample_sources(broker: Broker) -> None:
 
 
 def deliver_delayed(broker: Broker) -> None:
-    """Move messages that are due."""
-    broker.delay.step(broker.clock.now_ms())
+    """Move messages that are due; a slave gets them from its master's log."""
+    if broker.is_master:
+        broker.delay.step(broker.clock.now_ms())
 
 
 def expire_pulls(broker: Broker) -> None:

@@ -42,7 +42,7 @@ from cometmq.store.reads import Lookup
 
 def refuse_on_slave(broker: Broker) -> None:
     """Raise the answer of a slave to a change: it copies its tables from the master."""
-    if broker.is_slave:
+    if not broker.is_master:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
 
 

@@ -53,6 +53,7 @@ def get_system_topic_list(broker: Broker, _call: Call[NoHeader]) -> Reply:
 def register_filter_server(
     broker: Broker, _call: Call[RegisterFilterServer]
 ) -> RegisterFilterServerReply:
-    """Say who the broker is: filter servers are gone, their registration is still answered."""
-    settings = broker.settings
-    return RegisterFilterServerReply(broker_name=settings.broker_name, broker_id=settings.broker_id)
+    """Answer with the broker's name and id: RocketMQ 4.9 has no filter servers any more."""
+    return RegisterFilterServerReply(
+        broker_name=broker.settings.broker_name, broker_id=broker.role.broker_id
+    )

@@ -17,6 +17,7 @@ from cometmq.broker.handlers.deferred_answers import answer, look_up
 from cometmq.broker.handlers.pull_filters import MessageFilter, message_filter
 from cometmq.broker.hold import HeldPull
 from cometmq.broker.messages import MovedQueue, OffsetMoved, moved_event
+from cometmq.broker.role import MASTER_ID
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
@@ -33,7 +34,6 @@ from cometmq.remoting.message.flags import Perm, PullSysFlag
 from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
-MASTER_ID: Final = 0
 RESUMES_MAX: Final = 64
 """Woken pulls answered in one turn of the loop; they take about 5 ms."""
 
@@ -117,7 +117,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
     pull = AdmittedPull(call, group, accept, may_hold)
-    if may_hold and header.sys_flag & _COMMIT and not broker.is_slave:
+    if may_hold and header.sys_flag & _COMMIT and broker.is_master:
         # Before the read, which may wait for the disk: a commit that arrives meanwhile is newer.
         broker.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -202,7 +202,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
         if code == _NOT_FOUND and pull.may_hold and header.sys_flag & _SUSPEND:
             _hold(broker, pull)
             return None
-        if code == _MOVED and not broker.is_slave:
+        if code == _MOVED and broker.is_master:
             _report_moved(broker, header, result)
     return Reply(
         code,

@@ -88,7 +88,7 @@ def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
 
 
 def _check_role(broker: Broker) -> None:
-    if not broker.store.role_writable:
+    if not broker.is_master:
         raise SlaveNotAvailable(_FOLLOWER)
 
 

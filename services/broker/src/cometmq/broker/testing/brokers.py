@@ -91,6 +91,7 @@ class MemoryStore:
 
     confirm_offset = 0
     put_count = 0
+    role_writable = True
 
     def read_record(self, physical_offset: int) -> Lookup[None]:
         """Find no message."""

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The role of a broker at run time: which states there are, and which orders lead where (pure).
+
+A broker group is one master and its slaves. An election, an operator or a person gives orders;
+`obey` is the only place that decides what an order does. Every order carries the epoch for which
+it was given, so that a late order of an earlier election changes nothing.
+
+Without replication a broker keeps the state that its settings describe, in epoch 0.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.errors import CometError
+
+
+class Role(StrEnum):
+    """What a broker does for its group."""
+
+    MASTER = "master"
+    """Stores messages, delivers delayed ones, and commits offsets."""
+    SLAVE = "slave"
+    """Follows a master: copies its log and tables, and serves reads."""
+    FENCED = "fenced"
+    """Was a master and may not be one any more: takes nothing until it has an order."""
+
+
+class RoleState(msgspec.Struct, frozen=True):
+    """A role, the epoch in which it was given, and the id at the name servers."""
+
+    role: Role
+    epoch: int = 0
+    broker_id: int = 0
+
+
+class Order(Enum):
+    """What an election or an operator may tell a broker."""
+
+    PROMOTE = "promote"
+    FOLLOW = "follow"
+    FENCE = "fence"
+
+
+class OrderRefused(CometError):
+    """An order does not fit the state of the broker; the state is unchanged."""
+
+
+MASTER_ID: Final = 0
+
+TRANSITIONS: Final[Mapping[tuple[Role, Order], Role]] = {
+    (Role.SLAVE, Order.PROMOTE): Role.MASTER,
+    (Role.SLAVE, Order.FOLLOW): Role.SLAVE,
+    (Role.SLAVE, Order.FENCE): Role.FENCED,
+    (Role.MASTER, Order.FOLLOW): Role.SLAVE,
+    (Role.MASTER, Order.FENCE): Role.FENCED,
+    (Role.FENCED, Order.PROMOTE): Role.MASTER,
+    (Role.FENCED, Order.FOLLOW): Role.SLAVE,
+    (Role.FENCED, Order.FENCE): Role.FENCED,
+}
+"""Role and order -> next role. A master that is promoted is an error of the elector."""
+
+
+def obey(state: RoleState, order: Order, *, epoch: int, broker_id: int) -> RoleState:
+    """Return the state after an order; raise OrderRefused if it is stale or impossible.
+
+    A promotion needs an epoch above the current one: an epoch has one master, and a broker that
+    restarts never resumes the epoch that it had. Other orders may repeat within an epoch.
+    """
+    role = TRANSITIONS.get((state.role, order))
+    if role is None:
+        raise OrderRefused(f"a {state.role} cannot obey the order to {order.value}")
+    least = state.epoch + 1 if order is Order.PROMOTE else state.epoch
+    if epoch < least:
+        raise OrderRefused(
+            f"the order to {order.value} is of epoch {epoch}; at least {least} is needed"
+        )
+    if (role is Role.MASTER) is not (broker_id == MASTER_ID):
+        raise OrderRefused(f"a {role} cannot have the broker id {broker_id}")
+    return RoleState(role, epoch, broker_id)
