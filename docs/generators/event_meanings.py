@@ -16,6 +16,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # connections
     "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays.",
     "connection.overflowed": "Closed: the peer did not read, and its answers took too much memory.",
+    "connections.paused": "All unsent output was over writeBufferTotalBytes: the connections with "
+    "the most are not served until they have read, and closed if they do not.",
     "connection.refused": "Closed: no frame of the protocol, TLS not as configured, or too many.",
     "connection.stalled": "Closed: answers waited, and the peer read nothing for too long.",
     "groups.unmeasured": "The disk did not say how far behind groups are; tried again later.",

@@ -36,8 +36,9 @@ SETTLE_S: Final = 60
 SETTINGS: Final = {**FILES, "serverChannelMaxIdleTimeSeconds": str(IDLE_S)}
 CONNECTION_KIB_MAX: Final = 64.0
 """What a connection with its group, its filter and its held pull may cost."""
-STALLED_MIB_MAX: Final = 8.0
-"""What a peer that does not read may cost: 4 MiB of answers, and what a turn adds to them."""
+GREEDY_COUNT: Final = 50
+BUDGET_MIB: Final = 128.0
+"""Of unsent answers to all connections, writeBufferTotalBytes: a quarter more is closed soon."""
 REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
 DEPARTURE_LAG_MS_MAX: Final = 1_000.0
@@ -88,7 +89,7 @@ class CrowdRun:
         self._judge_memory(
             "everything, at most",
             self._facts.memory_mib("VmHWM") - empty_mib,
-            self._crowd_mib_max() + STALLED_COUNT * STALLED_MIB_MAX + REST_MIB_MAX,
+            self._crowd_mib_max() + BUDGET_MIB * 1.25 + REST_MIB_MAX,
         )
         await self._judge_crowd(crowd)
 
@@ -133,10 +134,22 @@ class CrowdRun:
             with disturbing(flood, address, 1):
                 flooded = await self._window("beside a flood too", probe)
             await self._are_closed(before, begin)
+        with disturbing(stall, address, GREEDY_COUNT):
+            greedy = await self._window(f"beside {GREEDY_COUNT} that never read", probe)
+        await self._judge_budget(before)
         again = await self._window("alone again", probe)
         best = min(alone.p99, again.p99)
         self._judge_ratio("silent peers", beside.p99, best, GOOD_RATIO_MAX)
         self._judge_ratio("a flood", flooded.p99, best, FLOOD_RATIO_MAX)
+        self._judge_ratio(f"{GREEDY_COUNT} that never read", greedy.p99, best, GOOD_RATIO_MAX)
+
+    async def _judge_budget(self, before: dict[str, float]) -> None:
+        """See that connections were paused for all that nobody read."""
+        name = "cometmq_connections_paused_total"
+        paused = (await self._facts.metrics())[name] - before[name]
+        say(f"crowd: paused {paused:.0f} times for the budget of unsent answers")
+        if not paused:
+            self._findings.add("crowd: nobody was paused for the budget of unsent answers")
 
     async def _window(self, name: str, probe: Probe) -> Times:
         before = await self._facts.metrics()
@@ -162,7 +175,7 @@ class CrowdRun:
 
         async def closed() -> dict[str, float]:
             now = await self._facts.metrics()
-            kinds = ("stalled", "idle", "overflow", "protocol")
+            kinds = ("stalled", "idle", "overflow", "budget", "protocol")
             return {kind: now[f"{name}:{kind}"] - before[f"{name}:{kind}"] for kind in kinds}
 
         async def are_closed() -> bool:

@@ -10,6 +10,11 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     gauge("cometmq_connections", "Open connections.", lambda s: s.connections),
     gauge("cometmq_requests_in_flight", "Requests without an answer.", lambda s: s.in_flight),
     gauge(
+        "cometmq_connection_unsent_bytes",
+        "Unsent output of all connections.",
+        lambda s: s.unsent_bytes,
+    ),
+    gauge(
         "cometmq_connection_buffered_bytes",
         "Unsent output, incomplete frames and waiting requests of all connections.",
         lambda s: s.buffered_bytes,
@@ -30,7 +35,13 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
             (("idle",), s.idle_closed),
             (("stalled",), s.stalled_closed),
             (("overflow",), s.overflow_closed),
+            (("budget",), s.budget_closed),
         ),
+    ),
+    counter(
+        "cometmq_connections_paused_total",
+        "Connections paused because all unsent output was over its budget.",
+        lambda s: s.budget_paused,
     ),
     counter(
         "cometmq_requests_refused_total",

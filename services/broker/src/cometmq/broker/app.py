@@ -272,6 +272,7 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
         write_high_water_bytes=settings.write_buffer_high_bytes,
         write_low_water_bytes=settings.write_buffer_high_bytes // 4,
         unsent_bytes_max=settings.write_buffer_hard_bytes,
+        unsent_total_bytes_max=settings.write_buffer_total_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
         tls=server_tls(settings),
     )

@@ -301,6 +301,14 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     write_buffer_hard_bytes: Annotated[
         int, Meta(ge=1024, description="Unread answer bytes that close the connection.")
     ] = 64 * 1024**2
+    write_buffer_total_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Unread answer bytes of all connections; above, those with the most are"
+            " paused, and closed if they do not drain.",
+        ),
+    ] = 128 * 1024**2
     server_channel_max_idle_time_seconds: Annotated[
         int, Meta(ge=1, description="Silent connections are closed after so many seconds.")
     ] = 120

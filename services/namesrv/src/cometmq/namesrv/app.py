@@ -116,6 +116,7 @@ def server_settings(settings: NamesrvSettings) -> ServerSettings:
     """Return the transport's share of the settings."""
     return ServerSettings(
         connections_max=settings.connection_count_max,
+        unsent_total_bytes_max=settings.write_buffer_total_bytes,
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
         tls=server_tls(settings),
     )

@@ -54,6 +54,14 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     connection_count_max: Annotated[
         int, Meta(ge=1, description="Connections at a time; more are refused.")
     ] = 10_000
+    write_buffer_total_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Unread answer bytes of all connections; above, those with the most are"
+            " paused, and closed if they do not drain.",
+        ),
+    ] = 128 * 1024**2
     tls_server_mode: tls_keys.ServerMode = msgspec.field(
         default="permissive", name="tls.server.mode"
     )

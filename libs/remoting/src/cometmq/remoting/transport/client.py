@@ -137,6 +137,7 @@ class RemotingClient:
     def stats(self) -> TransportStats:
         """Return a copy of what was counted."""
         stats = msgspec.structs.replace(self._hub.stats)
+        stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 

@@ -8,6 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.budget import Unsent, UnsentBudget
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
@@ -16,7 +17,7 @@ _LONG_TURNS: Final = 8  # connections that may fill their turns at the same time
 _CALLS_MIN: Final = 16  # in a row: fewer cost more than they are worth
 
 
-class Connected(Protocol):
+class Connected(Unsent, Protocol):
     """What a hub does with its connections."""
 
     def flush(self) -> None:
@@ -24,9 +25,6 @@ class Connected(Protocol):
 
     def close(self) -> None:
         """End after what is written has left."""
-
-    def abort(self) -> None:
-        """End at once."""
 
 
 PeerT = TypeVar("PeerT", bound=Connected)
@@ -40,6 +38,7 @@ class Hub(Generic[PeerT]):
         "_dirty",
         "_is_empty",
         "_is_flush_scheduled",
+        "budget",
         "calls_max",
         "clock_ms",
         "codec",
@@ -78,6 +77,13 @@ class Hub(Generic[PeerT]):
         """Requests of one connection that may be served in a row now."""
         self._behind_count = 0
         self.peers: set[PeerT] = set()
+        self.budget = UnsentBudget(
+            self.peers,
+            bytes_max=settings.unsent_total_bytes_max,
+            drain_timeout_ms=settings.drain_timeout_ms,
+            stats=self.stats,
+            log=log,
+        )
         self._is_empty = asyncio.Event()
         self._dirty: list[PeerT] = []
         self._is_flush_scheduled = False

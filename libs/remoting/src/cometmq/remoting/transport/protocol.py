@@ -33,6 +33,9 @@ from cometmq.remoting.transport.tls import TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
+_WRITE_BYTES: Final = 256 * 1_024
+"""Answers are handed over in writes of this size. A larger one would pass the high-water mark by
+its size, and the transport keeps all of a write until its last byte has left."""
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -45,12 +48,13 @@ class PeerProtocol(asyncio.Protocol):
         self._connection = Connection(hub.codec, self)
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
-        self._flush_bytes = hub.settings.write_high_water_bytes
+        self._flush_bytes = min(_WRITE_BYTES, hub.settings.write_high_water_bytes)
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self._is_dirty = False
         self._is_paused = False
+        self.is_restrained = False
         self._is_deaf = False
         self._is_behind = False
         self._backlog: list[Call[Any]] = []
@@ -71,9 +75,7 @@ class PeerProtocol(asyncio.Protocol):
         """Take the socket."""
         hub, settings = self._hub, self._hub.settings
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(
-            high=settings.write_high_water_bytes, low=settings.write_low_water_bytes
-        )
+        self._set_water_marks(settings.write_high_water_bytes, settings.write_low_water_bytes)
         self.address, self.host = peer_address(transport.get_extra_info("peername"))
         self._is_open = True
         self._active_ms = hub.now_ms()
@@ -126,13 +128,17 @@ class PeerProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop serving, and a server stops reading from, a peer that does not read."""
         self._is_paused = True
-        self._progress = (self._sent_bytes - self._unsent_bytes(), self._hub.now_ms())
+        self._progress = (self._sent_bytes - self.unsent_bytes, self._hub.now_ms())
         if not (self._hub.settings.reads_while_unsent or self._transport.is_closing()):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Serve what had to wait, then read on."""
         self._is_paused = False
+        if self.is_restrained:
+            self.is_restrained = False
+            settings = self._hub.settings
+            self._set_water_marks(settings.write_high_water_bytes, settings.write_low_water_bytes)
         self._serve_backlog()
         self._read_on()
 
@@ -234,11 +240,15 @@ class PeerProtocol(asyncio.Protocol):
         if self._pipe is not None:
             data = self._pipe.encrypt(data)
         self._sent_bytes += len(data)
-        self._hub.stats.bytes_sent += len(data)
+        hub = self._hub
+        hub.stats.bytes_sent += len(data)
         self._transport.write(data)
-        if self._is_paused and self._unsent_bytes() > self._hub.settings.unsent_bytes_max:
-            self._hub.stats.overflow_closed += 1
-            self._hub.log.warning("connection.overflowed", peer=self.address)
+        hub.budget.left -= len(data)
+        if hub.budget.left < 0:
+            hub.budget.measure(hub.now_ms())
+        if self._is_paused and self.unsent_bytes > hub.settings.unsent_bytes_max:
+            hub.stats.overflow_closed += 1
+            hub.log.warning("connection.overflowed", peer=self.address, bytes=self.unsent_bytes)
             self.abort()
 
     def abort(self) -> None:
@@ -254,10 +264,10 @@ class PeerProtocol(asyncio.Protocol):
             self._has_received = False
             self._active_ms = now_ms
         if self._is_paused:
-            gone = self._sent_bytes - self._unsent_bytes()
+            gone = self._sent_bytes - self.unsent_bytes
             if gone != self._progress[0]:
                 self._progress = (gone, now_ms)
-            elif now_ms - self._progress[1] >= settings.stall_timeout_ms:
+            elif self.stalled_ms(now_ms) >= settings.stall_timeout_ms:
                 stats.stalled_closed += 1
                 self._hub.log.warning("connection.stalled", peer=self.address)
                 self.abort()
@@ -270,6 +280,24 @@ class PeerProtocol(asyncio.Protocol):
             self._hub.log.info("connection.idle", peer=self.address)
             self.close()
 
+    def restrain(self) -> None:
+        """Pause until a quarter of the unsent output is left, whatever the high-water mark."""
+        self.is_restrained = True
+        if self._transport.is_closing():
+            self.pause_writing()
+        else:
+            size = self.unsent_bytes
+            self._set_water_marks(size // 2, size // 4)
+
+    def stalled_ms(self, now_ms: int) -> int:
+        """Return for how long the peer of a paused connection has taken nothing."""
+        return now_ms - self._progress[1]
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Output that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._is_open else 0
+
     @property
     def pending_count(self) -> int:
         """Requests of ours that wait for their answer."""
@@ -278,9 +306,8 @@ class PeerProtocol(asyncio.Protocol):
     @property
     def buffered_bytes(self) -> int:
         """Memory that unsent output, the incomplete frame and requests that wait take, about."""
-        out = self._unsent_bytes() if self._is_open else 0
         held = self._connection.out_bytes + self._connection.buffered_bytes
-        return out + held + len(self._backlog) * _CALL_BYTES
+        return self.unsent_bytes + held + len(self._backlog) * _CALL_BYTES
 
     # -- private ----------------------------------------------------------------------------
 
@@ -353,8 +380,8 @@ class PeerProtocol(asyncio.Protocol):
             self._is_dirty = True
             self._hub.mark_dirty(self)
 
-    def _unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+    def _set_water_marks(self, high: int, low: int) -> None:
+        self._transport.set_write_buffer_limits(high=high, low=low)
 
     def _arm(self, deadline_ms: int) -> None:
         """Have the earliest deadline looked at when it comes."""

@@ -133,6 +133,7 @@ class Server(Generic[ContextT]):
     def stats(self) -> TransportStats:
         """Return a copy of what was counted."""
         stats = msgspec.structs.replace(self._hub.stats)
+        stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 
@@ -165,6 +166,7 @@ class Server(Generic[ContextT]):
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
+        self._hub.budget.check(now_ms)
         self._bound_memory()
         self._certificates.look(self._gate.watched)
 

@@ -54,6 +54,10 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Unsent output below which reading goes on."""
     unsent_bytes_max: int = 64 * _MIB
     """Unsent output above which the connection is closed: its reader has stopped."""
+    unsent_total_bytes_max: int | None = None
+    """Unsent output of all connections above which the largest are paused, then closed."""
+    drain_timeout_ms: int = 5_000
+    """How long a connection that is paused so may take nothing while that bound is exceeded."""
     stall_timeout_ms: int = 30_000
     """How long a reader may take nothing while output above high water waits for it."""
     reads_while_unsent: bool = False
@@ -77,6 +81,7 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     """Requests of one connection without an answer; a consumer holds one pull per queue."""
     in_flight_max: int = 131_072
     """Requests of all connections without an answer."""
+    unsent_total_bytes_max: int | None = 128 * _MIB
     buffered_bytes_max: int = 512 * _MIB
     """Unsent output, incomplete frames and waiting requests of all connections together."""
     backlog: int = 1024

@@ -5,7 +5,7 @@ import msgspec
 
 
 class TransportStats(msgspec.Struct):
-    """Counters since the start, and three gauges at the end."""
+    """Counters since the start, and four gauges at the end."""
 
     connections_opened: int = 0
     connections_closed: int = 0
@@ -25,6 +25,11 @@ class TransportStats(msgspec.Struct):
     """Connections closed because their reader had stopped."""
     overflow_closed: int = 0
     """Connections closed because their unsent output was over a bound."""
+    budget_paused: int = 0
+    """Connections paused because all unsent output was over its budget."""
+    budget_closed: int = 0
+    """Connections closed because they were paused so and did not drain."""
     connections: int = 0
     in_flight: int = 0
+    unsent_bytes: int = 0
     buffered_bytes: int = 0

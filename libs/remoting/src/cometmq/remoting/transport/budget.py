@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One budget for the unsent output of all connections of a server (pure).
+
+The bounds of a single connection do not protect a server from many: fifty peers that ask and do
+not read may each hold their high-water mark. Over the budget the connections with the most unsent
+output are paused: their requests are neither read nor served until a quarter of it is left. What
+does not drain is closed, the largest first.
+
+Hot path
+    The bytes of each write are subtracted from ``left``; the connections are measured when that
+    is used up, so at most once per sixteenth of the budget.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final, Generic, Protocol, TypeVar
+
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.stats import TransportStats
+
+_STEPS: Final = 16  # measurements while one budget is sent, at most
+_OPEN_SHARE: Final = 2  # connections that are not paused may hold half of the budget
+_EXCESS_SHARE: Final = 4
+_HURRY: Final = 10
+"""A quarter over the budget, there is a tenth of the time to drain. It is not none: output of this
+turn of the loop counts as unsent although the kernel may take it at the end of the turn."""
+_UNLIMITED: Final = 1 << 62
+
+
+class Unsent(Protocol):
+    """What the budget needs of a connection."""
+
+    @property
+    def address(self) -> str:
+        """The other end as ``ip:port``."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Output that the kernel has not taken yet."""
+
+    @property
+    def is_restrained(self) -> bool:
+        """Whether the budget has paused the connection."""
+
+    def restrain(self) -> None:
+        """Pause until a quarter of the unsent output is left."""
+
+    def stalled_ms(self, now_ms: int) -> int:
+        """Return for how long the peer of a paused connection has taken nothing."""
+
+    def abort(self) -> None:
+        """End at once; unsent output is lost."""
+
+
+PeerT = TypeVar("PeerT", bound=Unsent)
+Sizes = list[tuple[int, PeerT]]
+
+
+class UnsentBudget(Generic[PeerT]):
+    """Keeps the unsent output of all peers together below a bound."""
+
+    __slots__ = ("_bytes_max", "_drain_timeout_ms", "_log", "_paused", "_peers", "_stats", "left")
+
+    def __init__(
+        self,
+        peers: Collection[PeerT],
+        *,
+        bytes_max: int | None,
+        drain_timeout_ms: int,
+        stats: TransportStats,
+        log: Log,
+    ) -> None:
+        """Watch these peers, which come and go; None is no bound."""
+        self._peers = peers
+        self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
+        self._drain_timeout_ms = drain_timeout_ms
+        self._stats = stats
+        self._log = log
+        self._paused = 0  # connections, since the last log line
+        self.left = self._bytes_max
+
+    def check(self, now_ms: int) -> None:
+        """Close what does not drain, and log what was paused; called by a timer."""
+        if self._bytes_max == _UNLIMITED:
+            return
+        unsent_bytes = self.measure(now_ms)
+        if self._paused:
+            self._log.warning(
+                "connections.paused", count=self._paused, unsent_bytes=unsent_bytes,
+                unsent_bytes_max=self._bytes_max,
+            )  # fmt: skip
+            self._paused = 0
+
+    def measure(self, now_ms: int) -> int:
+        """Return the unsent output of all peers after keeping it within the budget."""
+        sizes = [(size, peer) for peer in self._peers if (size := peer.unsent_bytes)]
+        total = sum(size for size, _ in sizes)
+        if total > self._bytes_max:
+            sizes.sort(key=lambda row: row[0], reverse=True)
+            total -= self._close(sizes, total, now_ms)
+            self._pause(sizes)
+        self.left = max(self._bytes_max - total, self._bytes_max // _STEPS)
+        return total
+
+    def _close(self, sizes: Sizes[PeerT], total: int, now_ms: int) -> int:
+        """Close paused peers that do not drain; return the bytes that they held."""
+        limit, patience_ms = self._bytes_max, self._drain_timeout_ms
+        if total > limit + limit // _EXCESS_SHARE:
+            patience_ms //= _HURRY
+        closed = 0
+        for size, peer in self._restrained(sizes):
+            if total - closed <= limit:
+                break
+            if peer.stalled_ms(now_ms) >= patience_ms:
+                closed += size
+                self._stats.budget_closed += 1
+                self._log.warning("connection.overflowed", peer=peer.address, bytes=size)
+                peer.abort()
+        return closed
+
+    def _pause(self, sizes: Sizes[PeerT]) -> None:
+        """Pause the largest peers until the others hold their share of the budget."""
+        open_bytes = sum(size for size, peer in sizes if not peer.is_restrained)
+        for size, peer in sizes:
+            if open_bytes <= self._bytes_max // _OPEN_SHARE:
+                break
+            if not peer.is_restrained:
+                open_bytes -= size
+                self._paused += 1
+                self._stats.budget_paused += 1
+                peer.restrain()
+
+    @staticmethod
+    def _restrained(sizes: Sizes[PeerT]) -> Iterable[tuple[int, PeerT]]:
+        return [(size, peer) for size, peer in sizes if peer.is_restrained]
