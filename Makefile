@@ -3,38 +3,51 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/peers/pyproject.toml))
-SOURCES := conftest.py libs services spark tests bench docs
+RUNTIME := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
+MEMBERS := $(RUNTIME) tests/peers
+SOURCES := conftest.py deploy libs services spark tests bench docs
 
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
+# Both sets share $(VENV). The runtime set is only ever added to it, so that `make run` never removes
+# the developers' tools; the developers' lock holds the runtime set with the same versions.
+define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "CometMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
+
+$(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml)
+	$(create_venv)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-runtime.lock
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(RUNTIME:%=-e ./%)
+	@touch $@
+
+$(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
+	$(create_venv)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
-	@$(BIN)/python -m compileall -q $(MEMBERS:%=./%/src)
-	@touch $@
+	@$(BIN)/python -m compileall -q $(wildcard $(MEMBERS:%=./%/src))
+	@touch $(VENV)/.runtime $@
 
 .PHONY: setup
-setup: $(VENV)/.ready ## Create the environment .venv from the lock
+setup: $(VENV)/.ready ## Install the developers' tools too, from the lock
 
 .PHONY: hooks
 hooks: setup ## Install the git hooks (pre-commit)
 	$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
 
 .PHONY: run
-run: setup ## Start a whole suite in the foreground; Ctrl-C stops it
+run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it
 	@exec $(BIN)/cometmq standalone $(ARGS)
 
 .PHONY: demo
-demo: setup ## Send the Python standard library through a broker and compare it
+demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it
 	@$(BIN)/python -m cometmq.cli.demo
 
 .PHONY: test
@@ -153,7 +166,16 @@ docs: setup ## Generate the reference pages
 .PHONY: lock
 lock: setup ## Resolve the dependencies again
 	$(BIN)/uv lock --upgrade --quiet
-	$(BIN)/uv export --quiet --all-packages --all-groups --no-emit-workspace --no-header --format requirements-txt > requirements.lock
+	$(BIN)/uv export --quiet --frozen --all-packages --all-groups --no-emit-workspace --no-header --format requirements-txt > requirements.lock
+	$(BIN)/uv export --quiet --frozen --only-group run --no-emit-workspace --no-header --format requirements-txt > requirements-runtime.lock
+
+.PHONY: wheels
+wheels: setup ## Build a wheel of each member into dist/ (REPOSITORY=https://... for project URLs)
+	$(BIN)/python deploy/wheels.py build --out dist $(if $(REPOSITORY),--repository $(REPOSITORY))
+
+.PHONY: version
+version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)
+	$(BIN)/python deploy/wheels.py version $(TO)
 
 .PHONY: check
 check: lint types imports test ## What a change must pass before review

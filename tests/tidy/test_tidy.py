@@ -5,7 +5,6 @@ import ast
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,23 +78,3 @@ def test_links_in_documents_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
     missing = [target for target in targets if not (path.parent / target).exists()]
     assert not missing
-
-
-@pytest.mark.slow
-def test_wheels_share_no_file_and_keep_the_namespace_open(tmp_path: Path) -> None:
-    seen: dict[str, str] = {}
-    for project in sorted(ROOT.glob("*/*/pyproject.toml")):
-        out = tmp_path / project.parent.name
-        subprocess.run(
-            [ROOT / ".venv/bin/uv", "build", "--wheel", "--out-dir", out, project.parent],
-            check=True,
-            capture_output=True,
-            cwd=ROOT,
-        )
-        wheel = next(out.glob("*.whl"))
-        for name in zipfile.ZipFile(wheel).namelist():
-            if ".dist-info/" in name or name.endswith("/"):
-                continue
-            assert name != "cometmq/__init__.py"
-            assert seen.setdefault(name, wheel.name) == wheel.name
-    assert seen

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build the wheels of all members, and keep their versions equal.
+
+The version is written once, in the `pyproject.toml` of the repository: `version` copies it to the
+members and to their pins on each other. uv_build takes no computed metadata, so each member states
+both in its own file, and `tests/packages/test_wheels.py` compares them.
+
+Nothing in the repository names its own address. `build` takes it from the clone (`git remote`) or
+from `--repository`, adds the project URLs, and turns the relative links of a README into links to
+the commit that was built. Without an address there are no URLs, and links become plain text.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
+
+
+def members(root: Path = ROOT) -> list[Path]:
+    """Return the folders of everything that is shipped as a wheel."""
+    patterns = ("libs/*", "services/*", "spark")
+    found = [path.parent for one in patterns for path in root.glob(f"{one}/pyproject.toml")]
+    return sorted(found)
+
+
+def workspace_version(root: Path = ROOT) -> str:
+    """Return the version that every member has."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["version"])
+
+
+def set_version(version: str, root: Path = ROOT) -> None:
+    """Write `version` to the workspace, to every member, and to the pins between members."""
+    if re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version) is None:
+        raise SystemExit(f"{version!r} is not a version such as 0.2.0 or 0.2.0rc1")
+    for path in (root / "pyproject.toml", *(folder / "pyproject.toml" for folder in members(root))):
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
+        text = re.sub(r'"(cometmq[a-z-]*)==[^"]*"', rf'"\1=={version}"', text)
+        path.write_text(text, encoding="utf-8")
+
+
+def public_address(remote: str) -> str | None:
+    """Return the web address of a git remote, or None if it has none, such as a local path."""
+    remote = remote.strip().removesuffix("/").removesuffix(".git")
+    if match := re.fullmatch(r"(?:ssh://)?git@([\w.-]+)[:/](.+)", remote):
+        return f"https://{match[1]}/{match[2]}"
+    if match := re.fullmatch(r"https://(?:[^@/]+@)?([\w.-]+(?::\d+)?/.+)", remote):
+        return f"https://{match[1]}"  # a user name or token in the remote stays private
+    return None
+
+
+def readme_for(text: str, folder: PurePosixPath, base: str | None) -> str:
+    """Return a README whose links work outside the repository."""
+
+    def resolved(match: re.Match[str]) -> str:
+        title, target = match.groups()
+        if base is None:
+            return title
+        parts: list[str] = []
+        for part in (folder / target).parts:
+            if part == "..":
+                parts.pop()
+            else:
+                parts.append(part)
+        return f"[{title}]({base}/{'/'.join(parts)})"
+
+    return LINK.sub(resolved, text)
+
+
+def stage(member: Path, target: Path, *, address: str | None, commit: str) -> None:
+    """Copy a member to `target` as it is to be built."""
+    ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*")
+    shutil.copytree(member, target, ignore=ignored)
+    folder = PurePosixPath(member.relative_to(ROOT).as_posix())
+    base = f"{address}/blob/{commit}" if address else None
+    readme = target / "README.md"
+    text = readme_for(readme.read_text(encoding="utf-8"), folder, base)
+    readme.write_text(text, encoding="utf-8")
+    if address:
+        urls = (
+            f'\n[project.urls]\nRepository = "{address}"\nIssues = "{address}/issues"\n'
+            f'Documentation = "{base}/docs/README.md"\nChangelog = "{base}/CHANGELOG.md"\n'
+        )
+        with (target / "pyproject.toml").open("a", encoding="utf-8") as file:
+            file.write(urls)
+
+
+def git(*arguments: str) -> str:
+    """Return what git prints, or nothing outside of a clone."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def build(out: Path, repository: str | None) -> list[Path]:
+    """Build all wheels into `out`, replacing those of earlier builds."""
+    address = public_address(repository or git("remote", "get-url", "origin"))
+    if repository and address is None:
+        raise SystemExit(f"{repository!r} is not an https:// or git@ address of a repository")
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("cometmq*.whl"):
+        old.unlink()
+    commit = git("rev-parse", "HEAD") or "HEAD"
+    with tempfile.TemporaryDirectory() as folder:
+        for member in members():
+            target = Path(folder) / member.name
+            stage(member, target, address=address, commit=commit)
+            uv = Path(sys.executable).with_name("uv")
+            subprocess.run(
+                [uv, "build", "--quiet", "--wheel", "--out-dir", out, target], check=True
+            )
+    if address is None:
+        print(
+            "wheels: no project URLs, because this clone's origin is no public address;"
+            " give it with make wheels REPOSITORY=https://...",
+            file=sys.stderr,
+        )
+    return sorted(out.glob("cometmq*.whl"))
+
+
+def main() -> None:
+    """Run `build` or `version`."""
+    parser = argparse.ArgumentParser(description="Wheels of all members of CometMQ.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    building = commands.add_parser("build", help="build all wheels")
+    building.add_argument("--out", type=Path, default=ROOT / "dist")
+    building.add_argument("--repository", help="the public address of the repository")
+    versions = commands.add_parser("version", help="set or repeat the version of all members")
+    versions.add_argument("to", nargs="?", default=workspace_version())
+    options = parser.parse_args()
+    if options.command == "version":
+        set_version(options.to)
+        return
+    for wheel in build(options.out, options.repository):
+        print(wheel.name)
+
+
+if __name__ == "__main__":
+    main()
