@@ -127,7 +127,7 @@ spark-bench: spark-setup ## Rows a second, and the time of a report
 	$(SPARK_BIN)/python bench/spark/run.py $(ARGS)
 
 .PHONY: lag-demo
-lag-demo: spark-setup ## Six groups in trouble, and the report that says so
+lag-demo: spark-setup ## Seven groups, five of them in trouble, and the report that says so
 	@$(SPARK_BIN)/python -m cometmq.spark.demo $(ARGS)
 
 .PHONY: spark-lock

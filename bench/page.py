@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Final
 
 import report
+from macro.workloads import MORE_IS_BETTER
 
 QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
+README: Final = report.BENCH.parent / "README.md"
+HEADLINES: Final = (
+    "messages_per_s", "delivered_per_s", "anonymous_bytes", "disk_bytes", "recovery_s", "start_s"
+)  # fmt: skip
 
 
 def markdown(result: report.Result) -> str:
@@ -38,9 +43,26 @@ def markdown(result: report.Result) -> str:
     )
 
 
-def publish_table(result: report.Result, path: Path = PAGE) -> None:
-    """Put the table into its page."""
+def summary(result: report.Result) -> str:
+    """The table of the README: every workload, won or lost."""
+    lines = ["| workload | figure | CometMQ | Java | ratio | |", "|---|---|---|---|---|---|"]
+    for row in report.rows(result["samples"]):
+        if row.metric not in HEADLINES or row.ratio is None:
+            continue
+        label, unit, divisor = report.UNITS[row.metric]
+        values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
+        is_better = row.ratio > 1 if row.metric in MORE_IS_BETTER else row.ratio < 1
+        lines.append(
+            f"| {row.workload.title} | {label} [{unit}] | {' | '.join(values)} | {row.ratio:.2f} |"
+            f" {'better' if is_better else 'worse'} |"
+        )
+    return "\n".join(lines)
+
+
+def publish_table(result: report.Result, path: Path = PAGE, readme: Path = README) -> None:
+    """Put the tables into their pages."""
     replace(path, "make bench", markdown(result))
+    replace(readme, "make bench", summary(result))
 
 
 def replace(path: Path, command: str, text: str) -> None:

@@ -40,7 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--priority", action="store_true", help="run above other programs; needs root")
     add("--check", action="store_true", help="exit 1 on a missed aim or a worse ratio")
     add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
-    add("--publish", action="store_true", help="the same, and into docs/performance.md")
+    add("--publish", action="store_true", help="the same, and into the documents")
     return parser.parse_args()
 
 

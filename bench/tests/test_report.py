@@ -88,14 +88,15 @@ END = "<!-- the table of make bench: end -->"
 
 
 def test_the_page_gets_the_table_between_its_marks(tmp_path):
-    path = tmp_path / "performance.md"
+    path, readme = tmp_path / "performance.md", tmp_path / "README.md"
     old = "| old |"
-    path.write_text(f"before\n{START}\n{old}\n{END}\nafter\n")
+    for page_of_table in (path, readme):
+        page_of_table.write_text(f"before\n{START}\n{old}\n{END}\nafter\n")
     samples = {"send-64x1": {"comet": [SLOW], "java": [FAST]}}
     options = {"rounds": 3, "seconds": 5.0}
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02T00:00:00")
 
-    page.publish_table(result, path)
+    page.publish_table(result, path, readme)
 
     text = path.read_text()
     assert old not in text
@@ -103,6 +104,7 @@ def test_the_page_gets_the_table_between_its_marks(tmp_path):
     assert text.endswith("\nafter\n")
     assert "| messages [/s] | 50,000 | 100,000 | 0.50 | >= 1.5x | missed |" in text
     assert "3 rounds of 5 s" in text
+    assert "| messages [/s] | 50,000 | 100,000 | 0.50 | worse |" in readme.read_text()
 
 
 def test_a_workload_that_was_disturbed_says_so_on_the_page():

@@ -94,6 +94,14 @@ def test_the_runtime_set_is_small(tree):
     assert 10_000_000 < sum(ours.values()) < SIZE_MAX, sorted(ours.items(), key=lambda one: -one[1])
 
 
+def test_the_readme_tells_how_much_is_installed(tree):
+    third_party = [name for name in packages(tree) if not name.startswith("cometmq")]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = re.search(r"(\d+) packages of less than (\d+) MB", text)
+    assert int(told[1]) == len(set(third_party) - {"pip", "setuptools"})
+    assert int(told[2]) * 1_000_000 == SIZE_MAX
+
+
 def test_the_command_runs(tree):
     command = [tree / ".venv/bin/cometmq", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
