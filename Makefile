@@ -52,11 +52,10 @@ demo: $(VENV)/.runtime ## Send the Python standard library through a broker and 
 
 .PHONY: test
 test: setup ## Unit, property, golden and integration tests
-	$(BIN)/pytest -q -m "not slow"
+	$(BIN)/pytest -q
 
 .PHONY: test-all
-test-all: test crash fuzz compat ## Everything, long forms included
-	$(BIN)/pytest -q -m slow
+test-all: test crash fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
 crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)

@@ -63,7 +63,6 @@ def normalised(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_guide_prints_what_it_says(
     spark: SparkSession, prepared: CometCluster, tmp_path: Path, request: pytest.FixtureRequest

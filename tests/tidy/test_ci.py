@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline runs what changes must pass, and at night the long forms of what it shortens."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+MINUTES_MAX = 75
+"""Bound of `.ci/run` on two cores."""
+
+
+def makes() -> dict[str, list[str]]:
+    """Return the targets that `.ci/run` makes, with the variables that shorten them."""
+    found = {}
+    for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines():
+        words = shlex.split(line.partition("make ")[2])
+        variables = [word for word in words if "=" in word]
+        found.update({word: variables for word in words if "=" not in word})
+    return found
+
+
+def workflow(name: str) -> dict:
+    (job,) = yaml.safe_load((ROOT / ".github/workflows" / name).read_text(encoding="utf-8"))[
+        "jobs"
+    ].values()
+    return job
+
+
+def targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):", text, flags=re.MULTILINE))
+
+
+def test_the_pipeline_makes_targets_that_exist() -> None:
+    assert {"lint", "types", "imports", "test", "crash", "compat"} <= set(makes())
+    assert set(makes()) - targets() == set()
+
+
+def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
+    """All of them: those that start Spark and the blocks of its guide are not deselected."""
+    assert makes()["spark-test"] == []
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)
+    assert '"$(or $(MARK),not slow)"' in recipe[1]
+    spark = tomllib.loads((ROOT / "spark/pyproject.toml").read_text(encoding="utf-8"))
+    assert spark["tool"]["pytest"]["ini_options"]["testpaths"] == ["tests"]
+    guide = ROOT / "spark/tests/guide"
+    assert list(guide.glob("test_*.py"))
+    assert [path for path in guide.glob("*.py") if "mark.slow" in path.read_text()] == []
+
+
+def test_the_check_is_the_pipeline_and_nothing_else() -> None:
+    job = workflow("check.yml")
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
+    assert job["timeout-minutes"] == MINUTES_MAX
+
+
+def test_what_the_pipeline_shortens_runs_in_full_at_night() -> None:
+    nightly = set(workflow("nightly.yml")["strategy"]["matrix"]["target"])
+    assert nightly - targets() == set()
+    shortened = {target for target, variables in makes().items() if variables}
+    assert len(shortened) > 3
+    assert shortened - nightly == set()
+    assert "spark-test-all" in nightly
+
+
+def test_workflows_use_the_oldest_python_that_is_supported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    for name in ("check.yml", "nightly.yml"):
+        versions = [step["with"] for step in workflow(name)["steps"] if "with" in step]
+        assert {"python-version": oldest} in versions
