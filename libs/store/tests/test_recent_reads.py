@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups that read the same places share what the first ones read."""
 
+from collections import Counter
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.store import recent_reads
 from cometmq.store.consume_queue import ENTRY
 from cometmq.store.queue_reader import ReadLimits
+from cometmq.store.recent_reads import RecentReads
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
@@ -144,3 +149,64 @@ def test_the_memory_has_bounds(rig, monkeypatch):
     read(rig, 31)
     read(rig, 31)
     assert recent._bytes <= before
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), st.integers(0, 45), st.sampled_from([1, 7, 8, 32, 64])),
+        st.tuples(st.sampled_from(["fill", "trim", "near", "count", "delete"]), st.integers(1, 9)),
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+class CountingReads(RecentReads):
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def find(self, *place):
+        found = super().find(*place)
+        self.counts["asked"] += 1
+        self.counts["found"] += found is not None
+        return found
+
+
+def apply(rig, name, number):
+    if name == "fill":
+        fill(rig, number)
+    elif name == "trim" and (queue := rig.store.queue("T", 0)) is not None:
+        queue.trim(min(queue.min_offset + number, queue.max_offset))
+    elif name == "near":
+        rig.store._memory_bytes = number * 300
+        rig.store.apply(rig.store._parts.settings)
+    elif name == "count":
+        settings = msgspec.structs.replace(
+            rig.store._parts.settings, max_transfer_count_on_message_in_memory=4 * number
+        )
+        rig.store.apply(settings)
+    elif name == "delete" and number == 1:
+        rig.store.delete_topic("T")
+
+
+def test_shared_reads_answer_as_reads_that_share_nothing():
+    counts = Counter()
+
+    @given(OPERATIONS)
+    def check(operations):
+        rig = StoreRig(MemoryDisk())
+        fill(rig, 40)
+        rig.store._recent = CountingReads(counts)
+        for operation in operations:
+            if operation[0] != "read":
+                apply(rig, *operation)
+                continue
+            _, offset, count_max = operation
+            for _ in range(3):
+                alone = rig.store.get_messages("T", 0, offset, count_max)
+                assert said(read(rig, offset, count_max)) == said(alone)
+
+    check()
+
+    assert counts["found"] > counts["asked"] // 10

@@ -3,12 +3,15 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.broker import messages
 from cometmq.broker.messages import (
     MovedQueue,
     OffsetMoved,
+    SentProperties,
     batch_text,
     cluster_pair,
     delay,
@@ -178,3 +181,41 @@ def test_the_event_of_a_moved_offset_is_what_java_writes() -> None:
         "offsetRequest": 1,
     }
     assert message.keys == ("g",)
+
+
+OTHERS = st.lists(
+    st.sampled_from(
+        [
+            *("UNIQ_KEY\x01AB", "TAGS\x01A", "TAGS\x01B", "KEYS\x01k", "WAIT\x01false", ""),
+            *("DELAY\x013", "TRAN_MSG\x01true", "CLUSTER\x01x", "XUNIQ_KEY\x01A"),
+        ]
+    ),
+    max_size=2,
+)
+KEYS = st.sampled_from(["AB", "CD", "", "UNIQ_KEY\x01A"])
+TEXTS = st.builds(
+    lambda before, key, after: "\x02".join([*before, f"UNIQ_KEY\x01{key}", *after]),
+    OTHERS, KEYS, OTHERS,
+)  # fmt: skip
+CLUSTERS = st.sampled_from([CLUSTER, cluster_pair("D")])
+
+
+def test_remembered_texts_are_read_as_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    parsed: list[str] = []
+    parse = messages._parse_sent
+
+    def parse_and_note(text: str, cluster: str) -> SentProperties:
+        parsed.append(text)
+        return parse(text, cluster)
+
+    @given(st.lists(st.tuples(TEXTS, CLUSTERS), max_size=20))
+    def check(sends: list[tuple[str, str]]) -> None:
+        for text, cluster in sends:
+            asked.append(text)
+            assert read_sent(text, cluster) == parse(text, cluster)
+
+    monkeypatch.setattr(messages, "_parse_sent", parse_and_note)
+    check()
+
+    assert len(parsed) < len(asked) * 3 // 4

@@ -127,3 +127,28 @@ def test_the_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in [*range(10), *range(10)]:
         assert wanted.matches(record(f"a\x01{number}")) is (number >= 5)
         assert len(records._verdicts) <= 4
+
+
+EXPRESSIONS = ["a > 5", "a > 6", "a = '6'", "b IS NULL", "a > 5 AND b = 'x'", "b = 'x' OR a = 7"]
+VALUES = st.sampled_from(["", "5", "6", "7", "x", "y" * VERDICT_BYTES_MAX])
+
+
+def test_remembered_verdicts_are_those_of_the_expression() -> None:
+    asked = 0
+    judged: list[object] = []
+
+    @given(st.lists(st.tuples(st.sampled_from(EXPRESSIONS), VALUES, VALUES), max_size=40))
+    def check(looks: list[tuple[str, str, str]]) -> None:
+        nonlocal asked
+        for expression, a, b in looks:
+            asked += 1
+            text = f"b\x01{b}\x02a\x01{a}"
+            said = sql_record_filter(compile_sql(expression)).matches(record(text))
+            assert said is SqlFilter(expression).matches(parse_properties(text))
+
+    with pytest.MonkeyPatch.context() as patch:
+        judge = records._judge
+        patch.setattr(records, "_judge", lambda *args: (judged.append(args), judge(*args))[1])
+        check()
+
+    assert len(judged) < asked * 3 // 4

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode binary headers of sends that are, but for three fields, those of an earlier send.
+"""Decode binary headers of sends that differ from an earlier send in three fields only.
 
 A producer repeats its group, topic, flags and so on in every send; only queue, time and
 properties change, and their lengths hardly do. The memo cuts a header at the places where an
-earlier one of the same length had these three values, and looks up what lies between them
+earlier one of the same length had these three values, and looks up the bytes between them
 without parsing it.
 
 Invariants
-    What the memo answers is what ``parse_ext`` and the conversion would answer. The bytes
-    between the values hold every name and every length of the header; if they are those of a
-    header that was parsed in full, then all entries begin and end at the same places, and only
-    the three values can differ. Headers in which one of the three occurs twice are not learned,
-    nor are signed ones: no two of them have the same bytes between the values.
+    The memo returns what ``parse_ext`` and the conversion would return. An entry is found only
+    by a header that has the entry's layout and the entry's bytes outside the three values.
+    Those bytes hold every name and every length, the lengths of the three values included, so
+    all fields begin and end where the full parse of the earlier header found them. The layout
+    must be part of the key: cut by the layout of another header, the same bytes can stand
+    around values of other lengths, and a value would swallow the field behind it.
+    Headers in which one of the three occurs twice are not learned, nor are signed ones: no two
+    of them have the same bytes between the values.
     The memo is bounded in entries and in the bytes of an entry.
 
 Hot path
@@ -42,25 +45,29 @@ Layout = tuple[int, int, int, int, int, int]
 """Where queue id, born timestamp and properties begin and end."""
 
 
+Known = dict[tuple[bytes, bytes, bytes, bytes], list[Any]]
+"""Headers of one layout by their bytes before, between and after the three values."""
+
+
 class SendMemo:
     """The headers of sends seen before, without their three changing values."""
 
-    __slots__ = ("_known", "_layouts")
+    __slots__ = ("_count", "_layouts")
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._layouts: dict[int, list[Layout]] = {}
-        self._known: dict[tuple[bytes, ...], list[Any]] = {}
+        self._layouts: dict[int, list[tuple[int, int, int, int, int, int, Known]]] = {}
+        self._count = 0
 
     def find(self, head: bytes, position: int) -> SendMessageV2 | None:
         """Return the typed header whose ext fields fill ``head`` from ``position``, if known."""
-        for a, b, c, d, e, f in self._layouts.get(len(head), ()):
-            known = self._known.get((head[position:a], head[b:c], head[d:e], head[f:]))
-            if known is not None:
+        for a, b, c, d, e, f, known in self._layouts.get(len(head), ()):
+            row = known.get((head[position:a], head[b:c], head[d:e], head[f:]))
+            if row is not None:
                 queue_id, born_timestamp = head[a:b], head[c:d]
                 if not (queue_id.isdigit() and born_timestamp.isdigit()):
                     return None
-                row = known.copy()
+                row = row.copy()
                 row[_QUEUE_ID] = int(queue_id)
                 row[_BORN_TIMESTAMP] = int(born_timestamp)
                 row[_PROPERTIES] = str(head[e:f], "utf-8", "replace")
@@ -74,17 +81,26 @@ class SendMemo:
         layout = _layout(head, position)
         if layout is None:
             return
-        a, b, c, d, e, f = layout
-        if len(self._known) >= ENTRIES_MAX:
-            self._known.clear()
+        if self._count >= ENTRIES_MAX:
             self._layouts.clear()
-        self._known[head[position:a], head[b:c], head[d:e], head[f:]] = list(
-            msgspec.structs.astuple(header)
-        )
-        layouts = self._layouts.setdefault(len(head), [])
-        if layout not in layouts:
-            layouts.insert(0, layout)
-            del layouts[LAYOUTS_MAX:]
+            self._count = 0
+        known = self._known(len(head), layout)
+        a, b, c, d, e, f = layout
+        around = head[position:a], head[b:c], head[d:e], head[f:]
+        self._count += around not in known
+        known[around] = list(msgspec.structs.astuple(header))
+
+    def _known(self, size: int, layout: Layout) -> Known:
+        """Return the headers of a size and a layout; the oldest layout makes room for a new one."""
+        layouts = self._layouts.setdefault(size, [])
+        for *places, known in layouts:
+            if tuple(places) == layout:
+                return known
+        if len(layouts) >= LAYOUTS_MAX:
+            self._count -= len(layouts.pop()[-1])
+        known = {}
+        layouts.insert(0, (*layout, known))
+        return known
 
 
 def _layout(head: bytes, position: int) -> Layout | None:

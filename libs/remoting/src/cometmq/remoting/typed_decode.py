@@ -10,8 +10,9 @@ Hot path
 
 Compatibility
     Java turns ext texts into numbers and booleans leniently (any text but "true" is false; a
-    number may have a plus sign). A required field that is missing is an answer with code 1
-    that names it, and the connection stays; Java logs it and goes on with null or 0.
+    number may have a plus sign and leading zeros). A required field that is missing is an
+    answer with code 1 that names it, and the connection stays; Java logs it and goes on with
+    null or 0.
 """
 
 import re
@@ -33,7 +34,7 @@ from cometmq.remoting.types import Serialization
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.ROCKETMQ)
 _PREFIX_BYTES: Final = 12  # `{"code":310,` and `{"code":11,"`
-_PLUS_SIGN: Final = re.compile(r"\+\d+")
+_INTEGER: Final = re.compile(r"[+-]?\d{1,40}")
 _REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 JsonDecode = Callable[[bytes], Call[Any]]
@@ -156,8 +157,8 @@ def _lenient_text(value: str, field_type: object) -> str:
     """Return a text as msgspec reads it where Java reads more."""
     if _accepts(field_type, bool):
         return "true" if value.lower() == "true" else "false"
-    if _accepts(field_type, int) and _PLUS_SIGN.fullmatch(value):
-        return value[1:]
+    if _accepts(field_type, int) and _INTEGER.fullmatch(value):
+        return str(int(value))
     return value
 
 
