@@ -20,18 +20,62 @@ COMMAND_CPU_S_MAX = 3.0  # 0.2 measured; 0.4 if Python may not keep byte code
 # -- topics -----------------------------------------------------------------------------------
 
 
+def listed(ask, topic):
+    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == topic]
+    return row
+
+
 def test_topics_are_created_listed_changed_and_deleted(ask):
     created = ask("topic", "create", "Orders", "--queues", 3, "--perm", "r", "--json").json
     assert (created["queues"], created["permission"]) == (3, "r")
-    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == "Orders"]
+    row = listed(ask, "Orders")
     assert (row["kind"], row["read_queues"], row["permission"]) == ("messages", 3, "r")
-    ask("topic", "create", "Orders", "--queues", 4)
-    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == "Orders"]
+    (row,) = ask("topic", "alter", "Orders", "--queues", 4, "--json").json
+    assert (row["read_queues"], row["write_queues"], row["permission"]) == (4, 4, "r")
+    (row,) = ask("topic", "alter", "Orders", "--perm", "rw", "--json").json
+    assert (row["read_queues"], row["permission"]) == (4, "rw")
+    row = listed(ask, "Orders")
     assert (row["read_queues"], row["permission"]) == (4, "rw")
     assert ask("topic", "delete", "Orders", "--yes").status == 0
     assert "Orders" not in ask("topic", "list").out
     gone = ask("topic", "delete", "Orders", "--yes")
     assert (gone.status, gone.err) == (1, "cometmq: No route info of this topic: Orders\n")
+
+
+def test_what_exists_is_not_created_again(ask, topic):
+    before = ask("topic", "list", "--json").json
+    (member,) = ask("cluster", "--json").json
+    refused = ask("topic", "create", topic, "--queues", 1)
+    settings = f"{member['broker']} (2 read and 2 write queues, rw)"
+    line = f"the topic {topic} exists at {settings}: cometmq topic alter {topic} changes it"
+    refused.assert_refused(1, line)
+    assert ask("topic", "list", "--json").json == before
+    assert ask("group", "create", "payees", "--retries", 3).status == 0
+    refused = ask("group", "create", "payees")
+    found = f"{member['broker']} (3 retries, enabled): cometmq group alter changes it"
+    refused.assert_refused(1, f"the consumer group payees exists at {found}")
+    (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
+    assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
+    ask("group", "alter", "payees").assert_refused(2, "say what to change: ")
+    ask("group", "alter", "nobody", "--retries", 1).assert_refused(
+        1, "no broker knows the consumer"
+    )
+    ask("topic", "alter", topic).assert_refused(2, "say what to change: ")
+    ask("topic", "alter", "Nowhere", "--queues", 1).assert_refused(1, "no broker has the topic")
+
+
+def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
+    ask("produce", topic, *range(5), "--in-flight", 1)
+    counts = {it["queue"]: it["messages"] for it in ask("topic", "describe", topic, "--json").json}
+    (member,) = ask("cluster", "--json").json
+    lost = f"{topic}: consumers lose {member['broker']}:1 ({counts[1]} messages)"
+    ask("topic", "alter", topic, "--queues", 1).assert_refused(1, f"{lost}; --force does it")
+    ask("topic", "alter", topic, "--queues", 1, "--force").assert_refused(2, f"{lost}. Go on?")
+    assert listed(ask, topic)["read_queues"] == 2
+    (row,) = ask("topic", "alter", topic, "--write-queues", 1, "--json").json  # loses nothing
+    assert (row["read_queues"], row["write_queues"]) == (2, 1)
+    assert ask("topic", "alter", topic, "--queues", 1, "--force", "--yes").status == 0
+    assert listed(ask, topic)["read_queues"] == 1
 
 
 def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
@@ -134,7 +178,7 @@ def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
 
     wait_until(lambda: waiting().get(retry_topic) == 1, 30, "a message to try again")
     assert waiting()[topic] == 0
-    deleted = ask("group", "delete", group, "--topics", "--json").json
+    deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
     assert deleted["topics_deleted"] == retry_topic
     assert retry_topic not in ask("topic", "list", "--all").out
 
@@ -181,6 +225,19 @@ def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
         (("topic", "list", "-c", "Other"), 2, "there is no cluster Other"),
         (("cluster", "-c", "Other"), 2, "there is no cluster Other"),
         (("group", "create", "a b"), 2, "the specified group[a b] contains illegal characters"),
+        (
+            ("group", "delete", "payers"),
+            2,
+            "Delete the consumer group payers? Standard input is no",
+        ),
+        (("topic", "delete", "T"), 2, "Delete the topic T with all its messages? Standard input"),
+        (
+            ("group", "reset", "g", "T", "--to", "last"),
+            2,
+            "Move the consumer group g in T? Standard",
+        ),
+        (("group", "clone", "g", "h", "T"), 2, "Move the consumer group h in T? Standard input"),
+        (("dlq", "replay", "g"), 2, "Send the dead letters of g again to the group g? Standard"),
         (("group", "delete", "nobody", "-y"), 1, "no broker knows the consumer group nobody"),
         (("lag", "nobody"), 1, "no broker knows the consumer group nobody"),
     ],

@@ -89,7 +89,9 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
 
 def test_nothing_is_ended_unasked(ask, topic, begun):
     ask("txn", "resolve", begun[0]).assert_refused(2, "say --commit or --rollback")
-    ask("txn", "resolve", begun[0], "--commit").assert_refused(2, "nobody can be asked here")
+    ask("txn", "resolve", begun[0], "--commit").assert_refused(
+        2, "Commit this transaction? Standard input is no terminal"
+    )
     assert _open(ask, topic) == begun
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import typer
 
+from cometmq.cli.admin import note_missing
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.output import AsJson, Cell, print_rows
 from cometmq.cli.times import shown
@@ -29,10 +30,11 @@ def show_cluster(
     async def question(admin: AdminClient) -> list[ClusterMember]:
         return await admin.members(cluster)
 
-    rows = [_row(member) for member in ask(namesrv, question)]
-    print_rows(COLUMNS, rows, as_json=as_json)
-    if any(row[-1] != "ok" for row in rows):
-        raise typer.Exit(1)
+    members = ask(namesrv, question)
+    print_rows(COLUMNS, [_row(member) for member in members], as_json=as_json)
+    for member in members:
+        if member.failure is not None:
+            note_missing(member.broker_name, member.address, member.failure)
 
 
 def _row(member: ClusterMember) -> list[Cell]:

@@ -3,6 +3,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from typing import Annotated, Any, Final, TypeVar
@@ -11,6 +12,7 @@ import msgspec
 import typer
 
 from cometmq.cli.access import ACCESS, Access
+from cometmq.cli.admin import CommandAdmin
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -36,12 +38,20 @@ Cluster = Annotated[
 ]
 
 
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
 def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Put a question to the cluster and return its answer."""
+    """Put a question to the cluster and return its answer.
+
+    Brokers that do not answer are in `outcome.MISSING`; without an answer of any the command ends.
+    """
 
     async def asked() -> T:
-        async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
-            return await question(admin)
+        async with CommandAdmin(namesrv, options=with_access(ClientOptions())) as admin:
+            answer = await question(admin)
+            admin.check_answers()
+            return answer
 
     return run(asked())
 
@@ -136,6 +146,19 @@ class Complaints:
     def error(self, event: str, /, **facts: object) -> None:
         """Say it, once."""
         self.warning(event, **facts)
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask before something is destroyed; without a terminal `--yes` is needed.
+
+    Every command of ours that destroys or moves something calls this. mqadmin's commands do not:
+    scripts run them.
+    """
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise wrong_usage(f"{question} Standard input is no terminal: give --yes")
+    typer.confirm(question, abort=True)
 
 
 def wrong_usage(line: str) -> typer.Exit:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from cometmq.cli import times
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.dead_letters import Pace, as_object, chosen
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
@@ -52,6 +52,7 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) 
     """List the groups that have given up messages, and how many there are."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
+        await admin.cluster()  # without any broker there is no topic either
         rows: list[list[Cell]] = []
         for group in await admin.dead_letter_groups():
             stats = (await admin.topic_stats(DLQ_PREFIX + group)).values()
@@ -172,17 +173,17 @@ def replay(  # noqa: PLR0913  # one parameter per option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count what would be sent.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send what a group has given up again, to this group; asks first on a terminal.
+    """Send what a group has given up again, to this group; asks first.
 
     Messages keep their keys, properties and original id. They stay among the dead letters: a
     second replay sends them a second time. What is broken is named and left out.
     """
     target = topic or f"the group {group}"
-    if not (yes or dry_run) and sys.stdin.isatty():
-        typer.confirm(f"Send the dead letters of {group} again to {target}?", abort=True)
+    question_text = f"Send the dead letters of {group} again to {target}?"
+    confirm(question_text, is_confirmed=yes or dry_run)
     sent: list[str] = []
     broken: list[str] = []
 

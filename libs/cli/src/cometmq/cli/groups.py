@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq group`: look at consumer groups and their members, create, move and delete them."""
+"""`cometmq group`: look at consumer groups, create, change, move and delete them."""
 
-import sys
 from typing import Annotated, Final
 
 import msgspec
@@ -9,12 +8,22 @@ import typer
 
 from cometmq.broker.names import BOOT_GROUPS, DLQ_PREFIX, is_system_group, retry_topic
 from cometmq.cli import times
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    Cluster,
+    Namesrv,
+    Yes,
+    ask,
+    confirm,
+    wrong_usage,
+)
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.topic_changes import configs_at, masters_named
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -24,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at consumer groups and their members, create, move and delete them.",
+    help="Look at consumer groups and their members, create, change, move and delete them.",
 )
 
 _PLACES: Final = {"first": 0, "last": END}
@@ -169,7 +178,7 @@ def create(
     broadcast: Annotated[bool, typer.Option(help="Whether it may broadcast.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group, or change it."""
+    """Create a consumer group; refused where a broker has it already: see alter."""
     config = SubscriptionGroupConfig(
         group_name=group,
         retry_max_times=retries,
@@ -178,11 +187,83 @@ def create(
     )
 
     async def question(admin: AdminClient) -> None:
-        await admin.create_group(config, cluster=cluster)
+        check_group(group)
+        masters = await masters_named(admin, cluster, None)
+        existing = await configs_at(admin, masters, group, lambda it: it.groups())
+        if not existing:
+            await admin.create_group(config, cluster=cluster)
+            return
+        found = ", ".join(f"{name} ({_settings_text(it)})" for name, it in existing.items())
+        text = f"the consumer group {group} exists at {found}: cometmq group alter changes it"
+        if len(existing) < len(masters):
+            text += ", and creates it at the other brokers"
+        raise ClientError(text)
 
     ask(namesrv, question)
     facts: dict[str, Cell] = {"group": group, "enabled": enabled, "retries": retries}
     print_facts(facts, as_json=as_json)
+
+
+@app.command()
+def alter(
+    group: Group,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    retries: Annotated[
+        int | None, typer.Option(min=-1, help="Deliveries before a message is dead.")
+    ] = None,
+    *,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
+    ] = None,
+    broadcast: Annotated[
+        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a consumer group; what no option names stays.
+
+    A broker that does not have the group gets it, with the settings that another broker has.
+    """
+    changes: dict[str, int | bool] = {
+        name: value
+        for name, value in (
+            ("retry_max_times", retries),
+            ("consume_enable", enabled),
+            ("consume_broadcast_enable", broadcast),
+        )
+        if value is not None
+    }
+    if not changes:
+        raise wrong_usage("say what to change: --retries, --[no-]enabled or --[no-]broadcast")
+
+    async def question(admin: AdminClient) -> dict[str, SubscriptionGroupConfig]:
+        masters = await masters_named(admin, cluster, None)
+        existing = await configs_at(admin, masters, group, lambda it: it.groups())
+        if not existing:
+            raise ClientError(
+                f"no broker knows the consumer group {group}: cometmq group create makes one"
+            )
+        template = next(iter(existing.values()))
+        after = {
+            name: msgspec.structs.replace(existing.get(name, template), **changes)
+            for name in masters
+        }
+        for name, config in after.items():
+            await masters[name].create_group(config)
+        return after
+
+    rows: list[list[Cell]] = [
+        [name, it.retry_max_times, it.consume_enable, it.consume_broadcast_enable]
+        for name, it in ask(namesrv, question).items()
+    ]
+    columns = ("Broker", "Retries", "Enabled", "Broadcast enabled")
+    print_rows(columns, rows, as_json=as_json, title=group)
+
+
+def _settings_text(config: SubscriptionGroupConfig) -> str:
+    enabled = "enabled" if config.consume_enable else "disabled"
+    return f"{config.retry_max_times} retries, {enabled}"
 
 
 @app.command()
@@ -197,10 +278,10 @@ def delete(
     topics: Annotated[
         bool, typer.Option("--topics", help="Its retry and dead-letter topics go too.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group; asks first on a terminal."""
+    """Delete a consumer group; asks first."""
 
     async def question(admin: AdminClient) -> list[str]:
         await known_group(admin, group)
@@ -211,8 +292,7 @@ def delete(
             await admin.delete_topic(name, cluster=cluster)
         return found
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete the consumer group {group}?", abort=True)
+    confirm(f"Delete the consumer group {group}?", is_confirmed=yes)
     gone = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
     if topics:
@@ -232,18 +312,17 @@ def reset(
     backwards: Annotated[
         bool, typer.Option("--backwards", help="Never move a queue forwards.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group continue elsewhere, connected or not; asks first on a terminal."""
+    """Have a group continue elsewhere, connected or not; asks first."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         at_ms = _PLACES[to] if to in _PLACES else times.parsed(to, now_ms=wall_ms())
         await known_group(admin, group)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Move the consumer group {group} in {topic}?", abort=True)
+    confirm(f"Move the consumer group {group} in {topic}?", is_confirmed=yes)
     moved = ask(namesrv, question)
     _print_moved(moved, as_json=as_json)
 
@@ -255,9 +334,11 @@ def clone(
     topic: Annotated[str, typer.Argument(help="Topic whose queues both read.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a group the offsets that another has in a topic."""
+    """Give a group the offsets that another has in a topic; asks first."""
+    confirm(f"Move the consumer group {destination} in {topic}?", is_confirmed=yes)
     moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
     _print_moved(moved, as_json=as_json)
 

@@ -8,7 +8,7 @@ what to change), 130 interrupted.
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,6 +25,7 @@ from cometmq.cli.access import (
 from cometmq.cli.lazy import CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
+from cometmq.cli.outcome import MISSING
 from cometmq.remoting.errors import CometError
 
 PROGRAMS: Final = "Programs"
@@ -53,6 +54,12 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
     **MQADMIN_COMMANDS,
 }
+
+
+HINTS: Final[Mapping[str, str]] = {
+    "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
+}
+"""Name of an error's class -> what to try. By name: the help page does not import the client."""
 
 
 class Commands(LazyGroup):
@@ -103,8 +110,14 @@ def cometmq(  # one parameter per option
 
 def main() -> None:
     """Run the command line; an error that a person can mend is one line."""
+    MISSING.clear()
+    status: Any = 1
     try:
         app()
+    except SystemExit as end:
+        status = end.code
     except CometError as error:
-        typer.echo(f"cometmq: {error}", err=True)
-        sys.exit(1)
+        typer.echo(f"cometmq: {error}{HINTS.get(type(error).__name__, '')}", err=True)
+    for line in MISSING.values():
+        typer.echo(f"cometmq: {line}", err=True)
+    sys.exit(status or bool(MISSING))

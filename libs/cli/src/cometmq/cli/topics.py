@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq topic`: look at topics, create and delete them."""
+"""`cometmq topic`: look at topics, create, change and delete them."""
 
-import sys
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
 
 from cometmq.broker.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask, wrong_usage
+from cometmq.cli.connecting import (
+    DEFAULT_NAMESRV,
+    Cluster,
+    Namesrv,
+    Yes,
+    ask,
+    confirm,
+    wrong_usage,
+)
 from cometmq.cli.output import AsJson, Cell, print_facts, print_rows
 from cometmq.cli.times import shown
+from cometmq.cli.topic_changes import Change, configs_at, hidden_queues, masters_named
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import ClientError
+from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
@@ -21,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at topics, create and delete them.",
+    help="Look at topics, create, change and delete them.",
 )
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -67,9 +79,9 @@ def list_topics(
         masters = await admin.masters(cluster)
         reserved = {*masters, *(await admin.cluster()).cluster_addr_table}
         found: dict[str, dict[str, TopicConfig]] = {}
-        for name, master in masters.items():
-            for topic, config in (await master.topics()).items():
-                found.setdefault(topic, {})[name] = config
+        for master, configs in await admin.ask_each(masters.values(), lambda it: it.topics()):
+            for topic, config in configs.items():
+                found.setdefault(topic, {})[master.name] = config
         return [
             _row(topic, "system" if topic in reserved else kind_of(topic), configs)
             for topic, configs in sorted(found.items())
@@ -94,7 +106,7 @@ def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:
     ]
 
 
-# -- create, delete ---------------------------------------------------------------------------
+# -- create, alter, delete --------------------------------------------------------------------
 
 
 @app.command()
@@ -108,17 +120,21 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change it."""
-    if perm not in _PERMISSIONS:
-        raise wrong_usage(f"--perm={perm}: must be one of {', '.join(_PERMISSIONS)}")
+    """Create a topic; refused where a broker has it already: see alter."""
+    checked_permission = _permission(perm)
 
     async def question(admin: AdminClient) -> list[str]:
+        check_topic(topic)
+        masters = await masters_named(admin, cluster, broker)
+        existing = await configs_at(admin, masters, topic, lambda it: it.topics())
+        if existing:
+            raise ClientError(_exists_text(topic, existing, masters))
         return await admin.create_topic(
             topic,
             queue_count=queues,
-            perm=int(_PERMISSIONS[perm]),
+            perm=checked_permission,
             cluster=cluster,
-            broker_names=broker,
+            broker_names=list(masters),
         )
 
     names = ask(namesrv, question)
@@ -132,22 +148,103 @@ def create(
 
 
 @app.command()
+def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
+    topic: Topic,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    cluster: Cluster = None,
+    broker: Brokers = None,
+    queues: Annotated[
+        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Read and write queues per broker.")
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that consumers read.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that producers send to.")
+    ] = None,
+    perm: Annotated[str | None, typer.Option(help="What clients may do: rw, r, w or none.")] = None,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also take read queues away, with their messages.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change a topic at the brokers that have it; what no option names stays.
+
+    Messages in a queue that is no longer read become invisible. To lose none: set --write-queues,
+    wait until the groups have consumed the other queues, then set --read-queues with --force.
+    """
+    change = Change(
+        read_queues if read_queues is not None else queues,
+        write_queues if write_queues is not None else queues,
+        None if perm is None else _permission(perm),
+    )
+    if change == Change():
+        raise wrong_usage("say what to change: --queues, --read-queues, --write-queues or --perm")
+
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        masters = await masters_named(admin, cluster, broker)
+        before = await configs_at(admin, masters, topic, lambda it: it.topics())
+        if not before:
+            raise ClientError(f"no broker has the topic {topic}: cometmq topic create makes one")
+        after = {name: change.applied_to(config) for name, config in before.items()}
+        hidden = await hidden_queues(masters, before, after)
+        if hidden:
+            text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
+            if not force:
+                raise ClientError(f"{text}; --force does it, see cometmq topic alter --help")
+            confirm(f"{text}. Go on?", is_confirmed=yes)
+        for name, config in after.items():
+            await admin.put_topic(config, [masters[name]])
+        return [
+            [name, it.read_queue_nums, it.write_queue_nums, permission_text(it.perm)]
+            for name, it in after.items()
+        ]
+
+    columns = ("Broker", "Read queues", "Write queues", "Permission")
+    print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
+
+
+def _permission(text: str) -> int:
+    if text not in _PERMISSIONS:
+        raise wrong_usage(f"--perm={text}: must be one of {', '.join(_PERMISSIONS)}")
+    return int(_PERMISSIONS[text])
+
+
+def _exists_text(
+    topic: str, existing: Mapping[str, TopicConfig], masters: Mapping[str, BrokerAdmin]
+) -> str:
+    """Say which brokers have a topic, with which settings, and what to call instead."""
+    found = ", ".join(
+        f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
+        f" {permission_text(it.perm)})"
+        for name, it in existing.items()
+    )
+    text = f"the topic {topic} exists at {found}: cometmq topic alter {topic} changes it"
+    rest = [name for name in masters if name not in existing]
+    if rest:
+        options = " ".join(f"-b {name}" for name in rest)
+        text += f"; cometmq topic create {topic} {options} creates it at the other brokers"
+    return text
+
+
+@app.command()
 def delete(
     topic: Topic,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
     *,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages; asks first on a terminal."""
+    """Delete a topic with its messages; asks first."""
 
     async def question(admin: AdminClient) -> None:
         await admin.route(topic)  # says that there is no such topic
         await admin.delete_topic(topic, cluster=cluster)
 
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete the topic {topic} with all its messages?", abort=True)
+    confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
     ask(namesrv, question)
     print_facts({"deleted": topic}, as_json=as_json)
 

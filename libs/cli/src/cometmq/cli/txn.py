@@ -6,6 +6,7 @@ and with RocketMQ's brokers too. `verify` compares a txn-checker's folder with t
 """
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,14 +14,14 @@ import msgspec
 import typer
 
 from cometmq.cli import message_json, times
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask, wrong_usage
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
-from cometmq.remoting.errors import RequestCodeNotSupported
+from cometmq.client.errors import BrokerMissing, ClientError
+from cometmq.remoting.errors import RequestCodeNotSupported, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.txn_checker.verify import verify_folder
 
@@ -71,7 +72,7 @@ def list_open(  # one parameter per option
     async def question(admin: AdminClient) -> list[HalfMessage]:
         found: list[HalfMessage] = []
         for master in await _masters(admin, broker):
-            async for half in master.open_transactions():
+            async for half in open_at(admin, master):
                 if len(found) == count_max:
                     return found
                 if is_wanted(half):
@@ -135,7 +136,7 @@ def resolve(
         bool | None,
         typer.Option("--commit/--rollback", help="Deliver the message, or drop it."),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """End a transaction in the place of its producer; shows the message and asks first.
@@ -151,8 +152,9 @@ def resolve(
         if not await master.is_open(half):
             raise ClientError(f"the transaction {transaction} is ended already")
         facts = _facts(half, is_open=True)
-        if not yes:
-            _confirm(verb, facts)
+        if not yes and sys.stdin.isatty():
+            _print_facts(facts, as_json=False)
+        confirm(f"{verb} this transaction?", is_confirmed=yes)
         await master.end_transaction(half, commit=commit)
         return facts | {"open": False, "ended_by": "commit" if commit else "rollback"}
 
@@ -199,6 +201,15 @@ async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
     return [masters[name]]
 
 
+async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[HalfMessage]:
+    """Read the open transactions of a broker; none if it does not answer."""
+    try:
+        async for half in master.open_transactions():
+            yield half
+    except TransportError as error:
+        admin.unreachable(master, error)
+
+
 async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
     """Find a half message by its place, or an open one by its id."""
     name, _, offset = transaction.rpartition(":")
@@ -209,7 +220,7 @@ async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, Hal
             raise ClientError(f"{name} has no half message at {offset}")
         return master, half
     for master in await _masters(admin, None):
-        async for half in master.open_transactions():
+        async for half in open_at(admin, master):
             if half.message.message_id == transaction:
                 return master, half
     raise ClientError(f"no open transaction has the id {transaction}")
@@ -260,10 +271,3 @@ def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:
         "properties": " ".join(f"{name}={text}" for name, text in facts["properties"].items()),
     }
     print_facts(shown, as_json=False)
-
-
-def _confirm(verb: str, facts: dict[str, Any]) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidArgument("nobody can be asked here: give --yes")
-    _print_facts(facts, as_json=False)
-    typer.confirm(f"{verb} this transaction?", abort=True)

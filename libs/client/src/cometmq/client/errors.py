@@ -57,6 +57,10 @@ class NoNamesrv(ClientError):
     code = NO_NAMESRV
 
 
+class WrongServer(NoNamesrv):
+    """The address of a name server is that of a broker, or the other way round."""
+
+
 class NoRoute(ClientError):
     """No name server knows the topic, and it cannot be created by sending."""
 

@@ -125,7 +125,9 @@ async def ask_each(
 def exit_if_any(failures: Mapping[str, CometError]) -> None:
     """Say which servers failed, a line for each, and end with exit status 1; or go on."""
     for address, error in failures.items():
-        typer.echo(f"cometmq: {address}: {error}", err=True)
+        text = str(error)
+        line = text if text.startswith(address) else f"{address}: {text}"
+        typer.echo(f"cometmq: {line}", err=True)
     if failures:
         raise typer.Exit(1)
 

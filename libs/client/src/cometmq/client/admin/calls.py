@@ -6,10 +6,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cometmq.client.server_kinds import refuse_namesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Response
+from cometmq.remoting.errors import RequestCodeNotSupported
 from cometmq.remoting.transport.client import RemotingClient
 
 T = TypeVar("T")
@@ -39,9 +41,14 @@ class BrokerCalls:
         timeout_ms: int | None = None,
     ) -> Response:
         """Send any request of the catalogue."""
-        return await self._remoting.invoke(
-            self.address, code, header, body, timeout_ms=timeout_ms or self._timeout_ms, ok=ok
-        )
+        timeout_ms = timeout_ms or self._timeout_ms
+        try:
+            return await self._remoting.invoke(
+                self.address, code, header, body, timeout_ms=timeout_ms, ok=ok
+            )
+        except RequestCodeNotSupported:
+            await refuse_namesrv(self._remoting, self.address, timeout_ms)
+            raise
 
     async def _json(
         self,

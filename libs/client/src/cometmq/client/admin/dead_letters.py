@@ -4,6 +4,7 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
@@ -11,7 +12,8 @@ from cometmq.client.message import RETRY_PREFIX, MessageExt, SendResult, Unreada
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
-from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 
 DLQ_PREFIX: Final = "%DLQ%"
@@ -72,16 +74,25 @@ class DeadLetterAdmin(MessageAdmin):
         """
         for queue in await self.queues(DLQ_PREFIX + group):
             master = await self._master_of(queue)
-            place = (queue.topic, queue.queue_id)
-            begin, end = await master.min_offset(*place), await master.max_offset(*place)
-            if begin_ms is not None:
-                begin = await master.search_offset(*place, begin_ms)
-            async for pulled in self.read(queue, begin, end):
-                for message in pulled.messages:
+            try:
+                async for message in self._dead_letters_of(master, queue, begin_ms):
                     if begin_ms is not None and message.store_timestamp < begin_ms:
                         continue
                     if end_ms is None or message.store_timestamp < end_ms:
                         yield message
+            except TransportError as error:
+                self.unreachable(master, error)
+
+    async def _dead_letters_of(
+        self, master: BrokerAdmin, queue: MessageQueue, begin_ms: int | None
+    ) -> AsyncIterator[MessageExt]:
+        place = (queue.topic, queue.queue_id)
+        begin, end = await master.min_offset(*place), await master.max_offset(*place)
+        if begin_ms is not None:
+            begin = await master.search_offset(*place, begin_ms)
+        async for pulled in self.read(queue, begin, end):
+            for message in pulled.messages:
+                yield message
 
     async def replay(
         self, message: MessageExt, group: str, *, topic: str | None = None

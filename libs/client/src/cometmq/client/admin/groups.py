@@ -17,8 +17,9 @@ class GroupAdmin(AdminBase):
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the consumer groups of all masters."""
         found: dict[str, SubscriptionGroupConfig] = {}
-        for master in (await self.masters()).values():
-            found.update(await master.groups())
+        masters = (await self.masters()).values()
+        for _, groups in await self.ask_each(masters, lambda it: it.groups()):
+            found.update(groups)
         return dict(sorted(found.items()))
 
     async def create_group(
@@ -39,11 +40,11 @@ class GroupAdmin(AdminBase):
     async def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return the connected members of a group; ConsumerNotOnline without any."""
         found: ConsumerConnections | None = None
-        for master in (await self.masters()).values():
-            try:
-                answer = await master.consumer_connections(group)
-            except (ConsumerNotOnline, ServerError):
-                continue  # this broker does not know the group: another may
+        for _, answer in await self.ask_each(
+            (await self.masters()).values(),
+            lambda it: it.consumer_connections(group),
+            skip=(ConsumerNotOnline, ServerError),  # this broker does not know the group
+        ):
             if found is None:
                 found = answer
             known = {connection.client_id for connection in found.connection_set}
@@ -71,15 +72,17 @@ class GroupAdmin(AdminBase):
     async def consuming_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, or have an offset in it."""
         found: set[str] = set()
-        for broker in await self._brokers_of(topic):
-            found.update(await broker.groups_of(topic))
+        brokers = await self._brokers_of(topic)
+        for _, groups in await self.ask_each(brokers, lambda it: it.groups_of(topic)):
+            found.update(groups)
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return how old the messages of each queue are, and the one a group consumes."""
         found: list[QueueTimeSpan] = []
-        for broker in await self._brokers_of(topic):
-            found += await broker.time_spans(topic, group)
+        brokers = await self._brokers_of(topic)
+        for _, spans in await self.ask_each(brokers, lambda it: it.time_spans(topic, group)):
+            found += spans
         return found
 
     async def running_info(

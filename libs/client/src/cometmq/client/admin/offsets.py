@@ -48,11 +48,11 @@ class OffsetAdmin(AdminBase):
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return how far a group is at all masters, and how fast."""
         found = ConsumeStats()
-        for master in (await self.masters()).values():
-            try:
-                stats = await master.consume_stats(group, topic)
-            except (TopicNotExist, ServerError):
-                continue  # the group has consumed nothing here
+        for _, stats in await self.ask_each(
+            (await self.masters()).values(),
+            lambda it: it.consume_stats(group, topic),
+            skip=(TopicNotExist, ServerError),  # the group has consumed nothing there
+        ):
             found.consume_tps += stats.consume_tps
             found.offset_table.update(stats.offset_table)
         return found

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom an admin client asks: name servers, brokers, those of a cluster or of a topic."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
@@ -13,8 +15,11 @@ from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.settings import ClientOptions, checked
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
+
+T = TypeVar("T")
 
 
 class AdminBase(Client):
@@ -80,6 +85,45 @@ class AdminBase(Client):
         groups = await self.broker_groups(cluster)
         return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
 
+    def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
+        """Raise the error of a broker that did not answer; a subclass may go on without it."""
+        raise error
+
+    async def ask_all(
+        self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Ask brokers at the same time; raise the error of the first that does not answer."""
+        answers: list[tuple[BrokerAdmin, T]] = []
+        for broker, outcome in await _outcomes(brokers, question):
+            if isinstance(outcome, CometError):
+                raise outcome
+            answers.append((broker, outcome))
+        return answers
+
+    async def ask_each(
+        self,
+        brokers: Iterable[BrokerAdmin],
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        skip: tuple[type[CometError], ...] = (),
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Ask brokers at the same time; return their answers in the order of the brokers.
+
+        A broker that answers with an error of `skip` is left out; `unreachable` decides about one
+        that does not answer.
+        """
+        answers: list[tuple[BrokerAdmin, T]] = []
+        for broker, outcome in await _outcomes(brokers, question):
+            if isinstance(outcome, skip):
+                continue
+            if isinstance(outcome, TransportError):
+                self.unreachable(broker, outcome)
+            elif isinstance(outcome, CometError):
+                raise outcome
+            else:
+                answers.append((broker, outcome))
+        return answers
+
     async def masters_of(self, topic: str) -> list[BrokerAdmin]:
         """Return the masters that have a topic."""
         return [
@@ -117,3 +161,17 @@ class AdminBase(Client):
         instance = self._running()
         await instance.routes.find(queue.topic)
         return self.broker(instance.master(queue.broker_name), name=queue.broker_name)
+
+
+async def _outcomes(
+    brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
+) -> list[tuple[BrokerAdmin, T | CometError]]:
+    async def outcome(broker: BrokerAdmin) -> T | CometError:
+        try:
+            return await question(broker)
+        except CometError as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [(broker, group.create_task(outcome(broker))) for broker in brokers]
+    return [(broker, task.result()) for broker, task in tasks]

@@ -64,8 +64,9 @@ class TopicAdmin(AdminBase):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return begin, end and last store time of each queue."""
         found: dict[MessageQueue, TopicOffset] = {}
-        for broker in await self._brokers_of(topic):
-            found.update((await broker.topic_stats(topic)).offset_table)
+        brokers = await self._brokers_of(topic)
+        for _, stats in await self.ask_each(brokers, lambda it: it.topic_stats(topic)):
+            found.update(stats.offset_table)
         return dict(sorted(found.items()))
 
     async def topic_clusters(self, topic: str) -> list[str]:

@@ -10,13 +10,14 @@ import msgspec
 
 from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.errors import NoNamesrv
+from cometmq.client.server_kinds import refuse_broker
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
-from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.errors import CometError, RequestCodeNotSupported, TransportError
 from cometmq.remoting.transport.client import RemotingClient
 
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
@@ -76,17 +77,16 @@ class Namesrv:
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
         """Ask the chosen name server, and on a broken connection the others in turn."""
-        failure: TransportError | None = None
+        failures: list[TransportError] = []
         for _ in self.addresses:
             address = self.addresses[self._chosen % len(self.addresses)]
             try:
-                return await self._remoting.invoke(
-                    address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
-                )
+                return await self._ask(address, code, header, body, ok)
             except TransportError as error:
-                failure = error
+                failures.append(error)
                 self._chosen += 1
-        raise NoNamesrv(f"no name server answers: {failure}") from failure
+        reasons = "; ".join(map(str, failures))
+        raise NoNamesrv(f"no name server answers: {reasons}") from failures[-1]
 
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
@@ -96,15 +96,28 @@ class Namesrv:
         failure: CometError | None = None
         for address in self.addresses:
             try:
-                answer = await self._remoting.invoke(
-                    address, code, header, body, timeout_ms=self._timeout_ms
-                )
-                answers.append(answer)
+                answers.append(await self._ask(address, code, header, body))
             except CometError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
         return answers
+
+    async def _ask(
+        self,
+        address: str,
+        code: RequestCode,
+        header: msgspec.Struct | None,
+        body: bytes,
+        ok: Collection[int] = _SUCCESS,
+    ) -> Response:
+        try:
+            return await self._remoting.invoke(
+                address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
+            )
+        except RequestCodeNotSupported:
+            await refuse_broker(self._remoting, address, self._timeout_ms)
+            raise
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic; None if there is none."""

@@ -16,6 +16,7 @@ from cometmq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
     Overloaded,
+    RequestTimeout,
     command_error,
 )
 from cometmq.remoting.log import NO_LOG, Log
@@ -102,7 +103,12 @@ class RemotingClient:
             raise Overloaded(f"{peer.pending_count} requests to {address} wait for their answer")
         header, ext = self._prepared(code, header, body, ext)
         left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
-        response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
+        try:
+            response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
+        except RequestTimeout as error:
+            raise RequestTimeout(
+                f"{address} did not answer request {int(code)} within {timeout_ms} ms"
+            ) from error
         if response.code not in ok:
             raise command_error(response.code, response.remark)
         return response

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin client of commands: reads go on without the brokers that do not answer."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import typer
+
+from cometmq.cli.outcome import MISSING
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.errors import BrokerMissing, NoRoute
+from cometmq.client.settings import ClientOptions
+from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.errors import CometError, ConnectFailed, RequestTimeout, TransportError
+
+T = TypeVar("T")
+
+
+class CommandAdmin(AdminClient):
+    """Tells an empty cluster from one whose brokers are down, and names those that are down."""
+
+    def __init__(self, namesrv: str, *, options: ClientOptions) -> None:
+        """Prepare; no broker has been asked yet."""
+        super().__init__(namesrv, options=options)
+        self._asked: set[str] = set()
+        self._masters: set[str] = set()
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all broker groups; BrokerMissing if none is registered."""
+        info = await super().cluster()
+        if not info.broker_addr_table:
+            namesrvs = ";".join(self.namesrv.addresses)
+            raise BrokerMissing(
+                f"no broker is registered at the name server {namesrvs}: all are down, or register"
+                f" elsewhere; start one with: cometmq broker -n '{namesrvs}'"
+            )
+        groups = info.broker_addr_table.values()
+        self._masters = {
+            it.broker_addrs[MASTER_ID] for it in groups if MASTER_ID in it.broker_addrs
+        }
+        return info
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic; BrokerMissing if there is no broker, so no route at all."""
+        try:
+            return await super().route(topic)
+        except NoRoute:
+            await self.cluster()
+            raise
+
+    def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
+        """Note that the command goes on without a broker."""
+        note_missing(broker.name, broker.address, error)
+
+    async def ask_each(
+        self,
+        brokers: Iterable[BrokerAdmin],
+        question: Callable[[BrokerAdmin], Awaitable[T]],
+        *,
+        skip: tuple[type[CometError], ...] = (),
+    ) -> list[tuple[BrokerAdmin, T]]:
+        """Ask brokers at the same time, each that does not answer only once."""
+        asked = [broker for broker in brokers if broker.address not in MISSING]
+        self._asked.update(broker.address for broker in asked)
+        return await super().ask_each(asked, question, skip=skip)
+
+    def check_answers(self) -> None:
+        """End the command if none of the brokers that it asked, or no master at all, answered."""
+        if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
+            raise typer.Exit(1)
+
+
+def note_missing(name: str, address: str, error: CometError) -> None:
+    """Note a broker that did not answer, and what to try."""
+    who = f"{name} ({address})" if name else address
+    if isinstance(error, ConnectFailed):
+        line = f"broker {who} is down: {error}; start it, or look at its log"
+    elif isinstance(error, RequestTimeout):
+        line = f"broker {who} hangs: {error}; look at its log and its /readyz"
+    else:
+        line = f"broker {who} does not answer: {error}"
+    MISSING.setdefault(address, line)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of topics and groups broker by broker, and which messages a change of them hides."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import BrokerMissing
+from cometmq.remoting.bodies.topic_config import TopicConfig
+
+C = TypeVar("C")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The settings of a topic that change; None stays as it is."""
+
+    read_queues: int | None = None
+    write_queues: int | None = None
+    perm: int | None = None
+
+    def applied_to(self, config: TopicConfig) -> TopicConfig:
+        """Return the settings after the change."""
+        return msgspec.structs.replace(
+            config,
+            read_queue_nums=self.read_queues or config.read_queue_nums,
+            write_queue_nums=self.write_queues or config.write_queue_nums,
+            perm=config.perm if self.perm is None else self.perm,
+        )
+
+
+class HiddenQueue(msgspec.Struct, frozen=True):
+    """A queue that consumers no longer read after a change."""
+
+    broker: str
+    queue_id: int
+    message_count: int
+
+    def __str__(self) -> str:
+        """Name the queue and its messages."""
+        plural = "" if self.message_count == 1 else "s"
+        return f"{self.broker}:{self.queue_id} ({self.message_count:,} message{plural})"
+
+
+async def masters_named(
+    admin: AdminClient, cluster: str | None, names: Sequence[str] | None
+) -> dict[str, BrokerAdmin]:
+    """Return these masters, else all masters of the cluster; BrokerMissing if one is not there."""
+    masters = await admin.masters(cluster)
+    wanted = masters if not names else {name: masters.get(name) for name in sorted(set(names))}
+    missing = [name for name, master in wanted.items() if master is None]
+    if missing or not wanted:
+        known = ", ".join(masters) or "none"
+        raise BrokerMissing(
+            f"there is no master {', '.join(missing) or 'at all'}; the masters are: {known}"
+        )
+    return {name: master for name, master in wanted.items() if master is not None}
+
+
+async def configs_at(
+    admin: AdminClient,
+    masters: Mapping[str, BrokerAdmin],
+    name: str,
+    table_of: Callable[[BrokerAdmin], Awaitable[Mapping[str, C]]],
+) -> dict[str, C]:
+    """Return the settings of a topic or group at each broker that has it; all must answer."""
+    tables = await admin.ask_all(masters.values(), table_of)
+    return {broker.name: table[name] for broker, table in tables if name in table}
+
+
+async def hidden_queues(
+    masters: Mapping[str, BrokerAdmin],
+    before: Mapping[str, TopicConfig],
+    after: Mapping[str, TopicConfig],
+) -> list[HiddenQueue]:
+    """Return the queues that lose their readers, with how many messages each broker stores."""
+    hidden: list[HiddenQueue] = []
+    for name, config in after.items():
+        first, end = config.read_queue_nums, before[name].read_queue_nums
+        if first >= end:
+            continue
+        stats = (await masters[name].topic_stats(config.topic_name)).offset_table
+        counts = {queue.queue_id: it.max_offset - it.min_offset for queue, it in stats.items()}
+        hidden += [HiddenQueue(name, number, counts.get(number, 0)) for number in range(first, end)]
+    return hidden

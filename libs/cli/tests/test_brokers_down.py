@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands while brokers are down or hang: each is named, the others' results are printed."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child, wait_until
+
+START_TIMEOUT_S = 60
+NAMES = ("broker-a", "broker-b")
+
+
+class Cluster:
+    """A name server and two brokers, as processes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self.addresses = {}
+        self.children = {}
+
+    def start_namesrv(self):
+        port = self.namesrv.partition(":")[2]
+        self._start("namesrv", "namesrv", "--listen-port", port, "--admin-http-port", "-1")
+
+    def start_broker(self, name):
+        port = self.addresses.setdefault(name, f"127.0.0.1:{free_broker_port()}").partition(":")[2]
+        options = {
+            "broker-name": name,
+            "listen-port": port,
+            "broker-ip1": "127.0.0.1",
+            "namesrv-addr": self.namesrv,
+            "store-path-root-dir": str(self.folder / name),
+            "admin-http-port": "-1",
+        }
+        args = [word for key, value in options.items() for word in (f"--{key}", value)]
+        self._start(name, "broker", *args)
+
+    def _start(self, name, *args):
+        log = self.folder / f"{name}.log"
+        child = Child(name, [str(PROGRAM), *args], log_path=log, cwd=self.folder)
+        self.children[name] = child
+        child.wait_for_log("ready", START_TIMEOUT_S)
+
+    def send(self, name, number):
+        os.kill(self.children[name].pid, number)
+
+    def stop(self):
+        for child in reversed(self.children.values()):
+            if child.exit_status is None:
+                os.kill(child.pid, signal.SIGCONT)
+                child.stop(20)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start_namesrv()
+        for name in NAMES:
+            cluster.start_broker(name)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def run(call, cluster):
+    return lambda *args: call(*args, "-n", cluster.namesrv)
+
+
+@pytest.fixture
+def hung(cluster):
+    """broker-b accepts connections, and answers nothing."""
+    cluster.send("broker-b", signal.SIGSTOP)
+    yield f"broker broker-b ({cluster.addresses['broker-b']}) hangs: "
+    cluster.send("broker-b", signal.SIGCONT)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def orders(cluster):
+    """A topic at both brokers, with a group that is behind."""
+
+    def say(*args):
+        command = [str(PROGRAM), *args, "-n", cluster.namesrv]
+        return subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    say("topic", "create", "Orders", "--queues", "2")
+    say("group", "create", "payers")
+    say("produce", "Orders", *map(str, range(8)))
+    say("consume", "Orders", "-g", "payers", "--from", "first", "--max", "1", "--timeout", "20")
+
+
+def named(result, line):
+    """The command failed, and one line names the broker; returns what it printed."""
+    assert result.status == 1, result
+    assert [it for it in result.err.splitlines() if it.startswith(f"cometmq: {line}")], result.err
+    return result.out
+
+
+def test_what_exists_is_named_broker_by_broker(run):
+    assert run("topic", "create", "Partial", "--queues", 3, "-b", "broker-a").status == 0
+    run("topic", "create", "Partial").assert_refused(
+        1,
+        "the topic Partial exists at broker-a (3 read and 3 write queues, rw): cometmq topic alter"
+        " Partial changes it; cometmq topic create Partial -b broker-b creates it at the other",
+    )
+    assert run("topic", "create", "Partial", "--queues", 2, "-b", "broker-b").status == 0
+    run("topic", "alter", "Partial", "--queues", 2).assert_refused(
+        1, "Partial: consumers lose broker-a:2 (0 messages); --force does it"
+    )
+    rows = run("topic", "alter", "Partial", "--queues", 5, "-b", "broker-b", "--json").json
+    assert [(row["broker"], row["read_queues"]) for row in rows] == [("broker-b", 5)]
+    rows = run("topic", "alter", "Partial", "--perm", "r", "--json").json
+    assert [(row["read_queues"], row["permission"]) for row in rows] == [(3, "r"), (5, "r")]
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (("cluster",), "broker-a"),
+        (("topic", "list"), "Orders"),
+        (("topic", "describe", "Orders"), "broker-a"),
+        (("group", "list"), "payers"),
+        (("group", "describe", "payers"), "payers"),
+        (("lag",), "payers"),
+        (("lag", "payers"), "broker-a"),
+        (("txn", "list"), "Transaction"),
+        (("clusterList",), "broker-a"),
+    ],
+)
+def test_a_hung_broker_is_named_and_the_other_one_shown(run, hung, cluster, args, part):
+    line = hung if args != ("clusterList",) else cluster.addresses["broker-b"]
+    assert part in named(run(*args), line)
+
+
+def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluster):
+    result = run("topic", "create", "Refunds")
+    assert (result.status, result.out) == (1, "")
+    assert cluster.addresses["broker-b"] in result.err
+    assert "Refunds" not in run("topic", "list").out
+
+
+def test_the_address_of_a_broker_is_no_name_server_and_the_other_way_round(call, cluster):
+    broker = cluster.addresses["broker-a"]
+    line = f"{broker} is a broker, not a name server: "
+    for command in ("cluster", "topic list", "lag", "clusterList", "getNamesrvConfig"):
+        call(*command.split(), "-n", broker).assert_refused(1, line)
+    for args in (("getBrokerConfig",), ("brokerStatus",), ("producer",)):
+        result = call(*args, "-b", cluster.namesrv, "-n", cluster.namesrv)
+        assert (result.status, result.out) == (1, "")
+        assert f"{cluster.namesrv} is a name server, not a broker: " in result.err
+
+
+def test_a_name_server_that_hangs_is_named(call, cluster):
+    cluster.send("namesrv", signal.SIGSTOP)
+    try:
+        result = call("cluster", "-n", cluster.namesrv)
+    finally:
+        cluster.send("namesrv", signal.SIGCONT)
+    result.assert_refused(1, f"no name server answers: {cluster.namesrv} did not answer request")
+    assert "-n or NAMESRV_ADDR" in result.err
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_without_any_broker_commands_do_not_look_like_an_empty_cluster(call, tmp_path, is_killed):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_namesrv()
+        cluster.start_broker("broker-a")
+        at = ("-n", cluster.namesrv)
+        assert call("topic", "create", "Orders", *at).status == 0
+        cluster.send("broker-a", signal.SIGKILL if is_killed else signal.SIGSTOP)
+        if is_killed:
+            wait_until(lambda: "is registered" in call("cluster", *at).err, 30, "no route")
+            expected = f"no broker is registered at the name server {cluster.namesrv}"
+        else:
+            expected = f"broker broker-a ({cluster.addresses['broker-a']}) hangs: "
+        for args in (
+            ("topic", "list"),
+            ("topic", "describe", "Orders"),
+            ("lag",),
+            ("lag", "payers"),
+            ("group", "list"),
+            ("group", "describe", "payers"),
+            ("txn", "list"),
+        ):
+            result = call(*args, *at)
+            assert named(result, expected) == "", args
+        if is_killed:
+            for args in (("dlq", "list"), ("dlq", "show", "g"), ("clusterList",), ("cluster",)):
+                assert named(call(*args, *at), expected) == "", args
+    finally:
+        cluster.stop()
