@@ -3,13 +3,17 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from cometmq.cli import main as cli
+from cometmq.cli import mqadmin
+from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
+from cometmq.peers.comet import PROGRAM
 from cometmq.remoting.errors import RequestTimeout
 
 HEAVY = (
@@ -35,8 +39,13 @@ MODULES_MAX = 450
 """Measured: 410, in 0.15 s; modules are counted because times differ from machine to machine."""
 
 
+OWN = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
+
+
 def invoke(*args, env=None):
-    return CliRunner().invoke(app, args, env={"COMETMQ_LOG_LEVEL": None, **(env or {})})
+    return CliRunner().invoke(
+        app, args, env={"COMETMQ_LOG_LEVEL": None, **(env or {})}, prog_name="cometmq"
+    )
 
 
 def test_help_lists_every_command_without_loading_it():
@@ -50,10 +59,76 @@ def test_help_lists_every_command_without_loading_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "loaded: []" in done.stdout
     assert "Programs:" in done.stdout
-    words = " ".join(done.stdout.split())
-    for name, info in COMMANDS.items():
-        assert name in words
+    for name, info in OWN.items():
+        assert f"{name} " in done.stdout
+        assert info.help in done.stdout
+
+
+def test_on_80_by_24_the_help_page_ends_with_our_commands():
+    lines = invoke("--help", env={"COLUMNS": "80"}).output.splitlines()
+    screen = lines[-23:]  # the prompt takes a line
+    assert max(map(len, lines)) <= 80
+    begin = screen.index("Programs:")
+    assert [it.split()[0] for it in screen[begin:] if it.startswith("  ")] == list(OWN)
+
+
+def test_the_commands_of_mqadmin_are_listed_apart_and_can_be_called_there():
+    page = invoke("mqadmin", "-h").output
+    words = " ".join(page.split())
+    for name, info in mqadmin.COMMANDS.items():
+        assert f" {name} " in words
         assert info.help in words
+    assert invoke("mqadmin", "topicRoute", "-h").output.startswith("Usage: cometmq mqadmin topicR")
+    assert invoke("TOPICROUTE", "-h").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [("topic",), ("topic", "create"), ("broker",), ("standalone",), ("lag",), ("topicList",)],
+)
+def test_help_has_three_forms(path):
+    page = invoke(*path, "--help")
+    assert page.exit_code == 0
+    assert page.output.startswith(f"Usage: cometmq {' '.join(path)} ")
+    assert "-h, --help" in page.output
+    assert invoke(*path, "-h").output == page.output
+    assert invoke("help", *path).output == page.output
+
+
+def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
+    def say(*args):
+        return subprocess.run([str(PROGRAM), *args], capture_output=True, text=True, check=False)
+
+    assert say("help").stdout == say("--help").stdout
+    assert say("version").stdout == say("--version").stdout
+    wrong = say("help", "brokr")
+    assert wrong.returncode == 2
+    assert "broker" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--access-key", "a", "topic", "list"), Access("a")),
+        (("topic", "list", "--access-key", "a"), Access("a")),
+        (("topic", "--tls", "list", "--secret-key=s"), Access("", "s", is_tls=True)),
+        (("--access-key", "a", "topicList", "--access-key", "b"), Access("b")),
+        (("mqadmin", "topicList", "--tls-config", "x"), Access(tls_config=Path("x"))),
+        (("-n", "h:1", "--json", "topic", "list"), Access(namesrv="h:1", as_json=True)),
+    ],
+)
+def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args, expected):
+    seen = []
+    monkeypatch.setattr("cometmq.cli.topics.ask", lambda namesrv, _: seen.append(namesrv) or [])
+    monkeypatch.setattr(
+        "cometmq.cli.mqadmin.topic_views.ask", lambda namesrv, _: seen.append(namesrv) or []
+    )
+    env = {"NAMESRV_ADDR": "env:1", "COMETMQ_ACCESS_KEY": None}
+    result = invoke(*args, env=env)
+    assert result.exit_code == 0, result.output
+    assert ACCESS.get() == expected
+    assert seen == [expected.namesrv or "env:1"]
+    assert (result.output == "[]\n") == ("--json" in args)
 
 
 @pytest.mark.parametrize("name", ["topicList", "sendMessage", "consumerProgress", "topic"])

@@ -2,6 +2,13 @@
 """The same rows are a table for people and JSON for scripts."""
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
 
 from cometmq.cli.output import print_facts, print_rows
 
@@ -47,3 +54,53 @@ def test_facts_are_names_and_values(capsys):
     ]
     print_facts({"broker_name": "broker-a"}, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"broker_name": "broker-a"}
+
+
+WIDE = ("Cluster", "Address", "Read queues", "Write queues", "Permission", "Message id")
+SHOWN = """
+import sys
+from cometmq.cli.output import print_rows
+columns, row = eval(sys.argv[1])
+print_rows(columns, [row, row], as_json=False, title="Title")
+"""
+
+
+def on_terminal(columns, row):
+    """What people see on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-c", SHOWN, repr((columns, row))]
+    command = ["env", "COLUMNS=80", "TERM=xterm", *program]
+    with subprocess.Popen(command, stdout=theirs) as child:
+        os.close(theirs)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+    os.close(ours)
+    assert child.returncode == 0
+    text = b"".join(chunks).decode()
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("row", "is_table"),
+    [
+        (("DefaultCluster", "127.0.0.1:10911", 4, 4, "rw", "id"), True),
+        (("DefaultCluster", "127.0.0.1:10911", 4, 4, "rw", "C" * 20), True),
+        (("DefaultCluster", "127.0.0.1:10911", 4, 4, "rw", "C" * 90), True),
+        (("A-cluster-with-a-long-name", "127.0.0.1:10911", 4, 4, "rw", "C" * 32), False),
+    ],
+)
+def test_tables_fit_a_terminal_of_80_columns_and_lose_nothing(row, is_table):
+    lines = on_terminal(WIDE, row)
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "Title"
+    assert "".join("".join(lines).split()).count("C" * row[5].count("C") or "id") >= 2
+    assert any(line.startswith("Cluster  ") and "Address" in line for line in lines) == is_table
+    assert sum(line.count(row[0]) for line in lines) == 2
+    assert sum(line.count(row[1]) for line in lines) == 2

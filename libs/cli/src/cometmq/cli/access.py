@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options before the command: who asks, and whether over TLS.
+"""Options of `cometmq` itself: who asks, whom, and whether over TLS.
 
-They hold for every command, so that no command needs them among its own. What they name is read
-when a client is made, not before: a command that asks nobody needs no file.
+They hold for every command, and stand before or after it. What they name is read when a client is
+made, not before: a command that asks nobody needs no file.
 """
 
 from contextvars import ContextVar
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -44,7 +45,7 @@ TlsConfig = Annotated[
 
 
 class Access(NamedTuple):
-    """What was said before the command."""
+    """The options of `cometmq` itself."""
 
     access_key: str = ""
     secret_key: str = ""
@@ -52,6 +53,59 @@ class Access(NamedTuple):
     credentials: Path | None = None
     is_tls: bool = False
     tls_config: Path | None = None
+    namesrv: str = ""
+    """Said before the command; after it, it is an option of the command."""
+    as_json: bool = False
 
 
 ACCESS: Final[ContextVar[Access]] = ContextVar("ACCESS", default=Access())  # noqa: B039  # a tuple
+
+
+def is_said(ctx: typer.Context, name: str | None) -> bool:
+    """Whether an option of this command stands on the command line."""
+    source = ctx.get_parameter_source(name or "")
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
+    """Return the name servers said after the command, else those before it, else the default."""
+    return namesrv if is_said(ctx, param.name) else ACCESS.get().namesrv or namesrv
+
+
+def json_or_global(as_json: bool) -> bool:
+    """Return whether `--json` stands before or after the command."""
+    return as_json or ACCESS.get().as_json
+
+
+def add_global_options(command: Any, options: list[Any]) -> None:
+    """Let a command and those below it also take the access options of `cometmq` after them."""
+    taken = {name for param in command.params for name in param.opts}
+    for option in options:
+        if option.name in _FIELDS and taken.isdisjoint(option.opts):
+            command.params.append(_after_command(option))
+    for child in getattr(command, "commands", {}).values():
+        add_global_options(child, options)
+
+
+def _after_command(option: Any) -> Any:
+    after = copy(option)
+    after.hidden, after.expose_value, after.envvar = True, False, None
+    after.callback = _take_after_command
+    return after
+
+
+def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
+    if is_said(ctx, param.name):
+        field, convert = _FIELDS[param.name]
+        ACCESS.set(ACCESS.get()._replace(**{field: convert(value)}))
+
+
+_FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
+    "access_key": ("access_key", str),
+    "secret_key": ("secret_key", str),
+    "security_token": ("security_token", str),
+    "credentials": ("credentials", Path),
+    "tls": ("is_tls", bool),
+    "tls_config": ("tls_config", Path),
+}
+"""Parameter of `cometmq` that commands also take -> its field of `Access`, and the type there."""

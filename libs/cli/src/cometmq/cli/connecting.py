@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS, Access
+from cometmq.cli.access import ACCESS, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
@@ -30,7 +30,11 @@ COMPLAINTS_MAX: Final = 100
 Namesrv = Annotated[
     str,
     typer.Option(
-        "-n", "--namesrv", envvar="NAMESRV_ADDR", help="Name servers, host:port;host:port."
+        "-n",
+        "--namesrv",
+        envvar="NAMESRV_ADDR",
+        help="Name servers, host:port;host:port.",
+        callback=namesrv_or_global,
     ),
 ]
 Cluster = Annotated[

@@ -5,12 +5,14 @@
 client and the table printer takes. The table of commands says all that the help page needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from cometmq.cli.access import add_global_options
 
 
 class CommandInfo(NamedTuple):
@@ -21,6 +23,8 @@ class CommandInfo(NamedTuple):
     panel: str
     is_in_family: bool = False
     """The module's app has several commands, of which one has this name."""
+    takes_global_options: bool = True
+    """Options of `cometmq` may follow the command."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
@@ -29,8 +33,9 @@ def load_command(name: str, info: CommandInfo) -> Any:
     if info.is_in_family:
         family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
         app.registered_commands = [it for it in family.registered_commands if it.name == name]
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     command.name = name
+    command.rich_markup_mode = None  # boxes cost the import of rich
     return command
 
 
@@ -40,6 +45,8 @@ class LazyGroup(TyperGroup):
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
+    hidden_panels: Collection[str] = ()
+    """Panels that the help page leaves out."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
@@ -53,12 +60,18 @@ class LazyGroup(TyperGroup):
         return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the commands under the heading of their panel."""
+        """Write the commands under the heading of their panel: last, and on one screen."""
+        shown = {
+            name: info for name, info in self.table.items() if info.panel not in self.hidden_panels
+        }
+        width = max(map(len, shown))
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, info in self.table.items():
-            panels.setdefault(info.panel, []).append((name, info.help))
+        for name, info in shown.items():
+            panels.setdefault(info.panel, []).append((f"{name:<{width}}", info.help))
+        formatter.write_paragraph()
         for panel, rows in panels.items():
-            with formatter.section(panel):
+            formatter.write_heading(panel)
+            with formatter.indentation():
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -70,5 +83,8 @@ class LazyGroup(TyperGroup):
             args = [spelt.get(args[0].lower(), args[0]), *args[1:]]
         called, command, rest = super().resolve_command(ctx, args)
         if called is not None and command is not None:
-            command = load_command(called, self.table[called])
+            info = self.table[called]
+            command = load_command(called, info)
+            if info.takes_global_options:
+                add_global_options(command, ctx.find_root().command.params)
         return called, command, rest

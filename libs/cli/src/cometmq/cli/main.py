@@ -25,33 +25,49 @@ from cometmq.cli.access import (
 from cometmq.cli.lazy import CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
+from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import MISSING
 from cometmq.remoting.errors import CometError
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
-ADMIN: Final = "Administration"
+TOPICS: Final = "Topics and groups"
+OPERATIONS: Final = "Operations"
+MORE: Final = "More"
+
+
+def _program(module: str, help_line: str) -> CommandInfo:
+    """Return a command whose further options are the settings of a program."""
+    return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False)
+
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
-    "standalone": CommandInfo(
-        "cometmq.cli.standalone", "Run a whole suite in one process.", PROGRAMS
-    ),
-    "namesrv": CommandInfo("cometmq.cli.programs.namesrv", "Run a name server.", PROGRAMS),
-    "broker": CommandInfo("cometmq.cli.programs.broker", "Run a broker.", PROGRAMS),
-    "txn-checker": CommandInfo(
-        "cometmq.cli.programs.txn_checker", "Run a transaction check service.", PROGRAMS
-    ),
+    "standalone": _program("cometmq.cli.standalone", "Run a whole suite in one process."),
+    "namesrv": _program("cometmq.cli.programs.namesrv", "Run a name server."),
+    "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
+    "txn-checker": _program("cometmq.cli.programs.txn_checker", "Run a transaction check service."),
     "produce": CommandInfo("cometmq.cli.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
-    "topic": CommandInfo("cometmq.cli.topics", "List, create, delete, describe topics.", ADMIN),
-    "group": CommandInfo(
-        "cometmq.cli.groups", "List, create, move, delete, describe consumer groups.", ADMIN
+    "topic": CommandInfo(
+        "cometmq.cli.topics", "List, create, change, delete, describe topics.", TOPICS
     ),
-    "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", ADMIN),
-    "dlq": CommandInfo("cometmq.cli.dlq", "Look at dead letters, send them again.", ADMIN),
-    "txn": CommandInfo("cometmq.cli.txn", "Look at open transactions, end them by hand.", ADMIN),
-    "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", ADMIN),
-    "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", ADMIN),
+    "group": CommandInfo(
+        "cometmq.cli.groups", "List, create, move, delete, describe consumer groups.", TOPICS
+    ),
+    "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", TOPICS),
+    "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", OPERATIONS),
+    "dlq": CommandInfo("cometmq.cli.dlq", "Look at dead letters, send them again.", OPERATIONS),
+    "txn": CommandInfo(
+        "cometmq.cli.txn", "Look at open transactions, end them by hand.", OPERATIONS
+    ),
+    "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", OPERATIONS),
+    "mqadmin": CommandInfo(
+        "cometmq.cli.mqadmin.listing", "List and run the commands of RocketMQ's mqadmin.", MORE
+    ),
+    "help": CommandInfo(
+        "cometmq.cli.about", "Show the options of a command: help topic create.", MORE, True
+    ),
+    "version": CommandInfo("cometmq.cli.about", "Print the version.", MORE, True),
     **MQADMIN_COMMANDS,
 }
 
@@ -67,11 +83,13 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
+    hidden_panels = (MQADMIN_PANEL,)  # cometmq mqadmin --help has them
 
 
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # all commands inherit it
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # the help page in 120 instead of 280 ms: boxes cost the import of rich
 )
@@ -80,8 +98,7 @@ app = typer.Typer(
 def print_version(is_wanted: bool) -> None:
     """Print the version and exit, if asked to."""
     if is_wanted:
-        metadata = import_module("importlib.metadata")  # 12 ms that no other command pays
-        typer.echo(f"cometmq {metadata.version('cometmq-cli')}")
+        typer.echo(import_module("cometmq.cli.about").version_line())
         raise typer.Exit
 
 
@@ -92,9 +109,14 @@ Version = Annotated[
     ),
 ]
 
+GlobalNamesrv = Annotated[
+    str, typer.Option("-n", "--namesrv", help="Name servers, host:port;host:port.")
+]
+GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
 
 @app.callback()
-def cometmq(  # one parameter per option
+def cometmq(  # noqa: PLR0913  # one parameter per option
     access_key: AccessKey = "",
     secret_key: SecretKey = "",
     security_token: SecurityToken = "",
@@ -102,10 +124,16 @@ def cometmq(  # one parameter per option
     *,
     tls: Tls = False,
     tls_config: TlsConfig = None,
+    namesrv: GlobalNamesrv = "",
+    as_json: GlobalJson = False,
     _version: Version = False,
 ) -> None:
-    """CometMQ: a message broker that RocketMQ clients use."""
-    ACCESS.set(Access(access_key, secret_key, security_token, credentials, tls, tls_config))
+    """CometMQ: a message broker that RocketMQ clients use.
+
+    The options may stand before or after the command.
+    """
+    who = (access_key, secret_key, security_token, credentials)
+    ACCESS.set(Access(*who, tls, tls_config, namesrv, as_json))
 
 
 def main() -> None:

@@ -8,7 +8,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+from cometmq.cli.access import json_or_global
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global)
+]
 
 Cell = str | int | float | bool | None
 _encoder = msgspec.json.Encoder(enc_hook=str)

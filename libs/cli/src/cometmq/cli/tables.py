@@ -4,26 +4,69 @@
 import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
-from typing import Final
+from typing import Final, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 UNBOUNDED_CHARS: Final = 10_000
+PADDING: Final = 2
+"""Spaces between columns."""
+FOLDED_CHARS_MIN: Final = 16
+"""A column is not folded to less."""
 
 Cell = str | int | float | bool | None
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
-    """Print rows under their columns, numbers to the right."""
+    """Print rows under their columns, numbers to the right.
+
+    On a terminal that is too narrow, headings and cells are broken at spaces, then the widest
+    column anywhere; if that is not enough, each row becomes a block of names and values. Nothing
+    is cut off, so that ids can still be copied.
+    """
+    texts = [[name, *(_shown(row[index]) for row in rows)] for index, name in enumerate(columns)]
+    widths = _layout(texts, Console().width if sys.stdout.isatty() else sys.maxsize)
+    if widths is None:
+        _print_blocks(columns, rows, title)
+        return
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         is_number = bool(rows) and all(_is_number(row[index]) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(column, justify=side, overflow="fold", width=widths[index])
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
     _print(table)
+
+
+def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Return the widths of the columns; None if the widest would be too narrow to be read."""
+    natural = [max(map(cell_len, column)) for column in texts]
+    widths = [
+        max(cell_len(word) for text in column for word in text.split() or [""]) for column in texts
+    ]
+    spare = width - sum(widths) - PADDING * (len(widths) - 1)
+    if spare < 0:
+        widest = widths.index(max(widths))
+        widths[widest] += spare
+        return widths if widths[widest] >= FOLDED_CHARS_MIN else None
+    for index, wanted in enumerate(natural):
+        more = min(spare, wanted - widths[index])
+        widths[index] += more
+        spare -= more
+    return widths
+
+
+def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
+    if title:
+        sys.stdout.write(f"{title}\n\n")
+    for number, row in enumerate(rows):
+        if number:
+            sys.stdout.write("\n")
+        print_facts(dict(zip(columns, row, strict=True)), "")
 
 
 def print_facts(facts: Mapping[str, Cell], title: str) -> None:
@@ -32,7 +75,10 @@ def print_facts(facts: Mapping[str, Cell], title: str) -> None:
         title=title or None, title_justify="left", box=None, show_header=False, pad_edge=False
     )
     for name, value in facts.items():
-        table.add_row(Text(name.replace("_", " "), style="bold"), Text(_shown(value)))
+        table.add_row(
+            Text(name.replace("_", " "), style="bold", no_wrap=True),
+            Text(_shown(value), overflow="fold"),
+        )
     _print(table)
 
 

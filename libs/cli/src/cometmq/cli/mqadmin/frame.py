@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
 import typer
 from typer.core import TyperCommand
 
+from cometmq.cli.access import namesrv_or_global
 from cometmq.cli.connecting import wrong_usage
 from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
@@ -40,6 +41,7 @@ Namesrv = Annotated[
         "--namesrv",
         envvar="NAMESRV_ADDR",
         help="Name servers, host:port;host:port.",
+        callback=namesrv_or_global,
     ),
 ]
 BrokerAddr = Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cometmq.cli.access import namesrv_or_global
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
@@ -24,7 +25,10 @@ ConfigFile = Annotated[
     typer.Option("-c", "--config", help="Settings: RocketMQ's properties file, or TOML."),
 ]
 Namesrv = Annotated[
-    str | None, typer.Option("-n", "--namesrv", help="Name servers, host:port;host:port.")
+    str | None,
+    typer.Option(
+        "-n", "--namesrv", help="Name servers, host:port;host:port.", callback=namesrv_or_global
+    ),
 ]
 PrintSettings = Annotated[
     bool,

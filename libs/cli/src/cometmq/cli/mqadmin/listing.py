@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq mqadmin`: the commands of RocketMQ's mqadmin, listed apart from ours."""
+
+import typer
+
+from cometmq.cli.lazy import LazyGroup
+from cometmq.cli.mqadmin import ALIASES, COMMANDS
+
+
+class MqadminCommands(LazyGroup):
+    """The commands of mqadmin."""
+
+    table = COMMANDS
+    aliases = ALIASES
+
+
+app = typer.Typer(
+    cls=MqadminCommands, add_completion=False, no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def mqadmin() -> None:
+    """Run a command of RocketMQ's mqadmin; `cometmq topicList` does the same without `mqadmin`.
+
+    Names, options and output are mqadmin's, and nothing asks before it deletes: scripts go on
+    working. Every command takes --json as well.
+    """
