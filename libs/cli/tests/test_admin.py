@@ -238,12 +238,14 @@ def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
         ),
         (("group", "clone", "g", "h", "T"), 2, "Move the consumer group h in T? Standard input"),
         (("dlq", "replay", "g"), 2, "Send the dead letters of g again to the group g? Standard"),
+        (("topic", "list", "-n", "h:99999"), 2, "not an address: 'h:99999'; give host:port"),
+        (("topic", "list", "-n", "localhost"), 2, "not an address: 'localhost'; give host:port"),
         (("group", "delete", "nobody", "-y"), 1, "no broker knows the consumer group nobody"),
         (("lag", "nobody"), 1, "no broker knows the consumer group nobody"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(ask, args, status, line):
-    ask(*args).assert_refused(status, line)
+def test_what_cannot_be_done_is_one_line(ask, call, args, status, line):
+    (call if "-n" in args else ask)(*args).assert_refused(status, line)
 
 
 @pytest.mark.parametrize("command", [("topic", "list"), ("group", "list"), ("lag",), ("cluster",)])
@@ -284,6 +286,9 @@ def test_moments_are_read_and_shown():
     assert parsed("2m", now_ms=1_000_000) == 880_000
     with pytest.raises(InvalidArgument, match="soon is no moment"):
         parsed("soon", now_ms=5)
+    for text in ("9" * 20, "90d", "1969-12-31T00:00Z"):
+        with pytest.raises(InvalidArgument, match="is out of range: give a moment from 1970"):
+            parsed(text, now_ms=5)
 
 
 def test_a_command_starts_quickly(suite):

@@ -214,3 +214,25 @@ def test_bad_settings_are_one_line_and_status_2(args, line):
     assert result.exit_code == 2
     assert result.output.startswith(f"cometmq: {line}")
     assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "place"),
+    [
+        (("standalone", "--data", ""), "standalone: --data"),
+        (("standalone", "--data="), "standalone: --data"),
+        (("produce", "orders", ""), "produce: the argument after orders"),
+        (("consume", ""), "consume: the argument after consume"),
+        (("topic", "describe", "orders", "-n", ""), "topic: -n"),
+        (("lag", "payers", "-t", ""), "lag: -t"),
+    ],
+)
+def test_an_empty_value_is_refused(args, place):
+    result = invoke(*args)
+    assert (result.exit_code, result.output) == (2, f"cometmq {place} is empty: give a value\n")
+
+
+def test_a_mistyped_option_of_a_program_is_answered_with_the_right_one():
+    result = invoke("namesrv", "--listen-prt", "1")
+    line = "cometmq: --listen-prt: there is no such option; did you mean --listen-port?\n"
+    assert (result.exit_code, result.output) == (2, line)

@@ -228,3 +228,15 @@ def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
         child.kill()
     state = ask("lag", f"{topic}-{number.name}", "-t", topic, "--json").json
     assert state["lag"] == 0
+
+
+@pytest.mark.parametrize("lines", [b"", b"\n\n"])
+def test_input_without_a_message_is_refused(pipe, topic, lines):
+    refused = pipe("produce", topic, stdin=lines)
+    refused.assert_refused(2, "nothing was sent: the input has no line with a message body")
+
+
+def test_a_delay_level_that_does_not_exist_is_refused(ask, topic):
+    refused = ask("produce", topic, "x", "--delay-level", 99)
+    assert (refused.status, refused.out) == (2, "")
+    assert "99 is not in the range 0<=x<=18" in refused.err

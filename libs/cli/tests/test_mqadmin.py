@@ -9,7 +9,10 @@ import json
 
 import pytest
 
+from cometmq.cli.mqadmin.known_settings import BROKER, NAMESRV, refuse_unknown
+from cometmq.client.admin.broker import parse_settings
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import Child
 
 CLUSTER = "DefaultCluster"
@@ -104,6 +107,34 @@ def test_settings_of_brokers_are_shown_and_changed(ask, suite):
         assert config["waitTimeMillsInSendQueue"] == "321"
     heading = ask("getBrokerConfig", "-c", CLUSTER).out.splitlines()[0]
     assert heading == f"============Master: {suite.broker}============"
+
+
+def test_a_setting_that_no_server_knows_needs_force(ask, suite):
+    def change(command, key, *args):
+        return ask(command, "-k", key, "-v", "72", *args)
+
+    at = ("-b", suite.broker)
+    wrong = change("updateBrokerConfig", "fileReservdTime", *at)
+    line = f"{suite.broker} has no setting fileReservdTime; did you mean fileReservedTime?"
+    wrong.assert_refused(2, line)
+    assert change("updateBrokerConfig", "fileReservdTime", *at, "--force").status == 0
+    assert change("updateBrokerConfig", "fileReservedTime", *at).status == 0
+    assert change("updateBrokerConfig", "serverSelectorThreads", *at).status == 0
+    wrong = change("updateNamesrvConfig", "clusterTes")
+    wrong.assert_refused(2, f"{suite.namesrv} has no setting clusterTes; did you mean clusterTest?")
+    assert change("updateNamesrvConfig", "serverWorkerThreads").status == 0
+
+
+@pytest.mark.parametrize("kind", [BROKER, NAMESRV])
+def test_settings_of_rocketmq_are_known(kind):
+    """Those that RocketMQ's own servers answer with, at servers that answer with none."""
+    code = {BROKER: "026-GET_BROKER_CONFIG", NAMESRV: "319-GET_NAMESRV_CONFIG"}[kind]
+    lines = (ROOT / "tests/golden/wire" / f"{code}.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["response"]["body_text"] for line in lines]
+    keys = {key for text in texts for key in parse_settings(text.encode())}
+    assert len(keys) > 10
+    for key in keys:
+        refuse_unknown(key, "here", {}, kind)
 
 
 def test_brokers_tell_about_themselves(ask, suite, name):

@@ -66,11 +66,12 @@ def fetch(port, path):
 
 def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_path):
     (tmp_path / "namesrv.conf").write_text(
-        f"listenPort=0\nkvConfigPath={tmp_path}/kv.json\nserverWorkerThreads=8\n"
+        f"listenPort=0\nkvConfigPath={tmp_path}/kv.json\nserverWorkerThreads=8\nclusterTes=true\n"
     )
     child = start("namesrv", "-c", "namesrv.conf")
     events = {e["event"]: e for e in map(json.loads, child.log().splitlines())}
-    assert events["settings.unknown"]["keys"] == ["serverWorkerThreads"]
+    assert events["settings.unknown"]["keys"] == ["clusterTes", "serverWorkerThreads"]
+    assert events["settings.unknown"]["did_you_mean"] == {"clusterTes": "clusterTest"}
     address = events["namesrv.ready"]["addresses"][0]
     host, port = address.split(":")
     socket.create_connection((host, int(port)), timeout=5).close()

@@ -90,16 +90,18 @@ def add_global_options(command: Any, options: list[Any]) -> None:
 def _after_command(option: Any) -> Any:
     after = copy(option)
     after.hidden, after.expose_value, after.envvar = True, False, None
+    after.name = _PREFIX + option.name  # commands have parameters of the same names
     after.callback = _take_after_command
     return after
 
 
 def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
     if is_said(ctx, param.name):
-        field, convert = _FIELDS[param.name]
+        field, convert = _FIELDS[param.name.removeprefix(_PREFIX)]
         ACCESS.set(ACCESS.get()._replace(**{field: convert(value)}))
 
 
+_PREFIX: Final = "global_"
 _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
     "access_key": ("access_key", str),
     "secret_key": ("secret_key", str),

@@ -5,14 +5,18 @@
 client and the table printer takes. The table of commands says all that the help page needs.
 """
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import add_global_options
+
+EXIT_USAGE: Final = 2
+_EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
 class CommandInfo(NamedTuple):
@@ -25,6 +29,8 @@ class CommandInfo(NamedTuple):
     """The module's app has several commands, of which one has this name."""
     takes_global_options: bool = True
     """Options of `cometmq` may follow the command."""
+    accepts_empty: bool = False
+    """A value may be empty: those of mqadmin and the settings of programs."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
@@ -37,6 +43,20 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command.name = name
     command.rich_markup_mode = None  # boxes cost the import of rich
     return command
+
+
+def refuse_empty(command: str, args: Sequence[str]) -> None:
+    """End with one line if an argument is empty, as an unset variable of a script leaves it."""
+    for number, arg in enumerate(args, 1):
+        before = args[number - 2] if number > 1 else ""
+        if not arg:
+            place = before if before.startswith("-") else f"the argument after {before or command}"
+        elif _EMPTY_OPTION.fullmatch(arg):
+            place = arg[:-1]
+        else:
+            continue
+        typer.echo(f"cometmq {command}: {place} is empty: give a value", err=True)
+        raise typer.Exit(EXIT_USAGE)
 
 
 class LazyGroup(TyperGroup):
@@ -85,6 +105,8 @@ class LazyGroup(TyperGroup):
         if called is not None and command is not None:
             info = self.table[called]
             command = load_command(called, info)
+            if not info.accepts_empty:
+                refuse_empty(called, rest)
             if info.takes_global_options:
                 add_global_options(command, ctx.find_root().command.params)
         return called, command, rest

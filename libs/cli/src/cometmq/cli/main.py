@@ -27,7 +27,7 @@ from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import MISSING
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, SettingsError
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
@@ -38,11 +38,16 @@ MORE: Final = "More"
 
 def _program(module: str, help_line: str) -> CommandInfo:
     """Return a command whose further options are the settings of a program."""
-    return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False)
+    return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False, accepts_empty=True)
 
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
-    "standalone": _program("cometmq.cli.standalone", "Run a whole suite in one process."),
+    "standalone": CommandInfo(
+        "cometmq.cli.standalone",
+        "Run a whole suite in one process.",
+        PROGRAMS,
+        takes_global_options=False,
+    ),
     "namesrv": _program("cometmq.cli.programs.namesrv", "Run a name server."),
     "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
     "txn-checker": _program("cometmq.cli.programs.txn_checker", "Run a transaction check service."),
@@ -62,7 +67,10 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", OPERATIONS),
     "mqadmin": CommandInfo(
-        "cometmq.cli.mqadmin.listing", "List and run the commands of RocketMQ's mqadmin.", MORE
+        "cometmq.cli.mqadmin.listing",
+        "List and run the commands of RocketMQ's mqadmin.",
+        MORE,
+        accepts_empty=True,
     ),
     "help": CommandInfo(
         "cometmq.cli.about", "Show the options of a command: help topic create.", MORE, True
@@ -139,13 +147,14 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
 def main() -> None:
     """Run the command line; an error that a person can mend is one line."""
     MISSING.clear()
-    status: Any = 1
+    status: Any = 0
     try:
         app()
     except SystemExit as end:
         status = end.code
     except CometError as error:
         typer.echo(f"cometmq: {error}{HINTS.get(type(error).__name__, '')}", err=True)
+        status = 2 if isinstance(error, SettingsError) else 1
     for line in MISSING.values():
         typer.echo(f"cometmq: {line}", err=True)
     sys.exit(status or bool(MISSING))

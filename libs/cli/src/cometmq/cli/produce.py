@@ -40,7 +40,7 @@ Properties = Annotated[
     list[str] | None, typer.Option("-p", "--property", help="name=value; may be repeated.")
 ]
 DelayLevel = Annotated[
-    int, typer.Option(min=0, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m ... 2h.")
+    int, typer.Option(min=0, max=18, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m ... 2h.")
 ]
 Count = Annotated[
     int | None,
@@ -107,6 +107,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
             if sent.count:
                 typer.echo(f"cometmq: {sent.count:,} messages were stored before", err=True)
             raise
+        if not sent.count:
+            raise InvalidArgument("nothing was sent: the input has no line with a message body")
         sent.seconds = monotonic() - begin
         return sent
 

@@ -7,6 +7,8 @@ from typing import Final
 
 from cometmq.client.errors import InvalidArgument
 
+LAST_MS: Final = 253_370_764_800_000
+"""The last year that a date can name begins; the broker accepts no later time either."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -27,10 +29,17 @@ def parsed(text: str, *, now_ms: int) -> int:
 
     So is mqadmin's form, `2026-11-20#10:00:00:000`. A moment without zone is one of this machine's.
     """
+    found_ms = _milliseconds(text, now_ms)
+    if not 0 <= found_ms <= LAST_MS:
+        raise InvalidArgument(f"{text} is out of range: give a moment from 1970 to 9999")
+    return found_ms
+
+
+def _milliseconds(text: str, now_ms: int) -> int:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now_ms - int(ago[1]) * _UNIT_S[ago[2]] * 1000
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))

@@ -17,6 +17,7 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import properties
 from cometmq.runtime.settings_fields import SettingsField, fields_of
+from cometmq.runtime.spelling import closest, did_you_mean
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -69,6 +70,12 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         value = _build(type(self.value), given, base=self.value)
         origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
         return Loaded(value, origins, unknown)
+
+    def misspelt(self) -> dict[str, str]:
+        """Return the unknown keys that are almost the name of a setting, each with that name."""
+        fields = fields_of(type(self.value))
+        guesses = {name: closest(name, fields) for name in sorted(self.unknown)}
+        return {name: guess for name, guess in guesses.items() if guess is not None}
 
     def knows(self, name: str) -> bool:
         """Whether a key is a setting, or stands in the file."""
@@ -163,7 +170,9 @@ def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> d
         option, has_value, text = rest.pop(0).partition("=")
         field = by_option.get(option)
         if field is None:
-            raise SettingsError(f"{option}: there is no such option")
+            raise SettingsError(
+                f"{option}: there is no such option{did_you_mean(option, by_option)}"
+            )
         if not has_value and rest and not rest[0].startswith("--"):
             text = rest.pop(0)
         elif not has_value and field.base is bool:

@@ -122,7 +122,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
 """Module -> its commands -> what they do."""
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
-    name: CommandInfo(module, help_line, PANEL, is_in_family=True)
+    name: CommandInfo(module, help_line, PANEL, is_in_family=True, accepts_empty=True)
     for module, commands in FAMILIES.items()
     for name, help_line in commands.items()
 }

@@ -12,6 +12,7 @@ from cometmq.cli.mqadmin.frame import (
     ClusterName,
     Column,
     Family,
+    Force,
     Namesrv,
     TrueFalse,
     all_targets,
@@ -24,6 +25,7 @@ from cometmq.cli.mqadmin.frame import (
     time_column,
     to_object,
 )
+from cometmq.cli.mqadmin.known_settings import BROKER, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -62,18 +64,24 @@ def update_broker_config(
     cluster: ClusterName = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a setting of running brokers."""
     check_target(broker, cluster)
+    key, value = key.strip(), value.strip()
 
     async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
         masters = await targets(admin, broker, cluster)
-        return await ask_each(masters, lambda one: one.update_config({key.strip(): value.strip()}))
+        if not force:
+            configs, _ = await ask_each(masters, lambda one: one.config())
+            for address, config in configs.items():
+                refuse_unknown(key, address, config, BROKER)
+        return await ask_each(masters, lambda one: one.update_config({key: value}))
 
     done, failures = ask(namesrv, question)
     lines = [f"update broker config success, {address}" for address in done]
-    facts = {"brokers": list(done), "key": key.strip(), "value": value.strip()}
+    facts = {"brokers": list(done), "key": key, "value": value}
     print_done("\n".join(lines), facts, as_json=as_json)
     exit_if_any(failures)
 

@@ -51,6 +51,9 @@ ClusterName = Annotated[
     str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster.")
 ]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Name of the topic.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Send the setting even if the server does not know it.")
+]
 
 
 class MqadminCommand(TyperCommand):

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin.frame import Family, Namesrv, ask_each, exit_if_any, print_done
+from cometmq.cli.mqadmin.frame import Family, Force, Namesrv, ask_each, exit_if_any, print_done
+from cometmq.cli.mqadmin.known_settings import NAMESRV, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
@@ -116,16 +117,25 @@ def get_namesrv_config(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = 
 
 @app.named("updateNamesrvConfig")
 def update_namesrv_config(
-    key: Key, value: Value, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
+    key: Key,
+    value: Value,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change a setting of every name server."""
+    key, value = key.strip(), value.strip()
 
     async def question(admin: AdminClient) -> list[str]:
-        await admin.namesrv.update_config({key.strip(): value.strip()})
+        if not force:
+            for one in admin.namesrv.each():
+                refuse_unknown(key, one.address, await one.config(), NAMESRV)
+        await admin.namesrv.update_config({key: value})
         return sorted(admin.namesrv.addresses)
 
     addresses = ask(namesrv, question)
     places = ", ".join(addresses)
-    text = f"update name server config success![{places}]\n{key.strip()} : {value.strip()}"
-    facts = {"name_servers": addresses, "key": key.strip(), "value": value.strip()}
+    text = f"update name server config success![{places}]\n{key} : {value}"
+    facts = {"name_servers": addresses, "key": key, "value": value}
     print_done(text, facts, as_json=as_json)

@@ -71,9 +71,10 @@ def configure_log(name: str, *, level: str, json: bool | None) -> Log:
 
 
 def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
-    """Say once which keys of the file mean nothing here."""
+    """Say once which keys of the file mean nothing here, and what they may have been meant for."""
     if loaded.unknown:
-        log.warning("settings.unknown", keys=sorted(loaded.unknown))
+        guesses = {"did_you_mean": guessed} if (guessed := loaded.misspelt()) else {}
+        log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
 
 
 def serve(build: Build, *, log: Log, http_port: int) -> None:

@@ -26,7 +26,7 @@ def parse_address(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
-        raise SettingsError(f"not an address: {address!r}")
+        raise SettingsError(f"not an address: {address!r}; give host:port, port 1 to 65535")
     return host, int(port)
 
 

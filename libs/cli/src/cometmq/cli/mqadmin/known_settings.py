@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which settings a server knows: a mistyped key would be accepted and change nothing.
+
+A server's own settings are what it answers, so keys of other versions of RocketMQ are known too.
+RocketMQ leaves unset keys out of its answer, and CometMQ those that it has no use for: they are in
+our settings, or listed here.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final, NamedTuple
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.runtime.spelling import did_you_mean
+
+_NETTY: Final = frozenset(
+    {
+        *("listenPort", "serverWorkerThreads", "serverCallbackExecutorThreads"),
+        *("serverSelectorThreads", "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue"),
+        *("serverChannelMaxIdleTimeSeconds", "serverSocketSndBufSize", "serverSocketRcvBufSize"),
+        *("writeBufferHighWaterMark", "writeBufferLowWaterMark", "serverSocketBacklog"),
+        *("serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
+    }
+)
+
+
+class Kind(NamedTuple):
+    """A kind of server: where our settings of it are, and what RocketMQ has besides."""
+
+    module: str
+    settings: str
+    more: frozenset[str]
+
+
+BROKER: Final = Kind(
+    "cometmq.broker.settings",
+    "BrokerSettings",
+    _NETTY
+    | {
+        *("enableAsyncDeliver", "forwardTimeout", "maxBatchDeleteFilesNum", "putMessageTimeout"),
+        *("rejectPullConsumerEnable", "storePathReadOnlyCommitLogPaths"),
+    },
+)
+NAMESRV: Final = Kind(
+    "cometmq.namesrv.settings",
+    "NamesrvSettings",
+    _NETTY | {"rocketmqHome", "productEnvName", "returnOrderTopicConfigToBroker"},
+)
+
+
+def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind) -> None:
+    """Raise InvalidArgument if neither the server nor RocketMQ has a setting of this name."""
+    if key in config or key in kind.more:
+        return
+    fields_of = import_module("cometmq.runtime.settings_fields").fields_of
+    ours = fields_of(getattr(import_module(kind.module), kind.settings))
+    if key not in ours:
+        known = {*config, *ours, *kind.more}
+        raise InvalidArgument(
+            f"{address} has no setting {key}{did_you_mean(key, known)}; --force sends it anyway"
+        )
