@@ -19,8 +19,8 @@ INTRODUCTION: Final = """\
 or environment (with one line that says what to change), 130 interrupted. The commands of
 RocketMQ's mqadmin are in [mqadmin.md](mqadmin.md).
 
-Who asks is said before the command, `cometmq --credentials tools.yml topic list`, or by variables
-of the environment:
+Options of `cometmq` itself stand before or after the command, `cometmq --credentials tools.yml
+topic list`; who asks may also be said by variables of the environment:
 
 ```text
 {access}
@@ -74,4 +74,10 @@ def _section(command: Any, path: str) -> Iterator[str]:
 
 
 def _context(command: Any, path: str) -> typer.Context:
-    return typer.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
+    return typer.Context(
+        command,
+        info_name=path,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )

@@ -10,7 +10,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "program.killed": "A second signal ended the program before it had stopped in order.",
     "settings.ineffective": "These settings change nothing here, whatever their values: each with "
     "the reason.",
-    "settings.unknown": "These keys of the file mean nothing here; they are kept for tools.",
+    "settings.unknown": "These keys of the file mean nothing here; they are kept for tools."
+    " `did_you_mean` has the settings that a mistyped key is close to.",
     "task.ended": "A background task that should run until the stop has ended.",
     "task.failed": "A background step failed; unless `fatal`, it runs again next time.",
     # connections

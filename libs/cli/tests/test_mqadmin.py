@@ -115,13 +115,13 @@ def test_a_setting_that_no_server_knows_needs_force(ask, suite):
 
     at = ("-b", suite.broker)
     wrong = change("updateBrokerConfig", "fileReservdTime", *at)
-    line = f"{suite.broker} has no setting fileReservdTime; did you mean fileReservedTime?"
-    wrong.assert_refused(2, line)
+    line = f"{suite.broker} has no setting fileReservdTime: --force sends it anyway; did you mean"
+    wrong.assert_refused(2, f"{line} fileReservedTime?")
     assert change("updateBrokerConfig", "fileReservdTime", *at, "--force").status == 0
     assert change("updateBrokerConfig", "fileReservedTime", *at).status == 0
     assert change("updateBrokerConfig", "serverSelectorThreads", *at).status == 0
     wrong = change("updateNamesrvConfig", "clusterTes")
-    wrong.assert_refused(2, f"{suite.namesrv} has no setting clusterTes; did you mean clusterTest?")
+    wrong.assert_refused(2, f"{suite.namesrv} has no setting clusterTes: --force sends it anyway")
     assert change("updateNamesrvConfig", "serverWorkerThreads").status == 0
 
 

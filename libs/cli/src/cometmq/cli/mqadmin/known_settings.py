@@ -57,5 +57,5 @@ def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind
     if key not in ours:
         known = {*config, *ours, *kind.more}
         raise InvalidArgument(
-            f"{address} has no setting {key}{did_you_mean(key, known)}; --force sends it anyway"
+            f"{address} has no setting {key}: --force sends it anyway{did_you_mean(key, known)}"
         )
