@@ -16,7 +16,7 @@ from store_files import judge_queues, log_begin, read_log
 from workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
 
 from cometmq.store.settings import StoreSettings
-from cometmq.store.verify import verify_store
+from cometmq.store.verify import StoreState, verify_store
 
 KILLS_PER_STORE: Final = 10
 LOAD_S_MAX: Final = 1.2
@@ -62,6 +62,7 @@ class Run:
         await self.broker.start()
         while self.kill_count < count:
             await self.load_and_kill()
+            self.look_at_killed()
             if self.kill_count < count and self.random.random() < 0.4:
                 await self.kill_while_starting()
             started = time.monotonic()
@@ -98,6 +99,11 @@ class Run:
         self.broker.begin()
         await asyncio.sleep(self.random.uniform(0.2, 1.0) * self.start_s)
         self.kill()
+
+    def look_at_killed(self) -> None:
+        """A killed store is no damaged one."""
+        found = verify_store(str(self.broker.store), settings=INDEX_SHAPE)
+        assert (found.state, found.findings) == (StoreState.NEEDS_RECOVERY, [])
 
     def kill(self) -> None:
         self.kill_count += 1

@@ -2,11 +2,20 @@
 """`store inspect|verify|dump` on folders that RocketMQ wrote, and on one in use."""
 
 import json
+import re
 import tarfile
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from cometmq.cli.store import EXIT_STATUS
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+from cometmq.store.verify import StoreState
+
+DOCS = Path(__file__).parents[3] / "docs"
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 
 
@@ -44,34 +53,141 @@ def test_inspect_shows_what_a_store_of_java_holds(call, golden):
 
 
 @pytest.mark.parametrize("name", ["clean", "trimmed"])
-def test_a_store_of_java_is_found_good(call, golden, name):
+def test_a_store_of_java_is_healthy(call, golden, name):
     folder, settings = golden(name)
     found = call("store", "verify", folder, "-c", settings, "--json").json
-    assert (found["damaged"], found["findings"]) == (False, 0)
+    assert (found["state"], found["findings"]) == ("healthy", 0)
     assert found["records"] == found["queue_entries"] > 0
 
 
-def test_what_a_killed_broker_leaves_is_no_damage(call, golden):
+def test_a_store_of_a_killed_java_broker_needs_recovery(call, golden):
     folder, settings = golden("killed")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     result = call("store", "verify", folder, "-c", settings)
-    assert result.status == 0
-    assert "queue-entry-missing" in result.out
-    assert "The next start of a broker builds what is missing." in result.out
+    assert result.status == EXIT_STATUS[StoreState.NEEDS_RECOVERY]
+    assert "needs recovery" in result.out
+    assert "Start a broker on the folder" in result.out
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
 
 
 def test_a_flipped_bit_is_damage(call, golden):
     folder, settings = golden("clean")
     first = min((folder / "store" / "commitlog").iterdir())
-    data = bytearray(first.read_bytes())
-    data[88] ^= 1  # in the body of the first record
-    first.write_bytes(data)
+    flip(first, 88)  # in the body of the first record
     for command in ("verify", "inspect"):
         result = call("store", command, folder, "-c", settings)
-        assert result.status == 1
+        assert result.status == EXIT_STATUS[StoreState.DAMAGED]
         assert str(first) in result.out
     found = json.loads(call("store", "verify", folder, "-c", settings, "--json").out)
-    assert found["damaged"] is True
+    assert found["state"] == "damaged"
     assert "log-damaged" in {finding["kind"] for finding in found["first_findings"]}
+
+
+def test_an_entry_that_leads_to_another_record_is_damage(call, golden):
+    folder, settings = golden("clean")
+    queues = folder / "store" / "consumequeue"
+    files = [file for file in queues.rglob("*") if file.is_file()]
+    file = next(file for file in files if any(file.read_bytes()[40:60]))
+    data = bytearray(file.read_bytes())
+    data[20:40] = data[:20]
+    file.write_bytes(data)
+    result = call("store", "verify", folder, "-c", settings)
+    assert result.status == EXIT_STATUS[StoreState.DAMAGED]
+    assert "queue-entry-wrong" in result.out
+
+
+def test_an_index_of_another_shape_asks_for_the_settings(call, golden):
+    folder, _ = golden("clean")
+    result = call("store", "verify", folder)
+    result.assert_refused(2, "")
+    assert "give the broker's settings with -c" in result.err
+
+
+class LoadedBroker:
+    """A suite of its own under load, which can be killed."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self._ports = (self.namesrv.rpartition(":")[2], str(free_broker_port()))
+        self._children = []
+
+    def start(self):
+        options = [*("--data", str(self.folder / "data"), "--http-port", "-1")]
+        options += [*("--namesrv-port", self._ports[0], "--broker-port", self._ports[1])]
+        suite = self._spawn("standalone", *options)
+        suite.wait_for_log("is running", 60)
+        return suite
+
+    def load(self):
+        arguments = ("Load", "x" * 200, "--count", str(10**9), "-k", "key", "-n", self.namesrv)
+        return self._spawn("produce", *arguments)
+
+    def _spawn(self, command, *arguments):
+        log_path = self.folder / f"{command}{len(self._children)}.log"
+        child = Child(command, [str(PROGRAM), command, *arguments], log_path=log_path)
+        self._children.append(child)
+        return child
+
+    def end(self):
+        for child in reversed(self._children):
+            child.kill()
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    broker = LoadedBroker(tmp_path)
+    yield broker
+    broker.end()
+
+
+def wait_for_records(call, data, count):
+    deadline = monotonic() + 60
+    while call("store", "inspect", data, "--json").json["records"] < count:
+        assert monotonic() < deadline, "the load stores nothing"
+
+
+def test_states_of_a_store_under_load_after_a_kill_and_after_a_stop(call, loaded):
+    data = loaded.folder / "data"
+    suite = loaded.start()
+    load = loaded.load()
+    wait_for_records(call, data, 500)
+    for _ in range(3):
+        found = json.loads((result := call("store", "verify", data, "--json")).out)
+        assert (found["state"], found["findings"]) == ("in use", 0)
+        assert result.status == EXIT_STATUS[StoreState.IN_USE]
+        assert found["in_use_by"] == f"process {suite.pid}"
+    assert call("store", "dump", data, "-t", "Load", "--max", 100).out.count("\n") == 100
+    inspected = call("store", "inspect", data, "--json")
+    assert (inspected.status, inspected.json["damages"]) == (0, [])
+
+    suite.kill()
+    load.kill()
+    found = json.loads((result := call("store", "verify", data, "--json")).out)
+    assert (found["state"], found["findings"]) == ("needs recovery", 0)
+    assert result.status == EXIT_STATUS[StoreState.NEEDS_RECOVERY]
+
+    assert loaded.start().stop(20) == 0
+    found = call("store", "verify", data, "--json").json
+    assert (found["state"], found["findings"]) == ("healthy", 0)
+
+
+def test_help_and_documents_name_each_state_with_its_status(call):
+    shown = [
+        call("store", "verify", "--help").out,
+        (DOCS / "guides" / "cli.md").read_text(),
+        (DOCS / "runbooks" / "store-damaged.md").read_text(),
+    ]
+    for text in shown:
+        for state, status in EXIT_STATUS.items():
+            assert re.search(rf"\b{status}\b[ |`]+{state.value}\b", text), (state, text)
+    assert len(set(EXIT_STATUS.values()) | {1, 2}) == len(StoreState) + 2
 
 
 def test_a_queue_is_dumped_from_an_offset_on(call, golden):

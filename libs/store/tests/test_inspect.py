@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.errors import CorruptStore
 from cometmq.store.inspect import dump_log, dump_queue, inspect_store
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.verify import FindingKind, verify_store
+from cometmq.store.verify import FindingKind, StoreState, verify_store
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 LOG = "/store/commitlog/"
@@ -119,10 +118,12 @@ def test_findings_are_counted_but_not_kept_without_bound(disk, monkeypatch):
     assert (len(found.findings), found.finding_count) == (10, 100)
 
 
-def test_a_missing_file_in_the_middle_of_the_log_is_an_error(disk):
+def test_a_missing_file_in_the_middle_of_the_log_is_damage(disk):
     disk.remove(LOG + disk.names("/store/commitlog")[1])
-    with pytest.raises(CorruptStore, match="does not follow"):
-        verify(disk)
+    found = verify(disk)
+    assert found.state is StoreState.DAMAGED
+    (fault,) = [it for it in found.findings if it.kind is FindingKind.FILE_DAMAGED]
+    assert "does not follow" in fault.text
 
 
 def test_progress_is_told(disk):

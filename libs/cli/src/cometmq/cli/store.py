@@ -1,37 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq store`: look into a store's folder without a broker, RocketMQ's as well.
 
-Nothing is changed, and a broker may be running on the folder. Exit status 1 says damage.
+Nothing is changed, and a broker may be running on the folder.
 """
 
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
+from cometmq.cli.meter import Meter
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.cli.times import shown
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.runtime.settings import load
-from cometmq.store.errors import CorruptRecord
+from cometmq.store.errors import CorruptRecord, CorruptStore
 from cometmq.store.inspect import Inspection, dump_log, dump_queue, inspect_store
 from cometmq.store.settings import StoreSettings
-from cometmq.store.verify import FindingKind, Verification, verify_store
+from cometmq.store.verify import StoreState, Verification, verify_store
 
-EXIT_DAMAGED: Final = 1
+EXIT_STATUS: Final = {
+    StoreState.HEALTHY: 0,
+    StoreState.IN_USE: 3,
+    StoreState.NEEDS_RECOVERY: 4,
+    StoreState.DAMAGED: 5,
+}
 EXIT_USAGE: Final = 2
+METER_STEP: Final = 1_000
 PREVIEW_CHARS: Final = 60
-REBUILT: Final = frozenset({FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_KEYS_MISSING})
-"""What a broker that was not stopped in order leaves, and builds again at its next start."""
 
 app = typer.Typer(
     add_completion=False,
@@ -54,10 +56,11 @@ Config = Annotated[
 
 @app.command()
 def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
-    """Show what a store holds; exit status 1 if its log is damaged."""
+    """Show what a store holds; exit status 5 if its log is damaged."""
     settings = _settings(config)
     root = str(_root(folder))
-    with _progress("Reading the log"):
+    with Meter() as meter:
+        meter.show("reading the log")
         found = inspect_store(root, settings=settings)
     facts = _facts(found)
     queues: list[list[Cell]] = [list(queue) for queue in found.queues]
@@ -88,14 +91,14 @@ def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -
                 typer.echo()
                 print_rows(columns, rows, as_json=False, title=title)
     if damages:
-        raise typer.Exit(EXIT_DAMAGED)
+        raise typer.Exit(EXIT_STATUS[StoreState.DAMAGED])
 
 
 def _facts(found: Inspection) -> dict[str, Cell]:
     checkpoint = found.checkpoint
     return {
         "folder": found.root,
-        "stopped_in_order": found.was_clean,
+        **_last_run(found.in_use_by, was_clean=found.was_clean),
         "records": found.record_count,
         "min_offset": found.min_offset,
         "max_offset": found.max_offset,
@@ -112,22 +115,37 @@ def _facts(found: Inspection) -> dict[str, Cell]:
 
 @app.command()
 def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
-    """Check every record, queue entry and index entry; exit status 1 if something is damaged."""
+    """Check every record, queue entry and index entry; the exit status is the state.
+
+    \b
+    0  healthy         nothing is wrong
+    3  in use          a process has the store open: nothing is wrong before its last checkpoint
+    4  needs recovery  nothing is wrong that the next start of a broker does not put right
+    5  damaged         no start puts this right: see the findings
+    """
     settings = _settings(config)
     root = str(_root(folder))
-    with _progress("Reading the log") as advance:
-        found = verify_store(root, settings=settings, on_progress=advance)
-    is_damaged = _is_damaged(found)
+    with Meter() as meter:
+
+        def advance(done: int, total: int) -> None:
+            percent = 100 * done // total if total else 100
+            meter.show(f"reading the log: {percent} % of {total / (1 << 20):,.0f} MiB")
+
+        try:
+            found = verify_store(root, settings=settings, on_progress=advance)
+        except CorruptStore as error:  # all index files differ from the settings
+            raise _refused(f"{error}; give the broker's settings with -c") from error
     facts: dict[str, Cell] = {
         "folder": root,
-        "stopped_in_order": found.was_clean,
+        "state": found.state.value,
+        **_last_run(found.in_use_by, was_clean=found.was_clean),
         "records": found.record_count,
         "queue_entries": found.queue_entry_count,
         "index_entries": found.index_entry_count,
         "min_offset": found.min_offset,
-        "max_offset": found.max_offset,
+        "checked_up_to": found.max_offset,
+        "recovery_starts_at": found.recovery.start.offset if found.recovery is not None else None,
         "findings": found.finding_count,
-        "damaged": is_damaged,
     }
     columns = ("Kind", "Place", "Finding")
     rows = [list(finding) for finding in found.findings]
@@ -138,30 +156,38 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
         if rows:
             typer.echo()
             print_rows(columns, rows, as_json=False)
-            if not is_damaged:
-                typer.echo("The next start of a broker builds what is missing.")
-    if is_damaged:
-        raise typer.Exit(EXIT_DAMAGED)
+        typer.echo(f"\n{_advice(found)}")
+    raise typer.Exit(EXIT_STATUS[found.state])
 
 
-def _is_damaged(found: Verification) -> bool:
-    """Whether something is wrong that recovery does not make good by itself."""
-    if found.was_clean or found.finding_count > len(found.findings):
-        return not found.is_good
-    return not {finding.kind for finding in found.findings} <= REBUILT
+def _last_run(in_use_by: int | None, *, was_clean: bool) -> dict[str, Cell]:
+    """Return the facts about the process that has the store, or had it last."""
+    if in_use_by is None:
+        return {"stopped_in_order": was_clean}
+    return {"in_use_by": f"process {in_use_by}" if in_use_by else "unknown process"}
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    rich: Any = import_module("rich.progress")
-    console: Any = import_module("rich.console")
-    with rich.Progress(console=console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)  # it moves without end until a total is known
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def _advice(found: Verification) -> str:
+    recovery = found.recovery
+    match found.state:
+        case StoreState.HEALTHY:
+            return "Nothing is wrong."
+        case StoreState.IN_USE:
+            return (
+                "A process has the store open. Nothing is wrong before its last checkpoint, which"
+                " is as far as an open store can be checked."
+            )
+        case StoreState.NEEDS_RECOVERY:
+            assert recovery is not None
+            return (
+                "Start a broker on the folder: it recovers the store from offset"
+                f" {recovery.start.offset:,} on and puts everything right."
+            )
+        case StoreState.DAMAGED:
+            return (
+                "No start puts this right. Copy the folder, then follow the runbook"
+                " docs/runbooks/store-damaged.md."
+            )
 
 
 # -- dump -------------------------------------------------------------------------------------
@@ -214,8 +240,11 @@ def dump(
     else:
         records = (record for record in dump_queue(root, topic, queue, start or 0))
     render = _as_json if as_json else _as_text
-    for record in islice(records, count_max):
-        typer.echo(render(record))
+    with Meter(beside_output=True) as meter:
+        for number, record in enumerate(islice(records, count_max), 1):
+            sys.stdout.write(render(record) + "\n")
+            if number % METER_STEP == 0:
+                meter.show(f"{number:,} records")
 
 
 def _body(record: MessageRecord) -> bytes:

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from cometmq.store.errors import DiskError, LockHeld
 _IOV_COUNT_MAX: Final = 1024  # the kernel's UIO_MAXIOV
 _NO_WAIT_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _READ_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_FLOCK: Final = struct.Struct("hhqqi4x")  # Linux's struct flock with 64-bit offsets
 
 
 class DiskUsage(NamedTuple):
@@ -124,6 +126,9 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> DiskLock:
         """Lock the folder by this file, or raise LockHeld."""
+
+    def locked_by(self, path: str) -> int | None:
+        """Return the process that holds the lock (0 if its id is unknown), None if none does."""
 
 
 @contextmanager
@@ -394,3 +399,22 @@ class OsDisk:
             os.pwrite(descriptor.number, b"lock", 0)
         _locked_paths.add(path)
         return _OsLock(path, descriptor)
+
+    def locked_by(self, path: str) -> int | None:
+        """Return the process that holds the lock (0 if its id is unknown), None if none does.
+
+        A file that this process has locked must not be opened here: closing it would unlock it.
+        """
+        path = os.path.realpath(path)
+        if path in _locked_paths:
+            return os.getpid()
+        try:
+            descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DiskError("open", path, error.errno or errno.EIO) from error
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        found = fcntl.fcntl(descriptor.number, fcntl.F_GETLK, wanted)
+        kind, _, _, _, process = _FLOCK.unpack(found)
+        return None if kind == fcntl.F_UNLCK else int(process)

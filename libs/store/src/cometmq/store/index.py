@@ -51,13 +51,21 @@ class Index:
         self._backlog: list[KeyedRecord] = []
         self.files: list[IndexFile] = []
 
-    def load(self) -> None:
-        """Read the headers of the files in the store's folder."""
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
+        """Read the headers of the files in the store's folder.
+
+        Raise CorruptStore for a file that does not fit, or pass it to `on_corrupt` and go on.
+        """
         for name in self._disk.names(self._layout.index):
             if not name.isdigit():
                 raise CorruptStore(f"{self._layout.index}/{name} does not belong there")
             file = self._disk.open(f"{self._layout.index}/{name}")
-            self.files.append(IndexFile.load(name, file, self._shape))
+            try:
+                self.files.append(IndexFile.load(name, file, self._shape))
+            except CorruptStore as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
 
     @property
     def end_timestamp(self) -> int:

@@ -334,9 +334,12 @@ class IndexFile:
             data = self.file.read(self.shape.entry_position(first), (last - first) * ENTRY.size)
             yield from enumerate(ENTRY.iter_unpack(data), first)
 
-    def all_entries(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield number and fields of every entry of a file that does not grow."""
-        return self._entries(1, self.header.next_number)
+    def all_entries(self, known: int = 0) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield number and fields of every entry of a file that does not grow.
+
+        `known` is the next entry number by the checkpoint, which may be ahead of the header.
+        """
+        return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
 
     def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
         """Have the records of entries with this hash checked, newest first.

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look into a store's folder without a broker and without changing anything.
 
-Works on folders that RocketMQ wrote as well. A store that is in use can be looked at too: what is
-read is then what the files held at that moment.
+Works on folders that RocketMQ wrote as well. A store that is in use can be looked at too: it is
+read as its files were at that moment, and files that expire meanwhile are left out.
 """
 
+import errno
 import os
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from statistics import mode
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,12 +19,16 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
 from cometmq.store.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
 from cometmq.store.disk import Disk, OsDisk
+from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index_file import HEADER, IndexHeader
-from cometmq.store.log_scanner import LogScanner, find_record
+from cometmq.store.layout import Layout, file_name
+from cometmq.store.log_scanner import LogScanner, find_record, first_record
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import Parts, build_parts
 from cometmq.store.reads import finish
 from cometmq.store.settings import StoreSettings
+
+OPEN_ATTEMPTS: Final = 5
 
 
 class QueueSummary(NamedTuple):
@@ -45,7 +53,7 @@ class IndexSummary(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A place of the log that holds no record although one follows."""
+    """A place of the log that holds no record although one follows and it once held one."""
 
     path: str
     position: int
@@ -57,6 +65,7 @@ class Inspection(NamedTuple):
     """A store at a glance."""
 
     root: str
+    in_use_by: int | None  # process that holds the lock, 0 if its id is unknown
     was_clean: bool
     min_offset: int
     max_offset: int
@@ -71,37 +80,104 @@ class Inspection(NamedTuple):
 
 
 class StoreView:
-    """The files of a store, opened for reading."""
+    """The files of a store, opened for reading. Use `open_view`."""
 
-    def __init__(self, root: str, *, disk: Disk | None = None, settings: StoreSettings) -> None:
+    def __init__(self, root: str, *, disk: Disk, settings: StoreSettings) -> None:
         """Load the files; their sizes are taken from what is there."""
-        self.disk = disk if disk is not None else OsDisk(read_only=True)
+        self.disk = disk
         settings = msgspec.structs.replace(settings, store_path_root_dir=root)
-        settings = _with_found_sizes(self.disk, settings)
-        self.parts: Parts = build_parts(settings, disk=self.disk, clock_ms=lambda: 0, log=NO_LOG)
+        settings = _with_found_sizes(disk, settings)
+        self.parts: Parts = build_parts(settings, disk=disk, clock_ms=lambda: 0, log=NO_LOG)
+        layout = self.parts.layout
+        self.in_use_by = disk.locked_by(layout.lock)
+        self.was_clean = not disk.exists(layout.abort)
+        self.checkpoint, self.progress = _read_checkpoint(disk, layout)
         self.files = self.parts.commit_log.files
-        self.files.load()
-        self.parts.queues.load()
+        self.faults: list[CorruptStore] = []
         self.damages: list[Damage] = []
         self.record_count = 0
+        try:
+            self.files.load()
+        except CorruptStore as error:
+            self.faults.append(error)
+        self.parts.queues.load(self.faults.append)
+        progress = self.progress
+        is_known = progress is not None and progress.is_newest(self.checkpoint)
+        self.known_end = progress.offset if progress is not None and is_known else 0
+        self.safe_end = self._safe_end()
 
-    def records(self, start: int | None = None, *, check_crc: bool = True) -> Iterator[Scan]:
-        """Yield all records from a record border on, over damaged places; fill `damages`."""
+    def _safe_end(self) -> int:
+        """Return where the part of the log begins whose derived data may be incomplete."""
         files = self.files
-        offset = files.first if start is None else start
-        while files.files:
-            scanner = LogScanner(files, offset, check_crc=check_crc)
-            for scan in scanner:
-                self.record_count += 1
-                yield scan
-            self.parts.commit_log.end = scanner.offset
-            follows = find_record(files, scanner.offset + 1)
-            if follows is None:
-                return
-            position = (scanner.offset - files.first) % files.file_size
-            path = files.file_at(scanner.offset).path
-            self.damages.append(Damage(path, position, scanner.offset, follows.physical_offset))
-            offset = follows.physical_offset
+        if self.was_clean and self.in_use_by is None:
+            return files.end
+        if self.known_end:
+            return max(files.first, min(self.known_end, files.end))
+        return self._end_by_time(self.checkpoint.min_timestamp)
+
+    def _end_by_time(self, timestamp: int) -> int:
+        """Return the first record that was stored after a time, as RocketMQ reckons."""
+        files = self.files
+        start = files.end - files.file_size if files.files else files.first
+        while start > files.first:
+            scan = first_record(files, start)
+            if scan is not None and 0 < scan.store_timestamp <= timestamp:
+                break
+            start -= files.file_size
+        scanner = LogScanner(files, start, check_crc=False)
+        for scan in scanner:
+            if scan.store_timestamp > timestamp:
+                return scan.physical_offset
+        return scanner.offset
+
+    def records(self, start: int | None = None, stop: int | None = None) -> Iterator[Scan]:
+        """Yield the records from a record border up to another one, over damaged places.
+
+        Damaged places are added to `damages`. Behind the safe end of a store in use, a place
+        without a record is where the next one is being written.
+        """
+        offset: int | None = self.files.first if start is None else start
+        while offset is not None and offset < (self.files.end if stop is None else stop):
+            scanner = LogScanner(self.files, offset, check_crc=True)
+            try:
+                for scan in scanner:
+                    if stop is not None and scan.physical_offset >= stop:
+                        return
+                    self.record_count += 1
+                    self.parts.commit_log.end = scanner.offset
+                    yield scan
+                offset = self._follows(scanner.offset)
+            except CorruptStore as error:
+                self.faults.append(error)
+                offset = self._follows(scanner.offset)
+            except DiskError as error:
+                offset = self._begin_after_deletion(error, scanner.offset)
+
+    def _follows(self, offset: int) -> int | None:
+        """Return where the next record begins behind a place that holds none; note the damage."""
+        files = self.files
+        if self.in_use_by is not None and offset >= self.safe_end:
+            return None
+        found = find_record(files, offset + 1)
+        if found is None:
+            return None
+        position = (offset - files.first) % files.file_size
+        path = files.file_at(offset).path
+        self.damages.append(Damage(path, position, offset, found.physical_offset))
+        return found.physical_offset
+
+    def _begin_after_deletion(self, error: DiskError, offset: int) -> int:
+        """Return where the log begins now if a broker has deleted the file that was read."""
+        names = [name for name in self.disk.names(self.files.folder) if name.isdigit()]
+        begin = min(map(int, names), default=0)
+        if not self.is_deletion(error) or begin <= offset:
+            raise error
+        self.files.forget_first((begin - self.files.first) // self.files.file_size)
+        return begin
+
+    def is_deletion(self, error: DiskError) -> bool:
+        """Whether an error only says that the broker that runs has deleted a file."""
+        return self.in_use_by is not None and error.errno == errno.ENOENT
 
     def measure_queues(self, log_end: int) -> None:
         """Find where each queue begins, and its end before this place of the log."""
@@ -109,30 +185,49 @@ class StoreView:
             queue.measure(self.files.first, log_end)
 
     def read(self, physical_offset: int) -> MessageRecord | None:
-        """Return one record with its body."""
-        return finish(Lookups(self.parts).read_record(physical_offset))
+        """Return one record with its body; None if none begins there."""
+        try:
+            return finish(Lookups(self.parts).read_record(physical_offset))
+        except DiskError as error:
+            if self.is_deletion(error):
+                return None
+            raise
+
+
+def open_view(
+    root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
+) -> StoreView:
+    """Open a store for reading; try again if its broker deletes files meanwhile."""
+    disk = disk if disk is not None else OsDisk(read_only=True)
+    for attempt in range(1, OPEN_ATTEMPTS + 1):
+        try:
+            return StoreView(root, disk=disk, settings=settings or StoreSettings())
+        except DiskError as error:
+            if error.errno != errno.ENOENT or attempt == OPEN_ATTEMPTS:
+                raise
+    raise AssertionError
 
 
 def inspect_store(
     root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
 ) -> Inspection:
     """Read a whole store and say what it holds."""
-    view = StoreView(root, disk=disk, settings=settings or StoreSettings())
+    view = open_view(root, disk=disk, settings=settings)
     for _ in view.records():
         pass
     view.measure_queues(view.parts.commit_log.end)
-    parts, layout = view.parts, view.parts.layout
-    checkpoint, progress = _read_checkpoint(view)
+    parts = view.parts
     return Inspection(
         root=root,
-        was_clean=not view.disk.exists(layout.abort),
+        in_use_by=view.in_use_by,
+        was_clean=view.was_clean,
         min_offset=parts.commit_log.min_offset,
         max_offset=parts.commit_log.end,
         record_count=view.record_count,
         commit_log_file_count=len(view.files.files),
         commit_log_file_size=view.files.file_size,
-        checkpoint=checkpoint,
-        progress=progress,
+        checkpoint=view.checkpoint,
+        progress=view.progress,
         queues=[
             QueueSummary(
                 queue.topic,
@@ -144,7 +239,7 @@ def inspect_store(
             for _, queue in sorted(parts.queues.queues.items())
         ],
         index_files=_index_summaries(view),
-        damages=view.damages,
+        damages=[damage for damage in view.damages if damage.physical_offset < view.safe_end],
     )
 
 
@@ -156,7 +251,7 @@ def dump_log(
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
     """Yield the records of the log from a record border on."""
-    view = StoreView(root, disk=disk, settings=settings or StoreSettings())
+    view = open_view(root, disk=disk, settings=settings)
     for scan in view.records(start):
         view.parts.commit_log.end = view.files.end
         record = view.read(scan.physical_offset)
@@ -174,7 +269,7 @@ def dump_queue(
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
     """Yield the messages of one queue from an offset on."""
-    view = StoreView(root, disk=disk, settings=settings or StoreSettings())
+    view = open_view(root, disk=disk, settings=settings)
     log = view.parts.commit_log
     log.end = view.files.end
     view.measure_queues(log.end)
@@ -182,7 +277,12 @@ def dump_queue(
     if queue is None:
         return
     for queue_offset in range(max(start, queue.min_offset), queue.max_offset):
-        entry = queue.entry(queue_offset)
+        try:
+            entry = queue.entry(queue_offset)
+        except DiskError as error:
+            if not view.is_deletion(error):
+                raise
+            continue
         record = None if entry is None else view.read(entry.physical_offset)
         if record is not None:
             yield record
@@ -204,30 +304,38 @@ def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
     root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see disk.py
     log_folder = settings.store_path_commit_log or f"{root}/commitlog"
     changes: dict[str, object] = {"store_path_root_dir": root}
-    names = [name for name in disk.names(log_folder) if name.isdigit()]
-    if names:
-        size = disk.open(f"{log_folder}/{names[0]}").size()
-        changes["mapped_file_size_commit_log"] = size
-    path = _any_queue_file(disk, f"{root}/consumequeue")
-    if path is not None:
-        changes["mapped_file_size_consume_queue"] = disk.open(path).size()
+    starts = [int(name) for name in disk.names(log_folder) if name.isdigit()]
+    if starts:
+        changes["mapped_file_size_commit_log"] = _log_file_size(disk, log_folder, starts)
+    sizes = [
+        disk.open(path).size() for path in islice(_queue_files(disk, f"{root}/consumequeue"), 100)
+    ]
+    if sizes:
+        changes["mapped_file_size_consume_queue"] = mode(sizes)
     return msgspec.structs.replace(settings, **changes)
 
 
-def _any_queue_file(disk: Disk, folder: str) -> str | None:
+def _log_file_size(disk: Disk, folder: str, starts: list[int]) -> int:
+    """Return the most common size that fits the names: a damaged file may have any size."""
+    sizes = Counter(disk.open(f"{folder}/{file_name(start)}").size() for start in starts)
+    for size, _ in sizes.most_common():
+        if size and not any(start % size for start in starts):
+            return size
+    return max(sizes)
+
+
+def _queue_files(disk: Disk, folder: str) -> Iterator[str]:
     for topic in disk.names(folder):
         for queue_id in disk.names(f"{folder}/{topic}"):
             for name in disk.names(f"{folder}/{topic}/{queue_id}"):
-                return f"{folder}/{topic}/{queue_id}/{name}"
-    return None
+                yield f"{folder}/{topic}/{queue_id}/{name}"
 
 
-def _read_checkpoint(view: StoreView) -> tuple[Checkpoint, Progress | None]:
-    layout = view.parts.layout
+def _read_checkpoint(disk: Disk, layout: Layout) -> tuple[Checkpoint, Progress | None]:
     checkpoint, progress = Checkpoint(), None
-    if view.disk.exists(layout.checkpoint):
-        data = view.disk.open(layout.checkpoint).read(0, CHECKPOINT_BYTES)
+    if disk.exists(layout.checkpoint):
+        data = disk.open(layout.checkpoint).read(0, CHECKPOINT_BYTES)
         checkpoint = Checkpoint.decode(data)
-    if view.disk.exists(layout.progress):
-        progress = Progress.decode(view.disk.open(layout.progress).read(0, CHECKPOINT_BYTES))
+    if disk.exists(layout.progress):
+        progress = Progress.decode(disk.open(layout.progress).read(0, CHECKPOINT_BYTES))
     return checkpoint, progress

@@ -5,11 +5,12 @@ Looking a queue up never makes one: only a stored message does, so that arbitrar
 grow memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from cometmq.store.disk import Disk
+from cometmq.store.errors import CorruptStore
 from cometmq.store.file_sequence import FileSequence
 from cometmq.store.layout import Layout, is_topic
 from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
@@ -29,15 +30,24 @@ class QueueTable:
         self._file_size = -(-size // CQ_ENTRY_BYTES) * CQ_ENTRY_BYTES
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self) -> None:
-        """Find the queues in the store's folder; their ends are the business of recovery."""
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
+        """Find the queues in the store's folder; recovery finds their ends.
+
+        Raise CorruptStore for files that do not fit, or pass it to `on_corrupt` and go on.
+        """
         root = self._layout.consume_queue
         for topic in self._disk.names(root):
             if not self._disk.is_folder(f"{root}/{topic}"):
                 continue
             for name in self._disk.names(f"{root}/{topic}"):
-                if name.isdigit():
+                if not name.isdigit():
+                    continue
+                try:
                     self.create(topic, int(name)).files.load()
+                except CorruptStore as error:
+                    if on_corrupt is None:
+                        raise
+                    on_corrupt(error)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if no message was ever stored in it."""

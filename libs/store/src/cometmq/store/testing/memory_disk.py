@@ -196,3 +196,7 @@ class MemoryDisk:
             raise LockHeld(path)
         self._locks.add(path)
         return _MemoryLock(self._locks, path)
+
+    def locked_by(self, path: str) -> int | None:
+        """Return an unknown process if the path is locked."""
+        return 0 if path in self._locks else None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signs of life of commands that take long: one line on standard error, on a terminal only."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Final, Self
+
+FIRST_S: Final = 0.5
+"""Commands that end sooner show nothing."""
+
+REFRESH_S: Final = 0.25
+_CLEAR: Final = "\r\x1b[K"
+
+
+def is_terminal(stream: object) -> bool:
+    """Whether a standard stream is a terminal; a closed one is None."""
+    return stream is not None and bool(getattr(stream, "isatty", bool)())
+
+
+class Meter:
+    """A line that is rewritten in place, and removed at the end.
+
+    `beside_output`: the command prints as it works, so the line would run into its output where
+    both are on the terminal; it stays away then.
+    """
+
+    def __init__(self, *, beside_output: bool = False) -> None:
+        """Show nothing yet."""
+        is_mixed = beside_output and is_terminal(sys.stdout)
+        self.is_shown = is_terminal(sys.stderr) and not is_mixed
+        self._due = monotonic() + FIRST_S
+        self._has_line = False
+
+    def __enter__(self) -> Self:
+        """Return the meter."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the line."""
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Replace the line, unless it was replaced a moment ago."""
+        if not self.is_shown or monotonic() < self._due:
+            return
+        sys.stderr.write(f"{_CLEAR}{text}")
+        sys.stderr.flush()
+        self._has_line = True
+        self._due = monotonic() + REFRESH_S
+
+    def clear(self) -> None:
+        """Remove the line, so that another one can be printed."""
+        if self._has_line:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._has_line = False
+
+
+@asynccontextmanager
+async def live(
+    text: Callable[[], str], *, beside_output: bool = False, wanted: bool = True
+) -> AsyncIterator[None]:
+    """Show a text that changes while the body runs; asking for it costs the body nothing."""
+
+    async def refresh(meter: Meter) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            meter.show(text())
+
+    with Meter(beside_output=beside_output) as meter:
+        if not (wanted and meter.is_shown):
+            yield
+            return
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(refresh(meter))
+            try:
+                yield
+            finally:
+                task.cancel()
+
+
+def rate(count: int, since: float) -> str:
+    """Return a count and its rate since a moment of the monotonic clock."""
+    seconds = max(monotonic() - since, 0.001)
+    return f"{count:,} messages, {count / seconds:,.0f} a second"

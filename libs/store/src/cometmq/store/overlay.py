@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk whose changes stay in memory: a recovery can be rehearsed on files that must not change.
+
+Reads show the files of the disk below, and over them what was written here. Memory is needed for
+what was written only, in pages.
+"""
+
+import errno
+from collections.abc import Sequence
+from typing import Final
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.disk import Disk, DiskFile, DiskUsage
+from cometmq.store.errors import DiskError
+
+_PAGE_BYTES: Final = 1 << 16
+
+
+class OverlayFile:
+    """One file: the bytes below up to `_base_end`, and pages that were written here."""
+
+    __slots__ = ("_base", "_base_end", "_pages", "_size", "path")
+
+    def __init__(self, path: str, base: DiskFile | None, size: int) -> None:
+        """Show a file of the disk below, or zeros without one."""
+        self.path = path
+        self._base = base
+        self._base_end = size if base is not None else 0
+        self._size = size
+        self._pages: dict[int, bytearray] = {}
+
+    def close(self) -> None:
+        """Close the file below; the pages stay."""
+        if self._base is not None:
+            self._base.close()
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        return self._size
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return the bytes, fewer at the end of the file; may block."""
+        end = min(offset + count, self._size)
+        if self._base is not None and not self._pages and end <= self._base_end:
+            return self._base.read(offset, max(0, end - offset))
+        data = bytearray(max(0, end - offset))
+        below = min(end, self._base_end) - offset
+        if self._base is not None and below > 0:
+            data[:below] = self._base.read(offset, below).ljust(below, b"\0")
+        for number in range(offset // _PAGE_BYTES, -(-end // _PAGE_BYTES)):
+            page = self._pages.get(number)
+            if page is not None:
+                start = number * _PAGE_BYTES
+                low, high = max(start, offset), min(start + _PAGE_BYTES, end)
+                data[low - offset : high - offset] = page[low - start : high - start]
+        return bytes(data)
+
+    def read_cached(self, offset: int, count: int) -> Buffer | None:
+        """Return exactly the bytes; may block, as nobody waits for an overlay."""
+        data = self.read(offset, count)
+        return data if len(data) == count else None
+
+    def next_data(self, offset: int) -> int | None:
+        """Return where the next bytes lie that were ever written, at or behind this offset."""
+        starts = [number * _PAGE_BYTES for number in self._pages]
+        found = [max(offset, start) for start in starts if start + _PAGE_BYTES > offset]
+        below = self._base.next_data(offset) if self._base is not None else None
+        if below is not None and below < self._base_end:
+            found.append(below)
+        place = min(found, default=self._size)
+        return place if place < self._size else None
+
+    def data_end(self) -> int:
+        """Return an offset behind which nothing was written."""
+        if self._pages or self._base is None:
+            return self._size
+        return min(self._base.data_end(), self._base_end)
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers one after the other, into memory."""
+        view = memoryview(b"".join(buffers))
+        while view:
+            number, in_page = divmod(offset, _PAGE_BYTES)
+            page = self._pages.get(number)
+            if page is None:
+                below = self.read(number * _PAGE_BYTES, _PAGE_BYTES)
+                page = self._pages[number] = bytearray(below.ljust(_PAGE_BYTES, b"\0"))
+            part = view[: _PAGE_BYTES - in_page]
+            page[in_page : in_page + len(part)] = part
+            offset += len(part)
+            view = view[len(part) :]
+            self._size = max(self._size, offset)
+
+    def sync(self) -> None:
+        """Do nothing: the changes are meant to be forgotten."""
+
+    def resize(self, size: int) -> None:
+        """Pad the file with zeros, or cut it."""
+        self._base_end = min(self._base_end, size)
+        self._size = size
+        border, in_page = divmod(size, _PAGE_BYTES)
+        for number in [number for number in self._pages if number >= border]:
+            if number > border:
+                del self._pages[number]
+            else:
+                self._pages[number][in_page:] = bytes(_PAGE_BYTES - in_page)
+
+
+class _NoLock:
+    def release(self) -> None:
+        """Do nothing: the folder below was never locked."""
+
+
+class OverlayDisk:
+    """A `Disk` over another one, which it only reads."""
+
+    def __init__(self, base: Disk) -> None:
+        """Show everything as it is."""
+        self._base = base
+        self._files: dict[str, OverlayFile] = {}
+        self._created: set[str] = set()
+        self._gone: set[str] = set()
+
+    def _is_gone(self, path: str) -> bool:
+        return any(path == gone or path.startswith(f"{gone}/") for gone in self._gone)
+
+    def open(self, path: str) -> OverlayFile:
+        """Return the file at this path."""
+        file = self._files.get(path)
+        if file is None:
+            if self._is_gone(path):
+                raise DiskError("open", path, errno.ENOENT)
+            base = self._base.open(path)
+            file = self._files[path] = OverlayFile(path, base, base.size())
+        return file
+
+    def create(self, path: str, size: int, *, temporary: str) -> OverlayFile:
+        """Make a file of zeros."""
+        file = self._files[path] = OverlayFile(path, None, size)
+        self._created.add(path)
+        return file
+
+    def resize(self, path: str, size: int) -> None:
+        """Pad a file with zeros, or cut it."""
+        self.open(path).resize(size)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in a folder; none if there is no such folder."""
+        names = {name for name in self._base.names(folder) if not self._is_gone(f"{folder}/{name}")}
+        prefix = f"{folder}/"
+        inside = (path for path in self._created if path.startswith(prefix))
+        return sorted(names | {path.removeprefix(prefix).split("/")[0] for path in inside})
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+        if path in self._created or self.is_folder(path):
+            return True
+        return not self._is_gone(path) and self._base.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether there is a folder."""
+        if any(created.startswith(f"{path}/") for created in self._created):
+            return True
+        return not self._is_gone(path) and self._base.is_folder(path)
+
+    def make_folder(self, path: str) -> None:
+        """Do nothing: folders come with their files."""
+
+    def remove(self, path: str) -> None:
+        """Hide a file; one that is gone is fine."""
+        self._files.pop(path, None)
+        self._created.discard(path)
+        self._gone.add(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Hide a folder with all in it; one that is gone is fine."""
+        prefix = f"{path}/"
+        for inside in [name for name in self._files if name.startswith(prefix)]:
+            del self._files[inside]
+        self._created = {name for name in self._created if not name.startswith(prefix)}
+        self._gone.add(path)
+
+    def rename(self, path: str, target: str) -> None:
+        """Move a file, replacing another."""
+        file = self.open(path)
+        self.remove(path)
+        self._files[target] = file
+        self._created.add(target)
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing: the changes are meant to be forgotten."""
+
+    def modified_ms(self, path: str) -> int:
+        """Return when a file was last changed."""
+        return self._base.modified_ms(path)
+
+    def usage(self, path: str) -> DiskUsage:
+        """Return how full the file system is."""
+        return self._base.usage(path)
+
+    def lock(self, path: str) -> _NoLock:
+        """Lock nothing: changes here can hurt nobody."""
+        return _NoLock()
+
+    def locked_by(self, path: str) -> int | None:
+        """Return None: nobody else sees this disk."""
+        return None
