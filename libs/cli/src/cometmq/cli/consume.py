@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Annotated, Final
 
 import typer
@@ -24,6 +25,7 @@ from cometmq.cli.connecting import (
     with_access,
     wrong_usage,
 )
+from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
@@ -46,7 +48,10 @@ WAITING_MAX: Final = 1_000
 """Messages that are read and not yet printed, by an onlooker."""
 
 DRAIN_MS: Final = 500
-"""Time for the last printed message to be counted; the one behind it is waited for in vain."""
+"""Time for the last printed message to be counted."""
+
+HINT_S: Final = 1.0
+"""How long nothing comes before a terminal shows that the command waits."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -101,7 +106,9 @@ def consume(  # noqa: PLR0913  # one parameter per option
         else:
             source = _as_onlooker(namesrv, topic, tag, start, queue, offset)
         async with source as messages:
-            return await _print_all(messages, count_max, timeout, as_json=as_json)
+            printer = Printer(messages, topic, as_json=as_json)
+            async with live(printer.progress, beside_output=True):
+                return await printer.print_all(count_max, timeout)
 
     printed = run(main(), loop_factory=new_event_loop)
     if count_max is not None and printed < count_max:
@@ -118,31 +125,71 @@ class Printed:
     def __init__(self, message: MessageExt) -> None:
         """Not printed yet."""
         self.message = message
+        self.is_printed = False
         self.done = asyncio.Event()
 
 
 Source = asyncio.Queue[Printed]
 
 
-async def _print_all(
-    source: Source, count_max: int | None, timeout_s: float | None, *, as_json: bool
-) -> int:
-    """Print what comes; return how many messages it was."""
-    out = sys.stdout.buffer
-    count = 0
-    while count != count_max:
+class Printer:
+    """Prints what comes, and says so on a terminal when nothing does."""
+
+    def __init__(self, source: Source, topic: str, *, as_json: bool) -> None:
+        """Print from here."""
+        self._source = source
+        self._topic = topic
+        self._as_json = as_json
+        self._begin = monotonic()
+        self._is_waiting = False
+        self._is_hint_due = is_terminal(sys.stderr)
+        self.count = 0
+
+    async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
+        """Print until the count is reached or nothing comes in time; return the count."""
+        out, source, as_json = sys.stdout.buffer, self._source, self._as_json
+        while self.count != count_max:
+            printed = await self._next(timeout_s)
+            if printed is None:
+                break
+            message = printed.message
+            out.write((message_json.render(message) if as_json else message.body) + b"\n")
+            if source.empty() or self.count + 1 == count_max:
+                out.flush()
+            printed.is_printed = True
+            printed.done.set()
+            self.count += 1
+        return self.count
+
+    async def _next(self, timeout_s: float | None) -> Printed | None:
+        if not self._source.empty():
+            return self._source.get_nowait()
+        self._is_waiting = True
+        if self._is_hint_due:
+            asyncio.get_running_loop().call_later(HINT_S, self._hint)
+            self._is_hint_due = False
         try:
             async with asyncio.timeout(timeout_s):
-                printed = await source.get()
+                return await self._source.get()
         except TimeoutError:
-            break
-        message = printed.message
-        out.write((message_json.render(message) if as_json else message.body) + b"\n")
-        if source.empty() or count + 1 == count_max:
-            out.flush()
-        printed.done.set()
-        count += 1
-    return count
+            return None
+        finally:
+            self._is_waiting = False
+
+    def _hint(self) -> None:
+        """Tell a person who sees nothing that nothing is wrong."""
+        if self._is_waiting:
+            typer.echo(self._waiting(), err=True)
+        else:
+            self._is_hint_due = True  # something came meanwhile
+
+    def _waiting(self) -> str:
+        return f"waiting for messages on {self._topic}, Ctrl-C ends"
+
+    def progress(self) -> str:
+        """Return what a terminal shows while the output goes elsewhere."""
+        shown = rate(self.count, self._begin)
+        return f"{shown}; {self._waiting()}" if self._is_waiting else shown
 
 
 # -- where messages come from -----------------------------------------------------------------
@@ -154,12 +201,16 @@ async def _as_member(
 ) -> AsyncIterator[Source]:
     """Consume for a group: what is not printed at the end comes again, to whoever asks next."""
     source = Source(1)
+    is_leaving = False
 
     async def listen(messages: list[MessageExt]) -> None:
         for message in messages:
             printed = Printed(message)
-            await source.put(printed)
-            await printed.done.wait()
+            if not is_leaving:
+                await source.put(printed)
+                await printed.done.wait()
+            if not printed.is_printed:
+                await _abandon()
 
     consume_from, moment_ms = _group_start(start)
     options = PushOptions(
@@ -172,7 +223,20 @@ async def _as_member(
     async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
         await admin.route(topic)  # says that there is no such topic
     async with consumer:
-        yield source
+        try:
+            yield source
+        finally:
+            is_leaving = True
+            while not source.empty():
+                source.get_nowait().done.set()
+
+
+async def _abandon() -> None:
+    """End this call of the listener without a result: its message stays for the next member."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
 
 
 def _group_start(start: str) -> tuple[ConsumeFrom, int]:

@@ -13,6 +13,7 @@ import typer
 from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.dead_letters import Pace, as_object, chosen
+from cometmq.cli.meter import live
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import DLQ_PREFIX, origin_topic
@@ -141,9 +142,10 @@ def export(  # noqa: PLR0913  # one parameter per option
         count = 0
         await admin.route(DLQ_PREFIX + group)  # before a file is begun
         with _opened(file) as out:
-            async for message in choice.read(admin, group):
-                out.write(msgspec.json.encode(as_object(message)) + b"\n")
-                count += 1
+            async with live(lambda: f"{count:,} messages", beside_output=file == STDOUT):
+                async for message in choice.read(admin, group):
+                    out.write(msgspec.json.encode(as_object(message)) + b"\n")
+                    count += 1
         return count
 
     count = ask(namesrv, question)
@@ -198,15 +200,16 @@ def replay(  # noqa: PLR0913  # one parameter per option
             count_max=count_max,
         )
         pace = Pace(rate)
-        async for message in choice.read(admin, group):
-            if isinstance(message, UnreadableMessage):
-                typer.echo(f"cometmq: {message.message_id}: its body is broken", err=True)
-                broken.append(message.offset_message_id)
-                continue
-            if not dry_run:
-                await pace.wait()
-                await admin.replay(message, group, topic=topic)
-            sent.append(message.offset_message_id)
+        async with live(lambda: f"{len(sent):,} messages sent again"):
+            async for message in choice.read(admin, group):
+                if isinstance(message, UnreadableMessage):
+                    typer.echo(f"cometmq: {message.message_id}: its body is broken", err=True)
+                    broken.append(message.offset_message_id)
+                    continue
+                if not dry_run:
+                    await pace.wait()
+                    await admin.replay(message, group, topic=topic)
+                sent.append(message.offset_message_id)
 
     try:
         ask(namesrv, question)

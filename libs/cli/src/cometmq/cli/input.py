@@ -8,6 +8,7 @@ must not keep the process from ending.
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from threading import Thread
 from typing import Final
 
@@ -30,7 +31,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
             waiting = chunks.put(chunk)
             try:
                 asyncio.run_coroutine_threadsafe(waiting, loop).result()
-            except RuntimeError:  # the loop is closed: nobody reads any more
+            except (RuntimeError, CancelledError):  # the loop is closed, or about to be
                 waiting.close()
                 return
 

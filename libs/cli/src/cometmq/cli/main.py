@@ -27,6 +27,7 @@ from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import MISSING
+from cometmq.cli.streams import OutputFailed, checked_streams
 from cometmq.remoting.errors import CometError, SettingsError
 
 PROGRAMS: Final = "Programs"
@@ -146,15 +147,23 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
 
 def main() -> None:
     """Run the command line; an error that a person can mend is one line."""
+    with checked_streams():
+        sys.exit(_run())
+
+
+def _run() -> int:
+    """Run one command; return its exit status."""
     MISSING.clear()
     status: Any = 0
     try:
         app()
     except SystemExit as end:
         status = end.code
+    except OutputFailed:
+        raise
     except CometError as error:
         typer.echo(f"cometmq: {error}{HINTS.get(type(error).__name__, '')}", err=True)
         status = 2 if isinstance(error, SettingsError) else 1
     for line in MISSING.values():
         typer.echo(f"cometmq: {line}", err=True)
-    sys.exit(status or bool(MISSING))
+    return status or int(bool(MISSING))

@@ -15,6 +15,8 @@ import typer
 from cometmq.cli import message_json
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, wrong_usage
 from cometmq.cli.input import read_lines
+from cometmq.cli.meter import is_terminal, live
+from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
 from cometmq.runtime.service import new_event_loop
@@ -95,13 +97,23 @@ def produce(  # noqa: PLR0913  # one parameter per option
             return message_json.parse(line, defaults=defaults)
         return msgspec.structs.replace(defaults, body=line)
 
+    is_keyboard = not body and file is None and is_terminal(sys.stdin)
+
     async def main() -> Sent:
         sent = Sent()
         messages = _messages(_lines(body, file, count), message_of, sent, count)
         options = with_access(ProducerOptions())
         begin = monotonic()
+
+        def progress() -> str:
+            total = f" of {count:,}" if count is not None else ""
+            return f"sent {shown_rate(sent.count, begin)}{total}"
+
         try:
-            async with Producer(GROUP, namesrv, options=options) as producer:
+            async with (
+                Producer(GROUP, namesrv, options=options) as producer,
+                live(progress, wanted=not is_keyboard),
+            ):
                 await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException:
             if sent.count:
@@ -135,7 +147,7 @@ async def _lines(
             yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
         return
     if file is None:
-        if sys.stdin.isatty():
+        if is_terminal(sys.stdin):
             typer.echo("Every line is a message; Ctrl-D ends.", err=True)
         async for line in read_lines(sys.stdin.fileno()):
             yield line

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the `cometmq` command begins: Ctrl-C is no traceback, even while modules are imported."""
+
+import sys
+from importlib import import_module
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        import_module("cometmq.cli.main").main()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

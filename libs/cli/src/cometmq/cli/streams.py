@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard streams that fail in one way, whichever command writes to them.
+
+Output that cannot be written is an error of one line, a closed pipe (`| head`) ends the command
+silently by SIGPIPE, and a stream that was closed before the start (`>&-`) counts as one that
+cannot be written.
+"""
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn, TextIO
+
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.types import Buffer
+
+EXIT_FAILED: Final = 1
+_STDOUT: Final = 1
+
+
+class OutputFailed(CometError):
+    """Standard output takes nothing more."""
+
+
+class OutputClosed(OutputFailed):
+    """Nobody reads standard output any more."""
+
+
+class _Output(io.FileIO):
+    """Standard output, with errors that no other file raises."""
+
+    def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except BrokenPipeError as error:
+            raise OutputClosed("the reader of the output is gone") from error
+        except OSError as error:
+            raise _failed(error) from error
+
+
+class _ClosedOutput(io.RawIOBase):
+    """What stands for a standard output that was closed before the start."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, _data: Buffer, /) -> int:  # type: ignore[override]
+        raise _failed(OSError(errno.EBADF, "it is closed"))
+
+
+def _failed(error: OSError) -> OutputFailed:
+    return OutputFailed(f"cannot write to standard output: {error.strerror or error}")
+
+
+@contextmanager
+def checked_streams() -> Iterator[None]:
+    """Run a command with streams as described above; errors leave as SystemExit."""
+    _occupy_closed()
+    before = sys.stdout
+    sys.stdout = _checked(before)
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OutputFailed as error:
+        _give_up(error)
+    finally:
+        sys.stdout = before
+
+
+def _occupy_closed() -> None:
+    """Put /dev/null in the place of closed streams, so that no socket gets their descriptors."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _checked(stream: TextIO | None) -> TextIO:
+    """Return standard output with the errors of this module."""
+    if stream is None:
+        closed = io.BufferedWriter(_ClosedOutput())  # type: ignore[type-var]  # errors differ
+        return io.TextIOWrapper(closed, encoding="utf-8")
+    try:
+        if stream.fileno() != _STDOUT or not isinstance(stream, io.TextIOWrapper):
+            return stream  # a test's or an embedding program's own
+    except (OSError, ValueError):
+        return stream
+    stream.flush()
+    raw = _Output(_STDOUT, "wb", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),  # type: ignore[type-var]  # write's parameter has another name
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+
+
+def _give_up(error: OutputFailed) -> NoReturn:
+    """Throw away what is still buffered, and end as the shell expects it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, _STDOUT)
+    os.close(null)
+    if isinstance(error, OutputClosed):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    with suppress(OSError):
+        sys.stderr.write(f"cometmq: {error}\n")
+    raise SystemExit(EXIT_FAILED)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output that cannot be written, closed streams and Ctrl-C: one line at most, never a traceback."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from cometmq.cli.input import read_lines
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_port
+
+TIMEOUT_S = 60
+# Commands that print something, by name, with a topic that has a message
+ASKING = [
+    ["topic", "list"],
+    ["topic", "list", "--json"],
+    ["group", "list"],
+    ["cluster"],
+    ["lag"],
+    ["produce", "{topic}", "body"],
+    ["consume", "{topic}", "--from", "first", "--max", "1"],
+    ["consume", "{topic}", "--from", "first", "--max", "1", "--json"],
+    ["dlq", "list"],
+    ["txn", "list"],
+    ["topicList"],
+    ["clusterList"],
+    ["topicStatus", "-t", "{topic}"],
+]
+
+
+def run(command, *, shell_suffix, stdin=subprocess.DEVNULL):
+    """Run a command with redirections, as a shell makes them."""
+    script = f'"$0" "$@" {shell_suffix}'
+    return subprocess.run(
+        ["bash", "-c", script, str(PROGRAM), *command],
+        stdin=stdin,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        text=True,
+    )
+
+
+def assert_one_line(done, reason):
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == f"cometmq: cannot write to standard output: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+def test_output_that_cannot_be_written_is_one_line(suite, ask, topic, redirection, reason):
+    ask("produce", topic, "body")
+    for template in ASKING:
+        command = [part.format(topic=topic) for part in template]
+        done = run([*command, "-n", suite.namesrv], shell_suffix=redirection)
+        assert_one_line(done, reason)
+    for command in (["topic", "--help"], ["--version"], ["store", "dump", str(suite.data)]):
+        assert_one_line(run(command, shell_suffix=redirection), reason)
+
+
+def test_a_closed_pipe_ends_a_command_silently(suite, ask, topic):
+    ask("produce", topic, "body", "--count", 100)
+    endless = ["consume", topic, "--from", "first", "-n", suite.namesrv, "--timeout", "30"]
+    commands = [endless, ["topic", "list", "-n", suite.namesrv], ["store", "dump", str(suite.data)]]
+    for command in commands:
+        done = run(command, shell_suffix="| true; echo ${PIPESTATUS[0]}")
+        assert done.stderr == ""
+        assert int(done.stdout) in {128 + signal.SIGPIPE, 0}, command
+    done = run(endless, shell_suffix="| (exec <&-; true); echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == (f"{128 + signal.SIGPIPE}\n", "")
+
+
+def test_closed_streams_are_no_traceback(suite, topic):
+    for redirection in ("<&-", "2>&-", "<&- 2>&-", "<&- >&- 2>&-"):
+        done = run(["topic", "list", "-n", suite.namesrv], shell_suffix=redirection)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (1 if ">&- " in redirection else 0)
+    done = run(["produce", topic, "-n", suite.namesrv], shell_suffix="<&-")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refusal_while_input_is_read_is_one_line(suite, topic):
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 100 + b"\n")  # and never an end
+    try:
+        done = run(
+            ["produce", topic, "--json-lines", "-n", suite.namesrv], shell_suffix="", stdin=reader
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cometmq: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_refuses_while_input_flows_is_one_line(suite, ask, topic):
+    ask("updateTopic", "-t", topic, "-b", suite.broker, "-p", 4, "-r", 2, "-w", 2)  # read only
+    script = 'yes | head -c 20000000 | "$0" "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, str(PROGRAM), "produce", topic, "-n", suite.namesrv],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("cometmq: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_of_lines_that_nobody_waits_for_ends_without_a_word(monkeypatch):
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    async def take_one(descriptor):
+        lines = read_lines(descriptor)
+        line = await anext(lines)
+        while len(asyncio.all_tasks()) < 2:  # noqa: ASYNC110  # until the reader waits for room
+            await asyncio.sleep(0)
+        return line
+
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as source:
+        assert asyncio.run(take_one(source.stdout.fileno())) == b"y"
+        for thread in threading.enumerate():
+            if thread.name == "read-lines":
+                thread.join(TIMEOUT_S)
+        source.kill()
+    assert raised == []
+
+
+class OnTerminal:
+    """A command whose standard error, and output if wanted, is a terminal."""
+
+    def __init__(self, *command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL):
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [str(PROGRAM), *map(str, command)],
+            stdin=stdin,
+            stdout=slave if stdout is None else stdout,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        self.shown = ""
+
+    def read(self):
+        try:
+            self.shown += os.read(self._master, 1 << 16).decode("utf-8", "replace")
+        except (BlockingIOError, OSError):
+            return
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + TIMEOUT_S
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            assert self.process.poll() is None or text in self.shown, self.shown
+            self.read()
+            time.sleep(0.01)
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self):
+        status = self.process.wait(TIMEOUT_S)
+        self.read()
+        os.close(self._master)
+        return status
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize("stdout", [None, subprocess.DEVNULL])
+def test_a_waiting_consumer_says_so_on_a_terminal(suite, topic, is_member, stdout):
+    group = ["-g", f"g-{topic}"] if is_member else []
+    consumer = OnTerminal("consume", topic, *group, "-n", suite.namesrv, stdout=stdout)
+    consumer.wait_for(f"waiting for messages on {topic}, Ctrl-C ends")
+    assert consumer.interrupt() == 130
+    assert "Traceback" not in consumer.shown
+    assert "undrained" not in consumer.shown
+
+
+def test_a_producer_shows_its_progress_on_a_terminal_only(suite, topic, pipe):
+    arguments = ("produce", topic, "x", "--count", 10**9)
+    producer = OnTerminal(*arguments, "-n", suite.namesrv)
+    producer.wait_for("of 1,000,000,000")
+    assert producer.interrupt() == 130
+    assert "a second" in producer.shown
+    assert "Traceback" not in producer.shown
+    quiet = pipe("produce", topic, "x", "--count", 30_000)
+    assert (quiet.status, quiet.err) == (0, "")
+
+
+def test_a_consumer_shows_its_progress_while_its_output_goes_elsewhere(suite, topic, ask):
+    ask("produce", topic, "x", "--count", 10)
+    consumer = OnTerminal("consume", topic, "--from", "first", "-n", suite.namesrv)
+    consumer.wait_for("10 messages")
+    assert consumer.interrupt() == 130
+
+
+def test_a_consumer_in_a_pipe_says_nothing(pipe, topic):
+    done = pipe("consume", topic, "--timeout", 1.5)
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+@pytest.mark.parametrize("tail", [1, 2, 7])
+def test_a_member_that_ends_drains_and_leaves_the_rest(pipe, topic, tail):
+    group = f"ends-{topic}"
+    bodies = [str(number) for number in range(9)]
+    pipe("produce", topic, *bodies, "--in-flight", 1)
+    first = pipe("consume", topic, "-g", group, "--from", "first", "--max", 9 - tail)
+    assert (first.status, first.err) == (0, "")
+    rest = pipe("consume", topic, "-g", group, "--from", "first", "--max", tail)
+    assert (rest.status, rest.err) == (0, "")
+    assert sorted(first.out.split() + rest.out.split()) == bodies
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "list"],
+        ["consume", "T", "-g", "g"],
+        ["produce", "T", "x"],
+        ["lag"],
+        ["cluster"],
+    ],
+)
+def test_ctrl_c_is_no_traceback_wherever_it_comes(command):
+    """Nothing answers at the address, so each command is somewhere between import and retry."""
+    for delay_s in (0.05, 0.2, 0.5):
+        child = OnTerminal(*command, "-n", f"127.0.0.1:{free_port()}")
+        deadline = time.monotonic() + delay_s
+        while time.monotonic() < deadline and child.process.poll() is None:
+            time.sleep(0.005)
+        child.process.send_signal(signal.SIGINT)
+        child.end()
+        assert "in main" not in child.shown, child.shown  # before it runs nothing can catch it
