@@ -2,6 +2,8 @@
 """`cometmq lag`: what groups have not consumed yet, in messages and in time."""
 
 import asyncio
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -10,7 +12,7 @@ import typer
 from cometmq.broker.names import retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.groups import is_ours, known_group, members_of
-from cometmq.cli.output import AsJson, Cell, as_objects, print_json, print_rows
+from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
@@ -49,9 +51,18 @@ def lag(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
     *,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", help="Write an HTML page of all groups, worst first.", dir_okay=False
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what groups have not consumed yet; for one group by queue, with its retry topic."""
+    if report is not None:
+        _write_report(report, namesrv, group, topic, as_json=as_json)
+        return
     if group is None:
         _print_groups(namesrv, topic, as_json=as_json)
         return
@@ -70,6 +81,18 @@ def lag(
     behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
     title = f"{group}: {total:,} messages in {len(states)} queues{behind}"
     print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title)
+
+
+def _write_report(
+    file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool
+) -> None:
+    module = import_module("cometmq.cli.lag_report")  # it needs this one
+    found = ask(namesrv, lambda admin: module.collect(admin, namesrv, group, topic))
+    module.write(found, file)
+    facts: dict[str, Cell] = {
+        "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
+    }  # fmt: skip
+    print_facts(facts, as_json=as_json)
 
 
 def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:

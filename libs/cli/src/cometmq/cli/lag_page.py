@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTML page of `cometmq lag --report`: one file that loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.cli.lag_report import GroupRow, Report
+
+MINUTE_S: Final = 60
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
+
+# Text and background of each severity have a contrast of 4.5 or more in both schemes; the word
+# carries the meaning where colours do not.
+_STYLE: Final = """
+:root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --line: #d0d7de;
+  --quiet: #57606a; --critical: #a40e26; --error: #953800; --warn: #7d4e00; --info: #0550ae;
+  --ok: #116329; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --line: #30363d;
+  --quiet: #9198a1; --critical: #ff8182; --error: #ffa657; --warn: #e3b341; --info: #79c0ff;
+  --ok: #56d364; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page);
+  max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; }
+.quiet { color: var(--quiet); }
+.verdict { font-size: 1.15rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid var(--line);
+  vertical-align: top; overflow-wrap: anywhere; }
+thead th { white-space: nowrap; }
+tbody th { font-weight: normal; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.status { font-weight: 600; white-space: nowrap; }
+.critical { color: var(--critical); } .error { color: var(--error); }
+.warn { color: var(--warn); } .info { color: var(--info); } .ok { color: var(--ok); }
+summary { cursor: pointer; }
+"""
+_MARKS: Final = {"critical": "▲▲", "error": "▲", "warn": "◆", "info": "○", "ok": "✓"}
+_COLUMNS: Final = (
+    ("Status", ""),
+    ("Group", ""),
+    ("Unread", "number"),
+    ("Oldest unread", "number"),
+    ("Members", "number"),
+    ("Lost", "number"),
+    ("Dead letters", "number"),
+)
+
+
+def render(report: Report) -> str:
+    """Return the page."""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Lag of {len(report.groups):,} consumer groups</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Consumer groups</h1>
+<p class="quiet">{escape(report.namesrv)}, {escape(report.made_at)}</p>
+<p class="verdict">{_verdict(report)}</p>
+{_table(report)}
+{_meanings(report)}
+<p class="quiet">This page is one look at the running cluster. Whether a group catches up, and when
+unread messages will be deleted, takes history: <code>cometmq-lag</code> of the Spark package keeps
+snapshots and makes reports of them (docs/guides/lag-report.md).</p>
+</body>
+</html>
+"""
+
+
+def _verdict(report: Report) -> str:
+    count = len(report.groups)
+    if not count:
+        return "No consumer group exists."
+    if not report.troubled:
+        return "Every group keeps up."
+    verb = "needs" if report.troubled == 1 else "need"
+    return f"{report.troubled:,} of {count:,} groups {verb} a look."
+
+
+def _table(report: Report) -> str:
+    if not report.groups:
+        return ""
+    head = "".join(f'<th scope="col" class="{name}">{title}</th>' for title, name in _COLUMNS)
+    rows = "\n".join(map(_row, report.groups))
+    return (
+        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody>\n</table></div>"
+    )
+
+
+def _row(row: GroupRow) -> str:
+    status = row.status
+    offsets = (f"{row.lag:,}", age(row.behind_s)) if row.has_offsets else ("-", "-")
+    counts = (row.members, row.lost, row.dead_letters)
+    numbers = (*offsets, *("-" if row.error else f"{count:,}" for count in counts))
+    cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
+    return (
+        f'<tr><td class="status {status.severity}">'
+        f'<span aria-hidden="true">{_MARKS[status.severity]}</span> {status.word}</td>'
+        f'<th scope="row">{_group(row)}</th>{cells}</tr>'
+    )
+
+
+def _group(row: GroupRow) -> str:
+    """Return the name of a group, which opens to its topics."""
+    name = escape(row.group)
+    if row.error:
+        return f'{name}<br><span class="quiet">{escape(row.error)}</span>'
+    if not row.topics:
+        return name
+    topics = "".join(
+        f"<li>{escape(topic.topic)}: {topic.lag:,} unread in {topic.queue_count:,} queues, the"
+        f" oldest for {age(topic.behind_s)}</li>"
+        if topic.lag
+        else f"<li>{escape(topic.topic)}: nothing unread in {topic.queue_count:,} queues</li>"
+        for topic in row.topics
+    )
+    return f"<details><summary>{name}</summary><ul>{topics}</ul></details>"
+
+
+def _meanings(report: Report) -> str:
+    """Explain the words that occur."""
+    statuses = sorted({row.status for row in report.groups}, key=lambda status: status.rank)
+    items = "".join(
+        f'<li><span class="{status.severity}">{status.word}</span>: {status.meaning}</li>'
+        for status in statuses
+    )
+    return f"<h2>What the words mean</h2>\n<ul>{items}</ul>" if items else ""
+
+
+def age(seconds: float | None) -> str:
+    """Return a duration in the two largest units that say something."""
+    if seconds is None:
+        return "unknown"
+    whole = int(seconds)
+    if whole < MINUTE_S:
+        return f"{seconds:.1f} s" if seconds else "0 s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
+    if whole < DAY_S:
+        return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
+    return f"{whole // DAY_S} d {whole % DAY_S // HOUR_S} h"

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq lag --report`: what every consumer group lacks now, judged, as one HTML page.
+
+One look at the cluster says nothing about a trend: the Spark reports (docs/guides/lag-report.md)
+keep snapshots and see data loss coming.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.cli import lag_page, times
+from cometmq.cli.groups import is_ours, known_group, members_of
+from cometmq.cli.lag import QueueState, queue_states
+from cometmq.cli.meter import live
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.dead_letters import DLQ_PREFIX
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import CometError, TopicNotExist
+
+ALLOWED_S: Final = 30.0
+"""A group whose oldest unread message is younger keeps up, as in the Spark reports."""
+
+BROADCASTING: Final = "BROADCASTING"
+
+
+class Status(Enum):
+    """What a group needs, worst first: its word on the page, its colour, its meaning."""
+
+    LOST = ("lost", "critical", "messages were deleted before the group read them")
+    STOPPED = ("stopped", "error", "messages wait, and no member is connected")
+    FAILED = ("unknown", "error", "the brokers did not answer for this group")
+    BEHIND = ("behind", "warn", f"the oldest unread message waits for more than {ALLOWED_S:.0f} s")
+    DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and wait for a decision")
+    BROADCAST = ("broadcast", "info", "members keep their own offsets, which brokers do not know")
+    OK = ("ok", "ok", "the group keeps up")
+
+    def __init__(self, word: str, severity: str, meaning: str) -> None:
+        """Take the parts of the value."""
+        self.word = word
+        self.severity = severity
+        self.meaning = meaning
+
+    @property
+    def rank(self) -> int:
+        """Place in the order of severity; 0 is worst."""
+        return list(Status).index(self)
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """One topic of one group."""
+
+    topic: str
+    queue_count: int
+    lag: int
+    behind_s: float | None
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """One consumer group."""
+
+    group: str
+    status: Status
+    members: int = 0
+    lag: int = 0
+    behind_s: float | None = 0.0
+    lost: int = 0
+    dead_letters: int = 0
+    topics: Sequence[TopicRow] = ()
+    error: str = ""
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether brokers know how far the group is."""
+        return self.status not in {Status.FAILED, Status.BROADCAST}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All groups, worst first."""
+
+    namesrv: str
+    made_at: str
+    groups: Sequence[GroupRow]
+
+    @property
+    def troubled(self) -> int:
+        """How many groups need a look."""
+        return sum(row.status.rank < Status.BROADCAST.rank for row in self.groups)
+
+
+async def collect(
+    admin: AdminClient, namesrv: str, group: str | None = None, topic: str | None = None
+) -> Report:
+    """Ask the brokers about one group, or all that people made."""
+    if group is not None:
+        configs = {group: await known_group(admin, group)}
+    else:
+        found = await admin.groups()
+        configs = {name: config for name, config in found.items() if is_ours(name)}
+    dead = set(await admin.dead_letter_groups())
+    rows: list[GroupRow] = []
+    async with live(lambda: f"asked about {len(rows):,} of {len(configs):,} groups"):
+        for name, config in configs.items():
+            try:
+                rows.append(await _row(admin, name, config, topic, has_dead=name in dead))
+            except CometError as error:
+                rows.append(GroupRow(name, Status.FAILED, behind_s=None, error=str(error)))
+    rows.sort(key=lambda row: (row.status.rank, -row.lag, row.group))
+    return Report(namesrv, times.shown(wall_ms()) or "", rows)
+
+
+async def _row(
+    admin: AdminClient,
+    group: str,
+    config: SubscriptionGroupConfig,
+    topic: str | None,
+    *,
+    has_dead: bool,
+) -> GroupRow:
+    states = await queue_states(admin, group, topic)
+    members = await members_of(admin, group, config)
+    dead_letters = await _dead_letters(admin, group) if has_dead else 0
+    lost = sum(
+        state.min_offset - state.committed
+        for state in states
+        if 0 < state.committed < state.min_offset
+    )
+    lag = sum(state.lag for state in states)
+    behind_s = _oldest(states)
+    if members.model == BROADCASTING:
+        status = Status.BROADCAST
+    else:
+        status = judge(
+            lag=lag,
+            behind_s=behind_s,
+            lost=lost,
+            members=members.count,
+            dead_letters=dead_letters,
+        )
+    return GroupRow(
+        group,
+        status,
+        members=members.count,
+        lag=lag,
+        behind_s=behind_s,
+        lost=lost,
+        dead_letters=dead_letters,
+        topics=_topics(states),
+    )
+
+
+def judge(
+    *, lag: int, behind_s: float | None, lost: int, members: int, dead_letters: int
+) -> Status:
+    """Return the worst that is true of a group; an age of None is one that cannot be read."""
+    if lost:
+        return Status.LOST
+    if lag and not members:
+        return Status.STOPPED
+    if lag and (behind_s is None or behind_s > ALLOWED_S):
+        return Status.BEHIND
+    return Status.DEAD_LETTERS if dead_letters else Status.OK
+
+
+async def _dead_letters(admin: AdminClient, group: str) -> int:
+    try:
+        stats = await admin.topic_stats(DLQ_PREFIX + group)
+    except TopicNotExist:
+        return 0
+    return sum(queue.max_offset - queue.min_offset for queue in stats.values())
+
+
+def _oldest(states: Sequence[QueueState]) -> float | None:
+    """Return the age of the oldest unread message; None if none of them can be read."""
+    if not any(state.lag for state in states):
+        return 0.0
+    ages = [state.behind_s for state in states if state.lag and state.behind_s is not None]
+    return max(ages, default=None)
+
+
+def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
+    by_topic: dict[str, list[QueueState]] = {}
+    for state in states:
+        by_topic.setdefault(state.queue.topic, []).append(state)
+    rows = [
+        TopicRow(topic, len(found), sum(state.lag for state in found), _oldest(found))
+        for topic, found in by_topic.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.lag, row.topic))
+
+
+def write(report: Report, file: Path) -> None:
+    """Write the page; a reader sees the old one or the new one, never a part."""
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(lag_page.render(report), encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ClientError(f"{file} cannot be written: {error.strerror or error}") from error

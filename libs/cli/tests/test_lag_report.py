@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lag --report`: statuses, escaping, and the page of a running suite."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.lag_page import age, render
+from cometmq.cli.lag_report import GroupRow, Report, Status, TopicRow, judge
+from cometmq.remoting.errors import CometError
+
+FINE = {"lag": 0, "behind_s": 0.0, "lost": 0, "members": 1, "dead_letters": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, Status.OK),
+        ({"lag": 5, "behind_s": 3.0}, Status.OK),
+        ({"members": 0}, Status.OK),
+        ({"dead_letters": 1}, Status.DEAD_LETTERS),
+        ({"lag": 5, "behind_s": 31.0, "dead_letters": 1}, Status.BEHIND),
+        ({"lag": 5, "behind_s": None}, Status.BEHIND),
+        ({"lag": 5, "behind_s": 0.1, "members": 0}, Status.STOPPED),
+        ({"lag": 5, "lost": 2, "members": 0}, Status.LOST),
+    ],
+)
+def test_a_group_gets_the_worst_status_that_is_true_of_it(changes, status):
+    assert judge(**{**FINE, **changes}) is status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "unknown"),
+        (0.0, "0 s"),
+        (1.26, "1.3 s"),
+        (61, "1 min 1 s"),
+        (7_261, "2 h 1 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_ages_are_in_words(seconds, shown):
+    assert age(seconds) == shown
+
+
+class Page(HTMLParser):
+    """Checks that a page is well formed and loads nothing; collects its tags and its text."""
+
+    VOID = frozenset({"meta", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self._open = set(), "", []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        assert {"src", "href", "onclick", "onload"}.isdisjoint(dict(attrs))
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_names_are_escaped_and_nothing_is_loaded():
+    bad = '<script>alert("x")</script>&amp;'
+    row = GroupRow(bad, Status.STOPPED, lag=3, behind_s=70.0, topics=[TopicRow(bad, 2, 3, 70.0)])
+    failed = GroupRow("g", Status.FAILED, error=bad)
+    text = render(Report(bad, "2026-11-20T10:00:00Z", [row, failed]))
+    page = Page(text)
+    assert "script" not in page.tags
+    assert page.text.count(bad) == 4
+    assert "2 of 2 groups need a look" in page.text
+    assert not re.search(r"https?:|url\(|@import", text)
+
+
+def test_an_empty_cluster_and_a_healthy_one_say_so():
+    assert "No consumer group exists." in render(Report("n", "now", []))
+    page = Page(render(Report("n", "now", [GroupRow("g", Status.OK)])))
+    assert "Every group keeps up." in page.text
+
+
+def test_the_guide_has_every_status_in_its_order():
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "cli.md").read_text()
+    rows = "\n".join(f"| {status.word} | {status.meaning} |" for status in Status)
+    assert rows in guide
+
+
+def luminance(colour):
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_colours_have_enough_contrast_in_both_schemes():
+    text = render(Report("n", "now", []))
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in text.split("@media")]
+    assert [len(scheme) for scheme in schemes] == [9, 9]
+    for scheme in schemes:
+        page = luminance(scheme["page"])
+        for name in set(scheme) - {"page", "line"}:
+            light, dark = sorted((luminance(scheme[name]), page), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, name
+
+
+def test_the_report_of_a_running_suite(ask, topic, tmp_path):
+    ask("produce", topic, *range(10), "--in-flight", 1)
+    group = f"{topic}-late"
+    args = ("-g", group, "--from", "first", "--timeout", 20)
+    assert ask("consume", topic, "--max", 4, *args).status == 0
+    file = tmp_path / "report.html"
+    shown = ask("lag", "--report", file, "--json").json
+    assert shown["report"] == str(file)
+    assert shown["need_a_look"] >= 1
+    page = Page(file.read_text())
+    assert group in page.text
+    assert f"{topic}: 6 unread in 2 queues" in page.text
+    assert "stopped" in page.text
+    assert "cometmq-lag" in page.text
+
+    only = tmp_path / "one.html"
+    assert ask("lag", group, "--report", only).status == 0
+    assert "1 of 1 groups needs a look" in only.read_text()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_report_that_cannot_be_written_is_one_line(ask, tmp_path):
+    result = ask("lag", "--report", tmp_path / "no" / "report.html")
+    result.assert_refused(1, f"{tmp_path}/no/report.html cannot be written: No such file")
+
+
+def test_a_group_whose_brokers_do_not_answer_is_a_row(ask, topic, tmp_path, monkeypatch):
+    ask("group", "create", f"{topic}-silent")
+
+    async def fail(*_args):
+        raise CometError("no connection")
+
+    monkeypatch.setattr("cometmq.cli.lag_report.queue_states", fail)
+    file = tmp_path / "report.html"
+    assert ask("lag", f"{topic}-silent", "--report", file).status == 0
+    assert "no connection" in file.read_text()
