@@ -26,7 +26,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     # name server
     "broker.disconnected": "A broker's connection ended; its routes are gone.",
     "broker.expired": "A broker was silent too long; its routes are gone.",
-    "namesrv_file.failed": "Key-value table or settings could not be saved; the request failed.",
     # txn-checker
     "broker.refused": "The txn-checker follows 1,000 brokers at most, and none named like a path.",
     "broker.unfollowed": "The txn-checker failed for one broker; it tries again, others go on.",
@@ -57,7 +56,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "accounts.missing": "Access control is on, and there are no accounts: everything is refused.",
     "accounts.unreadable": "Changed files of accounts are wrong; the accounts before them stay.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
-    "config.save_failed": "A table (topics, groups, offsets) was not saved; tried again.",
+    "config.save_failed": "A table (topics, offsets, KV config) was not saved; brokers try again.",
     "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
     "delay.topic_missing": "A delayed message does not say where it belongs; it was passed over.",
     "delay.unreadable": "The disk cannot read a level's messages; tried again, other levels go on.",

@@ -109,8 +109,8 @@ class FakeStore:
 
 
 class ImmediateSaver:
-    def save(self, table, value) -> None:
-        table.save(value)
+    def request(self, table) -> None:
+        table.file.write(table.encode_for_file())
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     file = group_file(tmp_path / "subscriptionGroup.json")
     groups = Groups(file, clock_ms=lambda: 7)
     groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
-    file.write(file.encode(groups.snapshot()))
+    file.write(groups.encode_for_file())
     assert not groups.is_dirty
 
     loaded = Groups(group_file(file.path), clock_ms=lambda: 8)

@@ -84,7 +84,7 @@ def test_the_file_is_strict_json_and_java_files_are_read(tmp_path: Path) -> None
     assert offsets.committed("g", "t", 1) == 3
     offsets.commit("g", "t", 2, 9)
     assert offsets.is_dirty
-    file.save(offsets.snapshot())
+    file.write(finish(offsets.encode_for_file()))
 
     assert not offsets.is_dirty
     assert path.read_bytes() == b'{"offsetTable":{"t@g":{"0":12,"1":3,"2":9},"odd":{"0":1}}}'

@@ -1,98 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables are written off the loop; the newest content wins and failures are tried again."""
+"""Tables are written off the loop, each save with the content of its start."""
 
 import errno
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables.persistence import ConfigSaver
+from cometmq.broker.tables.groups import Groups, group_file
+from cometmq.broker.tables.offsets import Offsets, offset_file
+from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.worker import Worker
-from cometmq.store.json_config import JsonTable, OsFiles
+from cometmq.store.json_config import OsFiles
 
 
-class GatedFiles(OsFiles):
-    """Writes wait for a gate, and may fail."""
+class FullDisk(OsFiles):
+    """Refuses to write while it is full."""
 
-    __slots__ = ("error", "gate", "written")
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.error: OSError | None = None
-        self.written: list[bytes] = []
+    __slots__ = ("is_full",)
 
     def write(self, path: Path, data: bytes) -> None:
-        self.gate.wait(10)
-        if self.error is not None:
-            raise self.error
-        if path.suffix == ".tmp" and ".bak" not in path.name:
-            self.written.append(data)
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         super().write(path, data)
 
 
 @pytest.fixture
-def files() -> GatedFiles:
-    return GatedFiles()
-
-
-@pytest.fixture
-def table(tmp_path: Path, files: GatedFiles) -> JsonTable[str]:
-    return JsonTable(tmp_path / "x.json", decode=bytes.decode, encode=str.encode, files=files)
-
-
-@pytest.fixture
-def saver() -> Iterator[ConfigSaver]:
+def saver() -> Iterator[TableSaver]:
     worker = Worker("test-config")
-    yield ConfigSaver(worker, log=NO_LOG)
+    yield TableSaver(worker, log=NO_LOG)
     worker.close()
 
 
-async def test_awaiting_a_save_means_it_is_on_disk(
-    saver: ConfigSaver, table: JsonTable[str]
+@pytest.fixture
+def offsets(tmp_path: Path) -> Offsets:
+    return Offsets(offset_file(str(tmp_path / "consumerOffset.json")))
+
+
+async def test_a_table_in_parts_is_on_disk_after_the_save(
+    saver: TableSaver, offsets: Offsets
 ) -> None:
-    await saver.save(table, "one")
-    assert table.path.read_bytes() == b"one"
+    offsets.commit("g", "t", 0, 5)
+    await saver.save(offsets)
+    assert offsets.file is not None
+    assert offsets.file.path.read_bytes() == b'{"offsetTable":{"t@g":{"0":5}}}'
+    assert not offsets.is_dirty
 
 
-async def test_contents_that_wait_are_replaced_by_newer_ones(
-    saver: ConfigSaver, table: JsonTable[str], files: GatedFiles
+async def test_a_burst_of_changes_encodes_the_table_once(
+    saver: TableSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.gate.clear()
-    first = saver.save(table, "one")
-    second = saver.save(table, "two")
-    third = saver.save(table, "three")
-    files.gate.set()
-    await first
-    await second
-    await third
+    groups = Groups(
+        group_file(tmp_path / "subscriptionGroup.json"),
+        clock_ms=lambda: 1,
+        changed=lambda: saver.request_if_dirty(groups),
+    )
+    encoded: list[int] = []
+    encode = groups.encode_for_file
+    monkeypatch.setattr(
+        groups, "encode_for_file", lambda: encoded.append(groups.version.counter) or encode()
+    )
+    for number in range(500):
+        groups.find(f"g{number}", auto_create=True)
+    await saver.drain()
 
-    assert files.written == [b"one", b"three"]
-    assert table.path.read_bytes() == b"three"
+    assert encoded == [500]
+    reloaded = Groups(group_file(tmp_path / "subscriptionGroup.json"), clock_ms=lambda: 1)
+    assert reloaded.version == groups.version
+    assert "g499" in reloaded.table
 
 
-async def test_a_failure_is_told_and_tried_again(
-    saver: ConfigSaver, table: JsonTable[str], files: GatedFiles
-) -> None:
-    files.error = OSError(errno.ENOSPC, "No space left on device")
+async def test_only_changed_tables_are_saved(saver: TableSaver, offsets: Offsets) -> None:
+    saver.request_if_dirty(offsets)
+    await saver.drain()
+    assert offsets.file is not None
+    assert not offsets.file.path.exists()
+
+
+async def test_a_failure_is_told_and_tried_again(saver: TableSaver, offsets: Offsets) -> None:
+    disk = FullDisk()
+    disk.is_full = True
+    assert offsets.file is not None
+    offsets.file._files = disk
+    offsets.commit("g", "t", 0, 5)
     with pytest.raises(OSError, match="No space"):
-        await saver.save(table, "one")
+        await saver.save(offsets)
     assert not saver.is_healthy
     assert saver.failed_count == 1
 
-    files.error = None
+    disk.is_full = False
+    offsets.commit("g", "t", 0, 6)
     saver.retry()
     await saver.drain()
 
     assert saver.is_healthy
-    assert table.path.read_bytes() == b"one"
+    assert b'"0":6' in offsets.file.path.read_bytes()
 
 
-async def test_nobody_needs_to_await(saver: ConfigSaver, table: JsonTable[str]) -> None:
-    saver.save(table, "one")
-    saver.save(table, "two")
+async def test_a_table_without_a_file_is_not_saved(saver: TableSaver) -> None:
+    await saver.save(Offsets())
+    saver.request(Offsets())
     await saver.drain()
-    assert table.path.read_bytes() == b"two"

@@ -181,7 +181,7 @@ def test_what_was_saved_is_loaded_with_its_version(tmp_path: Path) -> None:
     topics = Topics(file, clock_ms=lambda: 7)
     topics.boot(SETTINGS)
     topics.put(config("T", queues=3))
-    file.write(file.encode(topics.snapshot()))
+    file.write(topics.encode_for_file())
 
     loaded = Topics(topic_file(file.path), clock_ms=lambda: 8)
     loaded.boot(SETTINGS)
@@ -205,7 +205,7 @@ def test_a_topic_of_the_system_that_the_file_lacks_is_a_new_version(tmp_path: Pa
     file = topic_file(tmp_path / "topics.json")
     topics = Topics(file, clock_ms=lambda: 7)
     topics.put(config("T"))
-    file.write(file.encode(topics.snapshot()))
+    file.write(topics.encode_for_file())
 
     loaded = Topics(topic_file(file.path), clock_ms=lambda: 8)
     loaded.boot(SETTINGS)

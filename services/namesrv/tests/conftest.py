@@ -2,6 +2,7 @@
 """A name server without sockets: frames in, frames out."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,10 @@ class Files:
         self.saved: dict[str, bytes] = {}
         self.error: OSError | None = None
 
-    async def __call__(self, path: Path, data: bytes) -> None:
+    async def __call__(self, path: Path, encode: Callable[[], bytes]) -> None:
         if self.error is not None:
             raise self.error
-        self.saved[path.name] = data
+        self.saved[path.name] = encode()
 
 
 @pytest.fixture

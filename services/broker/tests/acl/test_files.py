@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of accounts: what they may say, how they change, what happens to broken ones."""
 
+import asyncio
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -381,3 +382,34 @@ async def test_a_change_is_in_force_when_it_is_answered(tmp_path: Path, worker: 
     with pytest.raises(AclFileError):
         await keeper.change(lambda files: files.set_white_addresses(["?"], None))
     assert list(keeper.control.accounts.by_key) == ["rocketmq2"]
+
+
+async def test_changes_of_one_burst_are_written_once(tmp_path: Path, worker: Worker) -> None:
+    class CountingFiles(OsFiles):
+        write_count = 0
+
+        def write(self, path: Path, data: bytes) -> None:
+            self.write_count += 1
+            super().write(path, data)
+
+    disk = CountingFiles()
+    files = acl_files(tmp_path, files=disk)
+    keeper = kept(files, worker)
+    errors: list[Exception] = []
+
+    async def put(number: int) -> None:
+        account = AclAccount(f"burst-{number:02}", secret_key="" if number == 7 else "12345678")
+        try:
+            await keeper.change(lambda files: files.put_account(account))
+        except (AclError, AclFileError) as error:
+            errors.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(put(number))
+
+    assert disk.write_count == 1
+    assert len(errors) == 1  # the wrong change fails alone
+    keys = {f"burst-{number:02}" for number in range(20) if number != 7}
+    assert keys < keeper.control.accounts.by_key.keys()
+    assert files.load().by_key.keys() == keeper.control.accounts.by_key.keys()

@@ -147,7 +147,7 @@ def test_the_file_is_javas(tmp_path: Path) -> None:
     filters = table(clock, file=file)
     filters.register("G", [sql("a > 5", version=7)])
     assert filters.is_dirty
-    file.save(filters.snapshot())
+    file.write(filters.encode_for_file())
     assert not filters.is_dirty
 
     assert json.loads(file.path.read_bytes()) == {
@@ -177,7 +177,7 @@ def test_filters_of_a_file_count_as_dead_since_before_the_start(tmp_path: Path) 
     file = filter_file(tmp_path / "consumerFilter.json")
     filters = table(clock, file=file)
     filters.register("G", [sql("a > 5")])
-    file.save(filters.snapshot())
+    file.write(filters.encode_for_file())
     clock.advance(60_000)
 
     loaded = table(clock, file=file)

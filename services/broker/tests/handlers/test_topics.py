@@ -11,7 +11,7 @@ from cometmq.broker.handlers import topics
 from cometmq.broker.tables.topics import topic_file
 from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
 from cometmq.broker.testing.replay import serve
-from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.command import Call
@@ -166,7 +166,7 @@ async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None
     broker.topics.file = topic_file(tmp_path / "topics.json")
     await topics.update_and_create_topic(broker, change())
     saver: Any = broker.saver
-    assert saver.saved["topics.json"] == broker.topics.as_table()
+    assert saver.saved["topics.json"] == encode_json(broker.topics.as_table())
     saver.error = OSError(28, "No space left on device")
 
     with pytest.raises(ServerError) as raised:

@@ -16,7 +16,7 @@ from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, choose_ports, host_port
-from cometmq.broker.assembly import Parts, assemble, save_if_dirty
+from cometmq.broker.assembly import Parts, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import Arrivals
@@ -224,10 +224,8 @@ class BrokerApp:
 
     async def _save_tables(self, broker: Broker) -> None:
         """Write every table as it is at the end."""
-        save_if_dirty(broker.topics, broker.saver)
-        save_if_dirty(broker.groups, broker.saver)
-        save_if_dirty(broker.offsets, broker.saver)
-        save_if_dirty(broker.filters, broker.saver)
+        for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
+            broker.saver.request_if_dirty(table)
         broker.delay.save_at_end()
         broker.saver.retry()
         await broker.saver.drain()

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
@@ -28,18 +28,17 @@ from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.offsets import Offsets, offset_file
-from cometmq.broker.tables.persistence import ConfigSaver, Saved
+from cometmq.broker.tables.persistence import Saved, TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.incremental import Turns
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
-
-T = TypeVar("T")
 
 
 class Parts(NamedTuple):
@@ -56,25 +55,19 @@ class Parts(NamedTuple):
     acl: AclKeeper | None
 
 
-def save_if_dirty(table: Saved[T], saver: ConfigSaver) -> None:
-    """Have a table written if it has changed."""
-    if table.is_dirty and table.file is not None:
-        saver.save(table.file, table.snapshot())
-
-
 class SaveSoon:
     """Saves a table once at the end of the loop's turn, however often it changes in it."""
 
-    def __init__(self, saver: ConfigSaver) -> None:
+    def __init__(self, saver: TableSaver) -> None:
         """Save nothing before `watch` names the table."""
         self.then: Callable[[], None] = lambda: None
         self._saver = saver
         self._is_scheduled = False
         self._save: Callable[[], None] | None = None
 
-    def watch(self, table: Saved[T]) -> None:
+    def watch(self, table: Saved) -> None:
         """Name the table."""
-        self._save = lambda: save_if_dirty(table, self._saver)
+        self._save = lambda: self._saver.request_if_dirty(table)
 
     def __call__(self) -> None:
         """Note a change."""
@@ -99,7 +92,7 @@ class Tables(NamedTuple):
     topics_changed: SaveSoon
 
 
-def load_tables(parts: Parts, saver: ConfigSaver, config: Path) -> Tables:
+def load_tables(parts: Parts, saver: TableSaver, config: Path) -> Tables:
     """Read the tables; topics that have messages but no configuration get one."""
     settings = parts.loaded.value
     topics_changed, groups_changed = SaveSoon(saver), SaveSoon(saver)
@@ -119,7 +112,7 @@ def load_tables(parts: Parts, saver: ConfigSaver, config: Path) -> Tables:
     groups_changed.watch(groups)
     topics.boot(settings)
     topics.adopt(queue_counts(parts.store))
-    save_if_dirty(topics, saver)
+    saver.request_if_dirty(topics)
     offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
     return Tables(topics, groups, offsets, _filters(parts, config), topics_changed)
 
@@ -143,7 +136,8 @@ def assemble(parts: Parts) -> Broker:
     loaded, clock, log = parts.loaded, parts.clock, parts.log
     settings = loaded.value
     config = Path(settings.store_path_root_dir).expanduser() / "config"
-    saver = ConfigSaver(parts.workers.config, log=log)
+    turns = Turns()
+    saver = TableSaver(parts.workers.config, log=log, turns=turns)
     driver = StoreDriver(parts.store, workers=parts.workers, clock=clock, log=log)
     tables = load_tables(parts, saver, config)
     host = settings.broker_ip1 or outward_ip()
@@ -187,6 +181,7 @@ def assemble(parts: Parts) -> Broker:
         acl=parts.acl,
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
+        turns=turns,
     )
     tables.topics_changed.then = broker.registration.notify
     broker.delay.delivered = partial(_count_delivered, broker)
@@ -199,7 +194,7 @@ def _count_delivered(broker: Broker, topic: str, queue_id: int, size: int) -> No
 
 
 def _delay(
-    parts: Parts, config: Path, driver: StoreDriver, saver: ConfigSaver, store_host: bytes
+    parts: Parts, config: Path, driver: StoreDriver, saver: TableSaver, store_host: bytes
 ) -> DelayService:
     delay = DelayService(
         parts.store,

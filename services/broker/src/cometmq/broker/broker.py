@@ -25,7 +25,7 @@ from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.offsets import Offsets
-from cometmq.broker.tables.persistence import ConfigSaver
+from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
@@ -50,7 +50,7 @@ class Broker:
     log: Log
     store: MessageStore
     driver: StoreDriver
-    saver: ConfigSaver
+    saver: TableSaver
     topics: Topics
     groups: Groups
     offsets: Offsets

@@ -21,7 +21,7 @@ import msgspec
 
 from cometmq.broker.messages import delivered
 from cometmq.broker.names import SCHEDULE_TOPIC
-from cometmq.broker.tables.persistence import ConfigSaver
+from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
@@ -127,7 +127,7 @@ class DelayService:
         file: JsonTable[DelayFile],
         *,
         driver: DelayDriver,
-        saver: ConfigSaver,
+        saver: TableSaver,
         host: bytes,
         log: Log,
     ) -> None:
@@ -136,7 +136,7 @@ class DelayService:
         offsets = loaded.offset_table if loaded is not None else {}
         self._store = store
         self._delays = levels
-        self._file = file
+        self.file = file
         self._driver = driver
         self._saver = saver
         self._host = host
@@ -145,7 +145,7 @@ class DelayService:
             number: _Level(number, offsets.get(number, 0))
             for number in range(1, levels.level_max + 1)
         }
-        self._is_dirty = False
+        self.is_dirty = False
         self._copied_until_ms = 0
         self._now_ms = 0
         self._is_stopped = False
@@ -177,7 +177,7 @@ class DelayService:
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
                 self._read(level)
         self._mark_flushed()
-        if self._is_dirty:
+        if self.is_dirty:
             self.save()
 
     def stop(self) -> None:
@@ -185,18 +185,21 @@ class DelayService:
         self._is_stopped = True
 
     def save(self) -> None:
-        """Write the file."""
-        self._is_dirty = False
-        self._saver.save(self._file, self._snapshot())
+        """Have the file written."""
+        self._saver.request(self)
 
     def save_at_end(self) -> None:
         """Save the positions: the store is flushed, if the disk takes anything, and will close."""
         self._mark_flushed()
         self.save()
 
-    def _snapshot(self) -> DelayFile:
+    def encode_for_file(self) -> bytes:
+        """Return the content of the file and note that it is being saved."""
+        self.is_dirty = False
         offsets = {number: level.saved_offset for number, level in self._levels.items()}
-        return DelayFile({number: offset for number, offset in offsets.items() if offset})
+        return encode_json(
+            DelayFile({number: offset for number, offset in offsets.items() if offset})
+        )
 
     def _read(self, level: _Level) -> None:
         """Find what is due and deliver it, some turns of the loop later if the disk must help."""
@@ -310,4 +313,4 @@ class DelayService:
         for level in self._levels.values():
             while level.marks and level.marks[0][0] <= flushed:
                 level.saved_offset = level.marks.popleft()[1]
-                self._is_dirty = True
+                self.is_dirty = True

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq.runtime import properties
+from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
@@ -31,17 +32,23 @@ def merge(text: str, changes: Mapping[str, str]) -> str:
 
 
 class SettingsFile:
-    """The file, written on a worker thread: one change after the other."""
+    """The file, written on a worker thread; changes that come during a write share the next."""
 
     def __init__(self, path: Path, worker: Worker, *, files: ConfigFiles | None = None) -> None:
         """Name the file; `files` lets tests put a failing disk behind it."""
         self.path = path
-        self._worker = worker
+        self._saver = Saver(worker)
+        self._changes: dict[str, str] = {}
         self._files = files or OsFiles()
 
     async def save(self, changes: Mapping[str, str]) -> None:
         """Put the values into the file; raise OSError when the disk refuses."""
-        await self._worker.submit(lambda: self._rewrite(changes))
+        self._changes |= changes
+        await self._saver.save(self.path, self._begin)
+
+    def _begin(self) -> Job:
+        changes, self._changes = self._changes, {}
+        return lambda: self._rewrite(changes)
 
     def _rewrite(self, changes: Mapping[str, str]) -> None:
         data = self._files.read(self.path) or b""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
-from cometmq.broker.assembly import save_if_dirty
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.delay import STEP_INTERVAL_MS
@@ -18,7 +17,6 @@ from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
-from cometmq.broker.tables.persistence import write_offsets
 from cometmq.runtime.tasks import Step, describe
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
@@ -37,14 +35,12 @@ class BackgroundStep(NamedTuple):
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     """Yield the loops of a broker."""
 
-    async def save_offsets() -> None:
-        offsets = broker.offsets
-        if offsets.is_dirty and offsets.file is not None:
-            await write_offsets(offsets, offsets.file, broker.saver, broker.turns)
+    def save_offsets() -> None:
+        broker.saver.request_if_dirty(broker.offsets)
 
     def save_filters() -> None:
         broker.filters.clean()
-        save_if_dirty(broker.filters, broker.saver)
+        broker.saver.request_if_dirty(broker.filters)
 
     now_ms = broker.clock.now_ms
     offsets_ms = broker.settings.flush_consumer_offset_interval

@@ -2,7 +2,9 @@
 """The name server as a whole: the only module here that constructs anything."""
 
 import os
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
 from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, every
 from cometmq.runtime.tls_keys import server_tls
@@ -63,8 +66,11 @@ class NamesrvApp:
         worker = Worker("namesrv-files")
         starting.callback(worker.close)
 
-        async def save_file(path: Path, data: bytes) -> None:
-            await worker.submit(lambda: replace_file(path, data))
+        saver = Saver(worker, log=self._log)
+        starting.push_async_callback(saver.drain)
+
+        async def save_file(path: Path, encode: Callable[[], bytes]) -> None:
+            await saver.save(path, lambda: partial(replace_file, path, encode()))
 
         namesrv = Namesrv(
             self._settings,

@@ -13,8 +13,8 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.settings import Loaded
 
-SaveFile = Callable[[Path, bytes], Awaitable[None]]
-"""Replaces a file away from the loop, in the order of the calls; raises OSError."""
+SaveFile = Callable[[Path, Callable[[], bytes]], Awaitable[None]]
+"""Replaces a file with content that is encoded after the call; raises OSError."""
 
 
 class Namesrv:
@@ -39,18 +39,17 @@ class Namesrv:
 
     async def save_kv_config(self) -> None:
         """Write the KV table to its file; raise SYSTEM_ERROR when the disk refuses."""
-        await self._save(self.settings.value.kv_config_path, self.kv_config.encode())
+        await self._save(self.settings.value.kv_config_path, self.kv_config.encode)
 
     async def save_settings(self) -> None:
         """Write the settings to their file; raise SYSTEM_ERROR when the disk refuses."""
-        text = self.settings.as_saved_properties()
-        await self._save(self.settings.value.config_store_path, text.encode())
+        path = self.settings.value.config_store_path
+        await self._save(path, lambda: self.settings.as_saved_properties().encode())
 
-    async def _save(self, path: str, data: bytes) -> None:
+    async def _save(self, path: str, encode: Callable[[], bytes]) -> None:
         try:
-            await self._save_file(Path(path), data)
+            await self._save_file(Path(path), encode)
         except OSError as error:
-            self.log.error("namesrv_file.failed", path=path, error=str(error))  # noqa: TRY400  # expected
             raise CommandError(
                 ResponseCode.SYSTEM_ERROR, f"cannot write {path}: {error.strerror}"
             ) from error

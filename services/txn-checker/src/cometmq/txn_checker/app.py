@@ -17,6 +17,7 @@ from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, describe, every
 from cometmq.runtime.worker import Worker
@@ -53,6 +54,7 @@ class TxnCheckerApp:
         self._disk = OsDisk()
         self._root = Path(self._settings.store_path_root_dir).expanduser()
         self._worker = Worker("txn-checker-files")
+        self._saver = Saver(self._worker, log=log)
         self._background = Background(log)
         self._admin: AdminClient
         self._addresses: dict[str, str] = {}
@@ -128,8 +130,8 @@ class TxnCheckerApp:
             name,
             BrokerLink(_Invoker(self, name), self._settings),
             self._settings,
-            open_ledger=lambda: Ledger(self._disk, folder),
-            worker=self._worker,
+            open_ledger=lambda: self._worker.submit(lambda: Ledger(self._disk, folder)),
+            saver=self._saver,
             clock=self._clock,
             log=self._log,
         )

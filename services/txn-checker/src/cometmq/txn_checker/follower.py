@@ -7,13 +7,14 @@ while; then it goes on from the ledger. Other brokers are not affected.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from cometmq.remoting.errors import CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.tasks import describe
-from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.txn_checker.asking import Asker
 from cometmq.txn_checker.broker_link import (
@@ -25,7 +26,7 @@ from cometmq.txn_checker.broker_link import (
     half_of,
 )
 from cometmq.txn_checker.entry import NO_HALF
-from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.ledger import Checkpoint, Ledger
 from cometmq.txn_checker.settings import TxnCheckerSettings
 from cometmq.txn_checker.stats import FollowerStats
 
@@ -43,18 +44,18 @@ class Follower:
         link: BrokerLink,
         settings: TxnCheckerSettings,
         *,
-        open_ledger: Callable[[], Ledger],
-        worker: Worker,
+        open_ledger: Callable[[], Awaitable[Ledger]],
+        saver: Saver,
         clock: Clock,
         log: Log,
     ) -> None:
-        """Do nothing before `run`; the worker is for what may wait for the disk."""
+        """Do nothing before `run`; `open_ledger` recovers the ledger on a thread."""
         self.name = name
         self.stats = FollowerStats()
         self._link = link
         self._settings = settings
         self._open_ledger = open_ledger
-        self._worker = worker
+        self._saver = saver
         self._log = log
         self._ledger: Ledger | None = None
         self._committed: tuple[int, int] | None = None
@@ -102,7 +103,7 @@ class Follower:
     async def _follow(self) -> None:
         ledger = self._ledger
         if ledger is None:
-            ledger = self._ledger = await self._worker.submit(self._open_ledger)
+            ledger = self._ledger = await self._open_ledger()
         while not await self._link.leaves_checks_to_us():
             self._log.info("broker.checks_itself", broker=self.name)
             await asyncio.sleep(OTHER_MAKER_WAIT_S)
@@ -237,9 +238,15 @@ class Follower:
     async def _checkpoint(self, ledger: Ledger) -> None:
         if not ledger.is_changed:
             return
-        checkpoint = ledger.checkpoint()
-        await self._worker.submit(checkpoint.sync)
-        ledger.note_synced(checkpoint)
+        done: list[Checkpoint] = []
+
+        def begin() -> Job:
+            done.append(ledger.checkpoint())
+            return done[0].sync
+
+        await self._saver.save(Path(ledger.folder), begin)
+        if done:
+            ledger.note_synced(done[0])
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:

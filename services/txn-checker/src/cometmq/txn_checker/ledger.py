@@ -98,7 +98,7 @@ class Ledger:
             )
 
         self._disk = disk
-        self._folder = folder
+        self.folder = folder
         disk.make_folder(folder)
         self._table = files("statetable", ENTRY.size)
         self._checks = files("checks", CHECK.size)
@@ -414,7 +414,7 @@ class Ledger:
             *self._ops.take_unsynced(),
             log_file,
         ]
-        folders = [self._folder, *(f"{self._folder}/{name}" for name in FOLDERS)]
+        folders = [self.folder, *(f"{self.folder}/{name}" for name in FOLDERS)]
         return Checkpoint(
             self._disk, folders, files, self._log.file_start, self.half_begin, self.op_begin
         )

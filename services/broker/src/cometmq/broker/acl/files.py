@@ -25,6 +25,16 @@ TOOLS_FILE: Final = "tools.yml"
 """The key of the administrators' tools lies beside the accounts; it is none of them."""
 
 
+class Change:
+    """One edit among others that are written together, and its own result."""
+
+    __slots__ = ("edit", "result")
+
+    def __init__(self, edit: "Callable[[AclFiles], Accounts | None]") -> None:
+        self.edit = edit
+        self.result: Accounts | AclError | AclFileError | None = None
+
+
 class AclFiles:
     """`plain_acl.yml`, and every `*.yml` in the folder `acl` beside it."""
 
@@ -43,6 +53,7 @@ class AclFiles:
         self._log = log
         self._files = files or OsFiles()
         self._texts: Mapping[Path, bytes] = {}
+        self._staged: dict[Path, bytes] | None = None  # while several changes are made
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
 
@@ -55,6 +66,29 @@ class AclFiles:
     def reload(self) -> Accounts | None:
         """Read the files again; None if they are as they were when read last, sound or not."""
         return None if self._read() == self._texts else self.load()
+
+    def change(self, changes: Sequence[Change]) -> None:
+        """Make changes in their order; read all files once, write each changed file once.
+
+        A change that is wrong gets its error and alters nothing; AclFileError fails all.
+        """
+        before = self._read()
+        self._staged = after = dict(before)
+        try:
+            for change in changes:
+                try:
+                    change.result = change.edit(self)
+                except (AclError, AclFileError) as error:
+                    change.result = error
+        finally:
+            self._staged = None
+        try:
+            for path, data in after.items():
+                if data != before.get(path):
+                    self._write(path, data)
+        except AclFileError:
+            self._texts = before
+            raise
 
     def put_account(self, config: AclAccount) -> Accounts:
         """Add or change an account, in the file where it is, else in plain_acl.yml."""
@@ -80,6 +114,8 @@ class AclFiles:
         return self._owners.get(access_key)
 
     def _read(self) -> dict[Path, bytes]:
+        if self._staged is not None:
+            return dict(self._staged)
         texts = {}
         for path in (*self._folder_files(), self.path):
             data = self._read_file(path)
@@ -140,7 +176,10 @@ class AclFiles:
         data = document.text(old.next_version(self._clock_ms())).encode()
         changed = {**texts, path: data}
         accounts = self._understand(changed)
-        self._write(path, data)
+        if self._staged is None:
+            self._write(path, data)
+        else:
+            self._staged[path] = data
         self._texts = changed
         return accounts
 

@@ -7,9 +7,11 @@ from typing import Final
 
 from cometmq.broker.acl.accounts import Accounts
 from cometmq.broker.acl.check import AccessControl
-from cometmq.broker.acl.files import AclFiles
+from cometmq.broker.acl.errors import AclError, AclFileError
+from cometmq.broker.acl.files import AclFiles, Change
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 
@@ -17,7 +19,7 @@ POLL_INTERVAL_MS: Final = 2_000
 
 
 class AclKeeper:
-    """The files, used on a worker thread only: one read or change after the other."""
+    """The files, used on a worker thread only; changes that come during one share the next."""
 
     def __init__(
         self, files: AclFiles, control: AccessControl, *, worker: Worker, log: Log
@@ -26,6 +28,8 @@ class AclKeeper:
         self.control = control
         self._files = files
         self._worker = worker
+        self._saver = Saver(worker, log=log)
+        self._changes: list[Change] = []
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
@@ -38,11 +42,19 @@ class AclKeeper:
 
     async def change(self, edit: Callable[[AclFiles], Accounts | None]) -> bool:
         """Change a file and use what it says from now on; False if there is nothing to change."""
-        accounts = await self._worker.submit(lambda: edit(self._files))
-        if accounts is None:
+        change = Change(edit)
+        self._changes.append(change)
+        await self._saver.save(self._files.path, self._begin)
+        if isinstance(change.result, AclError | AclFileError):
+            raise change.result
+        if change.result is None:
             return False
-        self._use(accounts)
+        self._use(change.result)
         return True
+
+    def _begin(self) -> Job:
+        changes, self._changes = self._changes, []
+        return lambda: self._files.change(changes)
 
     def _polled(self, done: asyncio.Future[Accounts | None]) -> None:
         self._polling = None

@@ -163,15 +163,15 @@ class FilterSubscriptions:
                 if data.is_dead and data.dead_time <= oldest_ms:
                     self._remove(group, topic)
 
-    def snapshot(self) -> FilterFile:
-        """Return what belongs into the file and note that it is being saved."""
+    def encode_for_file(self) -> bytes:
+        """Return the content of the file and note that it is being saved."""
         self.is_dirty = False
         by_topic: dict[str, TopicFilters] = {}
         for group, topics in self._filters.items():
             for topic, data in topics.items():
                 filters = by_topic.setdefault(topic, TopicFilters(topic=topic))
                 filters.group_filter_data[group] = data
-        return FilterFile(by_topic)
+        return encode_json(FilterFile(by_topic))
 
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         old = self.get(subscription.topic, group)

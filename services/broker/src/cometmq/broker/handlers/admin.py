@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions and orders of administrators that belong to no single topic or group."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
@@ -12,7 +11,7 @@ from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime
 from cometmq.broker.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.sampler import find_statistic
-from cometmq.broker.tables.persistence import Saved, write_offsets
+from cometmq.broker.tables.persistence import Saved
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.connections import (
     Connection,
@@ -46,24 +45,12 @@ def refuse_on_slave(broker: Broker) -> None:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
 
 
-async def save_table(broker: Broker, table: Saved[Any]) -> None:
+async def save_table(broker: Broker, table: Saved) -> None:
     """Wait until a table as it is now is on disk; raise an answer that says why it is not."""
-    if table.file is not None:
-        await _saved(table.file.path.name, broker.saver.save(table.file, table.snapshot()))
-
-
-async def save_offsets(broker: Broker) -> None:
-    """Wait until the offsets as they are now are on disk; raise as `save_table` does."""
-    file = broker.offsets.file
-    if file is not None:
-        written = await write_offsets(broker.offsets, file, broker.saver, broker.turns)
-        await _saved(file.path.name, written)
-
-
-async def _saved(name: str, written: Awaitable[None]) -> None:
     try:
-        await written
+        await broker.saver.save(table)
     except OSError as error:
+        name = table.file.path.name
         raise ServerError(f"changed, but {name} cannot be saved yet: {error.strerror}") from error
 
 

@@ -2,7 +2,7 @@
 """Administration of subscription groups."""
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.admin import refuse_on_slave, save_offsets, save_table
+from cometmq.broker.handlers.admin import refuse_on_slave, save_table
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.names import check_group
 from cometmq.broker.tables.large_json import encode_large
@@ -42,7 +42,7 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
         broker.stats.forget_group(group)
     if call.header.remove_offset:
         broker.offsets.drop_group(group)
-        await save_offsets(broker)
+        await save_table(broker, broker.offsets)
     await save_table(broker, broker.groups)
     return OK
 

@@ -103,11 +103,6 @@ class Offsets:
                 del self._groups[topic]
             self.is_dirty = True
 
-    def snapshot(self) -> OffsetFile:
-        """Return what belongs into the file and note that it is being saved."""
-        self.is_dirty = False
-        return OffsetFile(offset_table=self.table)
-
     def encode(self) -> Parts[bytes]:
         """Return the bytes of the file, as code 43 sends them too."""
         return encode_large(OffsetFile(), self.table, len)

@@ -1,121 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving of config tables off the loop: one write at a time, the newest content wins."""
+"""The broker's tables and their files: what `runtime.saves` needs to save them."""
 
-import asyncio
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
-from cometmq.broker.tables.offsets import OffsetFile, Offsets
 from cometmq.remoting.log import Log
-from cometmq.runtime.incremental import Turns
-from cometmq.runtime.tasks import describe
+from cometmq.runtime.incremental import Parts, Turns
+from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
-from cometmq.store.json_config import JsonTable
-
-T = TypeVar("T")
-SavedT = TypeVar("SavedT")
 
 
-class Saved(Protocol[SavedT]):
+class TableFile(Protocol):
+    """Where a table is written to."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    def write(self, data: bytes) -> None:
+        """Replace the file durably; blocks."""
+
+
+class Saved(Protocol):
     """A table that is saved when it has changed."""
 
     @property
-    def file(self) -> JsonTable[SavedT] | None:
-        """Its file."""
+    def file(self) -> Any:
+        """Its `TableFile`, None in memory only."""
 
     @property
     def is_dirty(self) -> bool:
         """Whether it differs from what was saved last."""
 
-    def snapshot(self) -> SavedT:
-        """Return what to save and note that it is being saved."""
+    def encode_for_file(self) -> bytes | Parts[bytes]:
+        """Return the content of the file and note that it is being saved."""
 
 
-class _Pending(NamedTuple):
-    data: bytes
-    saved: asyncio.Future[None]
+class TableSaver:
+    """Saves tables with files; a table without a file is never dirty on disk."""
 
-
-class ConfigSaver:
-    """Writes tables on a worker thread; what fails is tried again by `retry`."""
-
-    def __init__(self, worker: Worker, *, log: Log) -> None:
-        self._worker = worker
-        self._log = log
-        self._waiting: dict[JsonTable[Any], _Pending] = {}
-        self._writing: dict[JsonTable[Any], asyncio.Future[None]] = {}
-        self._failed: dict[JsonTable[Any], bytes] = {}
-        self.failed_count = 0
+    def __init__(self, worker: Worker, *, log: Log, turns: Turns | None = None) -> None:
+        """Write on `worker`."""
+        self._saver = Saver(worker, log=log, turns=turns)
+        self.retry = self._saver.retry
+        self.drain = self._saver.drain
 
     @property
     def is_healthy(self) -> bool:
         """False while a table's newest content is not on disk because a write failed."""
-        return not self._failed
+        return self._saver.is_healthy
 
-    def save(self, table: JsonTable[T], value: T) -> asyncio.Future[None]:
-        """Write the value as it is now; awaiting the future waits until it is durable.
+    @property
+    def failed_count(self) -> int:
+        """Saves that failed."""
+        return self._saver.failed_count
 
-        A content that waits behind a running write is replaced by a newer one, and both
-        callers wait for the newer.
-        """
-        return self.write(table, table.encode(value))
+    def request(self, table: Saved) -> None:
+        """Have a table saved soon, with its content at that time."""
+        if table.file is not None:
+            self._saver.request(table.file.path, partial(_begin, table))
 
-    def retry(self) -> None:
-        """Write again what failed; called by a timer."""
-        failed, self._failed = self._failed, {}
-        for table, data in failed.items():
-            self.write(table, data)
+    def request_if_dirty(self, table: Saved) -> None:
+        """Have a table saved soon if it has changed."""
+        if table.is_dirty:
+            self.request(table)
 
-    async def drain(self) -> None:
-        """Wait until everything handed over is written or has failed."""
-        while self._writing:
-            await asyncio.wait(self._writing.values())
-
-    def write(self, table: JsonTable[Any], data: bytes) -> asyncio.Future[None]:
-        """Do as `save` with a value that is encoded already."""
-        self._failed.pop(table, None)
-        waiting = self._waiting.get(table)
-        if waiting is not None:
-            self._waiting[table] = waiting._replace(data=data)
-            return waiting.saved
-        saved = asyncio.get_running_loop().create_future()
-        saved.add_done_callback(_retrieve)
-        self._waiting[table] = _Pending(data, saved)
-        self._start(table)
-        return saved
-
-    def _start(self, table: JsonTable[Any]) -> None:
-        if table in self._writing or table not in self._waiting:
-            return
-        data, saved = self._waiting.pop(table)
-        self._writing[table] = saved
-
-        def ended(done: asyncio.Future[None]) -> None:
-            del self._writing[table]
-            error = done.exception()
-            if error is not None:
-                self.failed_count += 1
-                if table not in self._waiting:
-                    self._failed[table] = data
-                self._log.error("config.save_failed", file=str(table.path), error=describe(error))
-            if not saved.done():
-                saved.set_exception(error) if error else saved.set_result(None)
-            self._start(table)
-
-        self._worker.submit(lambda: table.write(data)).add_done_callback(ended)
+    async def save(self, table: Saved) -> None:
+        """Return when the table as it is now is on disk; raise OSError where it cannot be."""
+        if table.file is not None:
+            await self._saver.save(table.file.path, partial(_begin, table))
 
 
-async def write_offsets(
-    offsets: Offsets, file: JsonTable[OffsetFile], saver: ConfigSaver, turns: Turns
-) -> asyncio.Future[None]:
-    """Hand the offsets over to the thread, encoded without holding the loop up.
-
-    Who wants to know whether they are on the disk awaits the result. All but the end of a broker
-    must save them by this, or a content that was begun earlier could replace a later one.
-    """
-    return saver.write(file, await turns.run(offsets.encode_for_file()))
+def _begin(table: Saved) -> Job | Parts[Job]:
+    content = table.encode_for_file()
+    if isinstance(content, bytes):
+        return partial(table.file.write, content)
+    return _job_in_parts(table.file, content)
 
 
-def _retrieve(saved: asyncio.Future[None]) -> None:
-    """Mark the error as seen: it was logged, and a caller need not wait for it."""
-    if not saved.cancelled():
-        saved.exception()
+def _job_in_parts(file: TableFile, parts: Parts[bytes]) -> Parts[Job]:
+    data = yield from parts
+    return partial(file.write, data)

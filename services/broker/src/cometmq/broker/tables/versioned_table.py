@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.store.json_config import JsonTable
@@ -53,10 +54,10 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
     def as_table(self) -> FileT:
         """Return version and configurations as they stand in the file."""
 
-    def snapshot(self) -> FileT:
-        """Return what belongs into the file and note that it is being saved."""
+    def encode_for_file(self) -> bytes:
+        """Return the content of the file and note that it is being saved."""
         self.is_dirty = False
-        return self.as_table()
+        return encode_json(self.as_table())
 
     def _bump(self) -> None:
         self.version = self.version.next_version(self._clock_ms())

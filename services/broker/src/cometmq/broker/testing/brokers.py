@@ -21,14 +21,15 @@ from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.tables.groups import Groups
 from cometmq.broker.tables.offsets import Offsets
+from cometmq.broker.tables.persistence import Saved
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.incremental import finish as finish_parts
 from cometmq.runtime.settings import load
-from cometmq.store.json_config import JsonTable
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import StoreStats
@@ -146,21 +147,18 @@ class MemorySaver:
 
     def __init__(self) -> None:
         """Save everything."""
-        self.saved: dict[str, object] = {}
+        self.saved: dict[str, bytes] = {}
         self.error: OSError | None = None
 
-    async def save(self, table: JsonTable[T], value: T) -> None:
-        """Keep the value under the name of its file."""
-        self._keep(table, value)
-
-    async def write(self, table: JsonTable[T], data: bytes) -> None:
-        """Keep the bytes under the name of their file."""
-        self._keep(table, data)
-
-    def _keep(self, table: JsonTable[T], content: object) -> None:
+    async def save(self, table: Saved) -> None:
+        """Keep the content under the name of its file."""
+        if table.file is None:
+            return
         if self.error is not None:
             raise self.error
-        self.saved[table.path.name] = content
+        content = table.encode_for_file()
+        data = content if isinstance(content, bytes) else finish_parts(content)
+        self.saved[table.file.path.name] = data
 
 
 class MemoryDelay:

@@ -13,7 +13,7 @@ from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
-from cometmq.broker.tables.persistence import ConfigSaver
+from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.testing.brokers import SETTINGS, memory_broker
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.remoting.command import Call, Reply
@@ -43,7 +43,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     workers = Workers.start()
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
-    broker.saver = ConfigSaver(workers.config, log=NO_LOG)
+    broker.saver = TableSaver(workers.config, log=NO_LOG, turns=broker.turns)
     broker.hold = HoldTable()
     broker.delay = DelayService(
         store,
