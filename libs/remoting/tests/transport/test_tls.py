@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import Call, RequestCode
+from cometmq.remoting.command import Request
+from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
-from cometmq.remoting.errors import ConnectFailed, ConnectionLost, SettingsError
+from cometmq.remoting.connection import Codec, Connection
+from cometmq.remoting.errors import ConnectFailed, ConnectionLost, ServerError, SettingsError
 from cometmq.remoting.transport import ClientSettings, ServerSettings, TlsMode, TlsSettings
 from cometmq.remoting.transport.certificate import self_signed_pem
-from cometmq.remoting.transport.tls import TlsGate
+from cometmq.remoting.transport.tls import TLS_REQUIRED, TlsGate
 from cometmq.remoting.transport.tls_contexts import (
     WatchedContext,
     client_context,
     server_context,
 )
+from cometmq.remoting.types import Serialization
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
@@ -46,8 +50,39 @@ async def test_enforcing_refuses_plain_connections(start_server: Any, new_client
     secure, plain = new_client(TLS_CLIENT), new_client()
 
     assert (await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(ServerError, match=r"TLS is required on this port.*tls\.enable=true"):
         await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+
+
+async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
+    start_server: Any,
+) -> None:
+    """Also in ROCKETMQ headers; a Java client sees a failed request, then a closed channel."""
+    server, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
+    for serialization in Serialization:
+        sender = Connection(Codec(COMMANDS, serialization=serialization), None)
+        answers: list[Any] = []
+        for _ in range(2):
+            sender.invoke(Request(QUERY, HEADER), deadline_ms=1 << 40, done=answers.append)
+        sender.send(Request(QUERY, HEADER, is_oneway=True))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(bytes(part) for part in sender.out))
+        async with asyncio.timeout(10):
+            sender.receive(await reader.read(), 0)
+
+        assert [(one.code, one.remark) for one in answers] == [(1, TLS_REQUIRED)] * 2
+        writer.close()
+    assert server.stats().in_flight == 0
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\1\0", b"\xff" * 100])
+async def test_other_plain_bytes_get_no_answer(start_server: Any, data: bytes) -> None:
+    _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
 
 
 async def test_disabled_refuses_tls_connections(start_server: Any, new_client: Any) -> None:
@@ -55,7 +90,7 @@ async def test_disabled_refuses_tls_connections(start_server: Any, new_client: A
     secure, plain = new_client(TLS_CLIENT), new_client()
 
     assert (await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectFailed, match=r"(?i)access.denied.*check that the server offers TLS"):
         await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
 
 

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
-from cometmq.broker.app import BrokerApp
-from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.app import BrokerApp, acl_path
 from cometmq.cli.programs.running import (
     ConfigFile,
     LogJson,
@@ -23,20 +22,17 @@ from cometmq.cli.programs.running import (
     exit_on_bad_settings,
     warn_unknown,
 )
+from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
 from cometmq.namesrv.app import NamesrvApp
-from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.service import Stop, run
-from cometmq.runtime.settings import Loaded, load
 from cometmq.txn_checker.app import TxnCheckerApp
-from cometmq.txn_checker.settings import TxnCheckerSettings
 
-LOOPBACK = "127.0.0.1"
+FIRST_ROUND_WAIT_MS = 2_000
 DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n
-EVERYWHERE = ""  # only when the user names another host
 
 app = typer.Typer(add_completion=False)
 
@@ -58,18 +54,6 @@ HttpPort = Annotated[
 ]
 
 
-class Suite(NamedTuple):
-    """What one standalone process runs."""
-
-    data: Path
-    host: str
-    http_port: int
-    namesrv: Loaded[NamesrvSettings]
-    broker: Loaded[BrokerSettings]
-    broker_file: Path
-    txn_checker: Loaded[TxnCheckerSettings]
-
-
 @app.command()
 def standalone(  # noqa: PLR0913  # one parameter per option
     data: Data = Path("cometmq-data"),
@@ -86,38 +70,10 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 
     A second start on the same folder goes on where the first one ended.
     """
-    folder = data.expanduser().resolve()
-    broker_file = config or folder / "broker.conf"
-    bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
     with exit_on_bad_settings():
-        namesrv = load_namesrv(
-            None,
-            {
-                "bindAddress": bind,
-                "listenPort": str(namesrv_port),
-                "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
-                "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
-            },
-        )
-        broker = load(
-            BrokerSettings,
-            prefix="COMETMQ_BROKER",
-            file=broker_file if config is not None or broker_file.exists() else None,
-            cli={
-                "bindAddress": bind,
-                "brokerIP1": host,
-                "listenPort": str(broker_port),
-                "storePathRootDir": str(folder / "store"),
-            },
-        )
-        txn_checker = load(
-            TxnCheckerSettings,
-            prefix="COMETMQ_TXN_CHECKER",
-            cli={"storePathRootDir": str(folder / "txn-checker")},
-        )
+        suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
     log = configure_log("standalone", level=log_level, json=log_json)
-    warn_unknown(broker, log)
-    suite = Suite(folder, host, http_port, namesrv, broker, broker_file, txn_checker)
+    warn_unknown(suite.broker, log)
 
     async def main(stop: Stop) -> None:
         await _serve(suite, stop, log)
@@ -143,6 +99,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
             clock=clock,
             admin=admin,
             config_path=suite.broker_file,
+            own_account=suite.own_account,
         )
         await broker.start()
         started.push_async_callback(broker.stop)
@@ -154,6 +111,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         )
         await checker.start()
         started.push_async_callback(checker.stop)
+        await checker.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if suite.http_port >= 0:
             await admin.start(suite.http_port, host=suite.namesrv.value.bind_address)
         stop.serving()
@@ -174,11 +132,15 @@ def banner(suite: Suite, namesrv: str, broker: Sequence[str], admin: AdminHttp) 
     if suite.http_port >= 0:
         lines.append(f"  metrics      http://{suite.host}:{admin.port}/metrics")
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
+    command = program() + (" --tls" if suite.needs_tls else "")
+    if suite.own_account is not None:
+        command += " --credentials FILE"
+        lines.append(f"  accounts     {acl_path(suite.broker.value, suite.broker_file)}")
     lines += [
         f"Give RocketMQ clients the name server address {namesrv}, or type in another terminal:",
-        f"  {program()} produce{option} hello 'Hello, world'",
-        f"  {program()} consume{option} hello --from first",
-        f"  {program()} cluster{option}",
+        f"  {command} produce{option} hello 'Hello, world'",
+        f"  {command} consume{option} hello --from first",
+        f"  {command} cluster{option}",
     ]
     return "\n".join(lines)
 

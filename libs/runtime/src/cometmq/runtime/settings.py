@@ -81,6 +81,14 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         """Whether a key is a setting, or stands in the file."""
         return name in self.unknown or name in fields_of(type(self.value))
 
+    def given(self, prefix: str) -> dict[str, str]:
+        """Return the settings of a prefix that some source gave, secrets included."""
+        return {
+            field.name: _text(field.read(self.value)) or ""
+            for field in fields_of(type(self.value)).values()
+            if field.name.startswith(prefix) and self.origins[field.name] != DEFAULT
+        }
+
     def ineffective(self) -> dict[str, str]:
         """Return the keys that ask for what is not there, each with the reason."""
         given = (

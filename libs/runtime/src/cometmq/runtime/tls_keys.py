@@ -61,7 +61,7 @@ NeedClientAuth = Annotated[
 AuthClient = Annotated[
     bool, Meta(description="Demand a certificate of each client, as need.client.auth=require.")
 ]
-Enable = Annotated[bool, Meta(description="Speak TLS with name servers and other brokers.")]
+Enable = Annotated[bool, Meta(description="Connect to name servers and brokers over TLS.")]
 ClientCertPath = Annotated[str, Meta(description="Own certificate chain towards servers (PEM).")]
 ClientTrustCertPath = Annotated[
     str,

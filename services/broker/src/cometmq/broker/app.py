@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker import metrics
+from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
@@ -57,8 +58,13 @@ class BrokerApp:
         clock: Clock,
         admin: AdminHttp | None = None,
         config_path: Path | None = None,
+        own_account: Account | None = None,
     ) -> None:
-        """Take what it needs; nothing is opened yet."""
+        """Take what it needs; nothing is opened yet.
+
+        `own_account` is for programs in this process, beside the accounts of the files.
+        """
+        self._own_account = own_account
         self._loaded = settings
         self._log = log
         self._clock = clock
@@ -169,7 +175,7 @@ class BrokerApp:
         accounts = files.load()
         if not accounts.by_key and not accounts.white_addresses:
             self._log.warning("accounts.missing", file=str(path))
-        return files, AccessControl(accounts)
+        return files, AccessControl(accounts, self._own_account)
 
     async def _listen(self, broker: Broker) -> Server[Broker]:
         settings = self._loaded.value

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The txn-checker as a whole: finds the masters and follows each of them."""
 
+import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, describe, every
+from cometmq.runtime.tls_keys import client_tls
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import is_topic
@@ -30,6 +33,7 @@ from cometmq.txn_checker.metrics import FAMILIES
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
 LOCK_FILE: Final = "lock"
+FAULTS_SHOWN: Final = 3
 BROKERS_MAX: Final = 1_000
 """Anybody may register a broker, and each that is followed has files and tasks."""
 
@@ -60,6 +64,8 @@ class TxnCheckerApp:
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
         self._unfollowed: set[str] = set()
+        self._masters: set[str] = set()  # of the last answer of a name server
+        self._asked = asyncio.Event()
         self._fault: str | None = "no name server has been asked yet"
         self._started = AsyncExitStack()
 
@@ -101,6 +107,31 @@ class TxnCheckerApp:
         await self._started.aclose()
         self._log.info("txn_checker.stopped")
 
+    async def wait_for_first_round(self, timeout_ms: int) -> None:
+        """Wait until every broker found at the start is followed or has failed, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await self._asked.wait()
+                for follower in self.followers:
+                    await follower.tried.wait()
+
+    def fault(self) -> str | None:
+        """Return why transactions of some broker are not looked after; None if all are."""
+        if self._fault is not None:
+            return self._fault
+        if not self._masters:
+            return f"{self._settings.namesrv_addr}: no broker is registered there"
+        faults = [
+            f"{name} ({self._addresses[name]}): {self._followers[name].fault}"
+            for name in sorted(self._masters & self._followers.keys())
+            if self._followers[name].fault is not None
+        ]
+        if len(faults) > FAULTS_SHOWN:
+            faults[FAULTS_SHOWN:] = [f"and {len(faults) - FAULTS_SHOWN} more brokers"]
+        if not self._saver.is_healthy:
+            faults.append("a state table cannot be synced to the disk")
+        return "; ".join(faults) or None
+
     async def _close_followers(self) -> None:
         for follower in self._followers.values():
             await follower.close()
@@ -110,10 +141,12 @@ class TxnCheckerApp:
         try:
             masters = await self._admin.masters()
         except CometError as error:
-            self._fault = describe(error)
-            self._log.warning("brokers.unknown", error=self._fault)
+            self._fault = f"{self._settings.namesrv_addr}: {error}"
+            self._log.warning("brokers.unknown", error=describe(error))
+            self._asked.set()
             return
         self._fault = None
+        self._masters = set(masters)
         for name, master in masters.items():
             if name in self._followers:
                 self._addresses[name] = master.address
@@ -123,6 +156,7 @@ class TxnCheckerApp:
             elif name not in self._unfollowed and len(self._unfollowed) < BROKERS_MAX:
                 self._unfollowed.add(name)
                 self._log.warning("broker.refused", broker=name, brokers=len(self._followers))
+        self._asked.set()
 
     def _follow(self, name: str) -> None:
         folder = str(self._root / name)
@@ -147,7 +181,7 @@ class TxnCheckerApp:
 
     def _show(self, http: AdminHttp) -> None:
         http.registry.add(StatsCollector(FAMILIES, lambda: self.followers))
-        http.add_ready_check("txn-checker", lambda: self._fault)
+        http.add_ready_check("txn-checker", self.fault)
         http.add_settings("txn-checker", self._loaded.as_table)
 
 
@@ -171,10 +205,13 @@ class _Invoker:
 
 def _options(settings: TxnCheckerSettings) -> ClientOptions:
     credentials = None
+    if bool(settings.access_key) != bool(settings.secret_key):
+        raise SettingsError("accessKey and secretKey need each other: set both or none")
     if settings.access_key:
         credentials = SessionCredentials(settings.access_key, settings.secret_key)
     return ClientOptions(
         namesrv=settings.namesrv_addr,
         api_timeout_ms=settings.request_timeout,
         credentials=credentials,
+        tls=client_tls(settings),
     )

@@ -156,15 +156,25 @@ class BrokerLink:
         header = UpdateConsumerOffset(GROUP, topic, QUEUE_ID, offset)
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
+    async def check_rights(self, half_offset: int, op_offset: int) -> None:
+        """Raise the refusal of a broker that does not let our account read the two queues."""
+        for topic, offset in ((HALF_TOPIC, half_offset), (OP_TOPIC, op_offset)):
+            await self._pull(topic, offset, count=1, suspend_ms=0)
+
     async def pull(self, topic: str, offset: int) -> Pulled | None:
         """Read a queue from an offset on; None while the topic does not exist."""
-        suspend_ms = self._settings.pull_suspend
+        settings = self._settings
+        return await self._pull(
+            topic, offset, count=settings.pull_batch_size, suspend_ms=settings.pull_suspend
+        )
+
+    async def _pull(self, topic: str, offset: int, *, count: int, suspend_ms: int) -> Pulled | None:
         header = PullMessage(
             consumer_group=GROUP,
             topic=topic,
             queue_id=QUEUE_ID,
             queue_offset=offset,
-            max_msg_nums=self._settings.pull_batch_size,
+            max_msg_nums=count,
             sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
             commit_offset=0,
             suspend_timeout_millis=suspend_ms,

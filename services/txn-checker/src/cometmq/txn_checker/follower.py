@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from cometmq.remoting.errors import CometError, RemoteProtocolError
+from cometmq.remoting.errors import CometError, RemoteProtocolError, ServerError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
@@ -60,6 +60,10 @@ class Follower:
         self._ledger: Ledger | None = None
         self._committed: tuple[int, int] | None = None
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
+        self.fault: str | None = "has not answered yet"
+        """Why the broker is not followed now."""
+        self.tried = asyncio.Event()
+        """Set with the first success or failure."""
         self._halves_moved = asyncio.Event()
         self._ops_moved = asyncio.Event()
 
@@ -85,10 +89,15 @@ class Follower:
         self.stats.failed_count += 1
         self.stats.is_following = False
         leaves = list(_leaves(group))
+        self._note_tried(_reason(leaves[0]))
         if any(isinstance(error, DiskError) for error in leaves):
             self._ledger = None  # what it holds in memory and what the disk holds may differ
         errors = sorted({describe(error) for error in leaves})
         self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
+
+    def _note_tried(self, fault: str | None) -> None:
+        self.fault = fault
+        self.tried.set()
 
     async def close(self) -> None:
         """Tell the broker how far we are, and leave the ledger so that the next start is short."""
@@ -105,9 +114,12 @@ class Follower:
         if ledger is None:
             ledger = self._ledger = await self._open_ledger()
         while not await self._link.leaves_checks_to_us():
+            self._note_tried(None)
             self._log.info("broker.checks_itself", broker=self.name)
             await asyncio.sleep(OTHER_MAKER_WAIT_S)
         await self._adjust(ledger)
+        await self._link.check_rights(ledger.half_next, ledger.op_next)
+        self._note_tried(None)
         self._log.info(
             "broker.followed", broker=self.name, open=ledger.open_count, half=ledger.half_next,
             op=ledger.op_next,
@@ -253,6 +265,14 @@ def _check_end(topic: str, known: int, pulled: Pulled) -> None:
     """Raise if a queue has fewer messages than were read; when followed again, all is looked at."""
     if pulled.max_offset < known:
         raise RemoteProtocolError(f"{topic} ends at {pulled.max_offset}, and {known} are read")
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a broker is not followed, and what to do where that is known."""
+    reason = str(error) or type(error).__name__
+    if isinstance(error, ServerError) and "AclException" in reason:
+        return f"{reason}; set accessKey and secretKey to the account of an administrator"
+    return reason
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:

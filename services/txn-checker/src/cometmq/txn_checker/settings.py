@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cometmq.runtime import tls_keys
+
 _MINUTE_MS = 60_000
 
 
@@ -71,6 +73,26 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         str, Meta(description="Account for brokers with access control; it must be an admin's.")
     ] = ""
     secret_key: Annotated[str, Meta(description="Its secret.", extra={"secret": True})] = ""
+    tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
+    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
+    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
+        default="", name="tls.client.certPath"
+    )
+    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
+        default="", name="tls.client.keyPath"
+    )
+    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
+        default="", name="tls.client.keyPassword"
+    )
+    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
+        default="", name="tls.client.trustCertPath"
+    )
+    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
+        default=False, name="tls.client.authServer"
+    )
+    tls_config_file: tls_keys.ConfigFile = msgspec.field(
+        default=tls_keys.CONFIG_FILE, name="tls.config.file"
+    )
     admin_http_port: Annotated[
         int, Meta(ge=-1, le=65_535, description="Port of metrics and health; 0: any, -1: none.")
     ] = -1

@@ -32,6 +32,9 @@ from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import WatchedContext, client_context
 from cometmq.remoting.types import Buffer
 
+_NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
+"""A server without TLS answers a handshake with an alert, or ends the connection."""
+
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that sees code, ext fields (which it may change) and body of every request."""
 
@@ -200,6 +203,8 @@ class RemotingClient:
                 )
         except (OSError, TimeoutError, ssl.SSLError) as error:
             reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
+            if context is not None and isinstance(error, _NO_TLS):
+                reason = f"TLS failed ({reason}); check that the server offers TLS there"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         self._peers[address] = peer
         return peer

@@ -11,13 +11,15 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
-from cometmq.remoting.command import Call, Request, Response
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply, Request, Response
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import (
     CometError,
@@ -29,7 +31,7 @@ from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.tls import TlsGate, TlsPipe
+from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
@@ -91,8 +93,8 @@ class PeerProtocol(asyncio.Protocol):
         hub.stats.bytes_received += len(data)
         self._has_received = True
         try:
-            if self._gate is not None:
-                self._open_gate(self._gate, data)
+            if self._gate is not None and not self._open_gate(self._gate, data):
+                return
             if self._pipe is not None:
                 data = self._decrypt(self._pipe, data)
             if self._is_open and data:
@@ -362,10 +364,35 @@ class PeerProtocol(asyncio.Protocol):
         if not (must_wait or self._is_deaf or self._is_behind or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def _open_gate(self, gate: TlsGate, data: bytes) -> None:
-        """Decide by the first byte whether this is a TLS connection."""
+    def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
+        """Decide by the first byte whether this is a TLS connection; False: it is refused."""
         self._gate = None
-        self._pipe = gate.open(is_tls=data[0] == _TLS_HANDSHAKE)
+        is_tls = data[0] == _TLS_HANDSHAKE
+        try:
+            self._pipe = gate.open(is_tls=is_tls)
+        except RemoteProtocolError as error:
+            if is_tls:
+                self._transport.write(NO_TLS_ALERT)
+            else:
+                self._answer_refused(data, str(error))
+            self._hub.stats.protocol_errors += 1
+            self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
+            self._is_open = False
+            self._transport.close()
+            return False
+        return True
+
+    def _answer_refused(self, data: bytes, reason: str) -> None:
+        """Answer the requests of a refused connection with the reason, if they are requests.
+
+        Compatibility: RocketMQ closes the connection without a word. Its clients take the answer
+        for the failure of the request that they sent, and see the end of the connection after it.
+        """
+        with contextlib.suppress(RemoteProtocolError):
+            for call in self._connection.receive(data, self._hub.clock_ms()):
+                if not call.flag & FLAG_ONEWAY:
+                    self.reply_now(call, Reply(ResponseCode.SYSTEM_ERROR, remark=reason))
+        self.flush()
 
     def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
         plain, answer = pipe.decrypt(data)

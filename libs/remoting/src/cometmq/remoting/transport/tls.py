@@ -68,6 +68,15 @@ class TlsPipe:
         return self._outgoing.read()
 
 
+TLS_REQUIRED: Final = (
+    "TLS is required on this port (tls.server.mode=enforcing): connect with TLS, "
+    "for example tls.enable=true, or the option --tls of cometmq"
+)
+TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
+NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
+"""A fatal alert `access_denied` for a peer that starts TLS where there is none (RFC 5246, 7.2)."""
+
+
 class TlsGate:
     """What a server does with the first byte of each connection."""
 
@@ -89,10 +98,10 @@ class TlsGate:
         mode = self._settings.mode
         if is_tls:
             if mode == TlsMode.DISABLED:
-                raise RemoteProtocolError("TLS is disabled here")
+                raise RemoteProtocolError(TLS_DISABLED)
             return TlsPipe(self._server_context())
         if mode == TlsMode.ENFORCING:
-            raise RemoteProtocolError("plain connections are refused here")
+            raise RemoteProtocolError(TLS_REQUIRED)
         return None
 
     def _server_context(self) -> ssl.SSLContext:

@@ -138,9 +138,13 @@ ADMIN_CODES: Final = frozenset(
 class AccessControl:
     """Judges requests by the newest accounts."""
 
-    def __init__(self, accounts: Accounts) -> None:
-        """Start with what the files said at the start."""
+    def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
+        """Start with what the files said at the start.
+
+        `own` is the account of programs in this process; it stays when the files change.
+        """
         self.accounts = accounts
+        self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0
 
     def check(self, _context: object, call: Call[Any]) -> None:
@@ -159,7 +163,7 @@ class AccessControl:
         access_key = ext.get(ACCESS_KEY)
         if access_key is None:
             raise errors.no_access_key()
-        account = accounts.by_key.get(access_key)
+        account = accounts.by_key.get(access_key) or self._own.get(access_key)
         if account is None:
             raise errors.unknown_access_key(access_key)
         if account.white_addresses.matches(host):

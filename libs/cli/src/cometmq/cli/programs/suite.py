@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a whole suite in one process: one file, one TLS and account configuration."""
+
+import secrets
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cometmq.broker.acl.accounts import Account
+from cometmq.broker.settings import BrokerSettings
+from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.settings import TlsMode
+from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.settings_fields import fields_of
+from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = ""  # only when the user names another host
+
+
+class Ports(NamedTuple):
+    """The ports that were chosen."""
+
+    namesrv: int
+    broker: int
+    http: int
+
+
+class Suite(NamedTuple):
+    """What one standalone process runs."""
+
+    data: Path
+    host: str
+    http_port: int
+    namesrv: Loaded[NamesrvSettings]
+    broker: Loaded[BrokerSettings]
+    broker_file: Path
+    txn_checker: Loaded[TxnCheckerSettings]
+    own_account: Account | None
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether plain connections are refused."""
+        return self.broker.value.tls_server_mode == TlsMode.ENFORCING
+
+
+def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suite:
+    """Read the settings of all programs; raise SettingsError.
+
+    The broker's file is the file of the suite: its TLS keys hold for the name server and for
+    the connections between the programs too.
+    """
+    folder = data.expanduser().resolve()
+    bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
+    file = config or folder / "broker.conf"
+    broker = _load_broker(
+        file if config is not None or file.exists() else None,
+        {
+            "bindAddress": bind,
+            "brokerIP1": host,
+            "listenPort": str(ports.broker),
+            "storePathRootDir": str(folder / "store"),
+        },
+    )
+    tls = broker.given("tls.") | broker.given(USE_TLS)
+    namesrv = load_namesrv(
+        None,
+        {
+            "bindAddress": bind,
+            "listenPort": str(ports.namesrv),
+            "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
+            "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
+            **{name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)},
+        },
+    )
+    own_account = _new_account() if broker.value.acl_enable else None
+    checker = _load_checker(folder, tls, own_account)
+    return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account)
+
+
+def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
+    """Read the broker's settings; where plain connections are refused it speaks TLS itself."""
+
+    def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
+        return load(BrokerSettings, prefix="COMETMQ_BROKER", file=file, cli=options)
+
+    broker = read(options)
+    if broker.value.tls_server_mode == TlsMode.ENFORCING:
+        broker = read({**options, "tls.enable": "true"})
+    client, server = client_tls(broker.value), server_tls(broker.value)
+    if client.enable and server.need_client_auth == "require" and client.cert_path is None:
+        raise SettingsError(
+            "tls.server.need.client.auth=require: the programs of standalone connect to each "
+            "other over TLS too; set tls.client.certPath and tls.client.keyPath"
+        )
+    return broker
+
+
+def _load_checker(
+    folder: Path, tls: dict[str, str], account: Account | None
+) -> Loaded[TxnCheckerSettings]:
+    """Read the txn-checker's settings; without an account it uses that of the process."""
+
+    def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
+        return load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER", cli=options)
+
+    known = fields_of(TxnCheckerSettings)
+    options = {name: text for name, text in tls.items() if name in known}
+    options["storePathRootDir"] = str(folder / "txn-checker")
+    checker = read(options)
+    if account is None or checker.value.access_key:
+        return checker
+    keys = {"accessKey": account.access_key, "secretKey": account.config.secret_key or ""}
+    return read({**options, **keys})
+
+
+def _new_account() -> Account:
+    """Return an administrator whose secret never leaves this process."""
+    name, secret = f"standalone-{secrets.token_hex(4)}", secrets.token_hex(16)
+    return Account(AclAccount(name, secret_key=secret, admin=True))
