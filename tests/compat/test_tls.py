@@ -166,6 +166,12 @@ def test_java_clients_without_a_certificate_are_refused(
         client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
 
 
+def test_java_clients_without_tls_are_told_why(comet: CometCluster, tmp_path: Path) -> None:
+    client = JavaClient(tmp_path)
+    with pytest.raises(PeerError, match="TLS is required on this port"):
+        client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
+
+
 def test_our_client_on_our_servers(
     comet: CometCluster, ours: Authority, strange: Authority
 ) -> None:

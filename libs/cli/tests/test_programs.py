@@ -90,6 +90,7 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
         text = child.log()
         assert str(tmp_path / "data") in text
         assert f"http://127.0.0.1:{http_port}/metrics" in text
+        assert "(advertised to clients)" in text
         metrics = fetch(http_port, "/metrics")
         assert 'cometmq_connections{server="namesrv"}' in metrics
         assert "# namesrv" in fetch(http_port, "/settings")
@@ -100,19 +101,115 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
         assert "the data stays in" in child.log()
 
 
-@pytest.mark.parametrize("option", ["--namesrv-port", "--broker-port", "--http-port"])
-def test_a_port_in_use_is_one_line(tmp_path, option):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def alone(program, folder):
+    """Return the options of a program that could start if nothing else is wrong."""
+    port = ("--listen-port", free_broker_port())
+    return {
+        "standalone": ("standalone", *suite_options(folder)),
+        "namesrv": ("namesrv", *port, "--kv-config-path", folder / "kv.json"),
+        "broker": ("broker", *port, "--store-path-root-dir", folder),
+        "txn-checker": ("txn-checker", "-n", "127.0.0.1:1", "--store-path-root-dir", folder),
+    }[program]
+
+
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("standalone", "--namesrv-port"),
+        ("standalone", "--broker-port"),
+        ("standalone", "--http-port"),
+        ("namesrv", "--listen-port"),
+        ("namesrv", "--admin-http-port"),
+        ("broker", "--listen-port"),
+        ("broker", "--admin-http-port"),
+        ("txn-checker", "--admin-http-port"),
+    ],
+)
+def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, option):
+    host = "127.0.0.1" if program == "standalone" else ""
+    with socket.create_server((host, 0)) as taken:
         port = taken.getsockname()[1]
-        line = refuse("standalone", *suite_options(tmp_path), option, port, cwd=tmp_path)
-    assert str(port) in line
-    assert "in use" in line
+        line = refuse(*alone(program, tmp_path / "data"), option, port, cwd=tmp_path)
+    assert line == (
+        f"cometmq: cannot listen on {host or '*'}:{port}: Address already in use; "
+        f"stop the program that uses the port, or choose another with {option}"
+    )
+
+
+def test_the_second_port_of_a_broker_is_told_apart(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = alone("broker", tmp_path / "data")
+        line = refuse(*options, "--listen-port", port + 2, cwd=tmp_path)
+    assert f"cannot listen on *:{port} (the second port of the broker): Address already" in line
+
+
+def test_a_setting_of_a_file_or_variable_is_named_as_it_was_given(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "broker.conf").write_text(f"listenPort=0\nstorePathRootDir={tmp_path}/file\n")
+    line = refuse("broker", "-c", "broker.conf", cwd=tmp_path)
+    assert line.endswith("choose another folder with storePathRootDir in broker.conf:2")
+
+    monkeypatch.setenv("COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR", f"{tmp_path}/file")
+    line = refuse("txn-checker", "-n", "127.0.0.1:1", cwd=tmp_path)
+    assert line.endswith("choose another folder with COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR")
+
+
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("standalone", "--data"),
+        ("namesrv", "--kv-config-path"),
+        ("broker", "--store-path-root-dir"),
+        ("txn-checker", "--store-path-root-dir"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", "data"])
+def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, below):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / below
+    line = refuse(*alone(program, folder), cwd=tmp_path)
+    assert line == (
+        f"cometmq: cannot write to the folder {folder}: {tmp_path}/file is a file, not a folder; "
+        f"move it away, or choose another folder with {option}"
+    )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "0", "::ffff:0.0.0.0"])
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [("standalone", "--host"), ("broker", "--broker-ip1"), ("broker", "--broker-ip2")],
+)
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(tmp_path, program, option, host):
+    line = refuse(*alone(program, tmp_path / "data"), option, host, cwd=tmp_path)
+    assert line.startswith(f"cometmq: {option}: others cannot connect to {host}; give the address")
+
+
+def test_a_broker_that_listens_everywhere_says_which_address_it_advertises(start, tmp_path):
+    options = alone("broker", tmp_path / "data")
+    child = start(*options, "--bind-address", "0.0.0.0", ready="broker.ready")
+    event = json.loads(child.log().splitlines()[-1])
+    host, _, port = event["advertised"].rpartition(":")
+    assert host not in {"0.0.0.0", "::", ""}
+    assert port == str(options[2])
+    assert "brokerIP1 sets another" in event["advertised_by"]
+
+
+def test_a_broker_that_listens_at_one_address_advertises_it(start, tmp_path):
+    options = alone("broker", tmp_path / "data")
+    child = start(*options, "--bind-address", "127.0.0.1", ready="broker.ready")
+    event = json.loads(child.log().splitlines()[-1])
+    assert event["advertised"] == f"127.0.0.1:{options[2]}"
+    assert event["advertised_by"] == "--bind-address"
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     line = refuse("standalone", *suite_options(tmp_path / "file" / "data"), cwd=tmp_path)
-    assert line == f"cometmq: {tmp_path}/file/data: Not a directory"
+    assert line == (
+        f"cometmq: cannot write to the folder {tmp_path}/file/data: {tmp_path}/file is a file, "
+        "not a folder; move it away, or choose another folder with --data"
+    )
 
 
 def test_a_store_that_another_process_uses_is_one_line(start, tmp_path):

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
+from cometmq.remoting.errors import SettingsError
 from cometmq.runtime import admin_http
 from cometmq.runtime.admin_http import HEAD_BYTES_MAX, AdminHttp
 
@@ -95,8 +96,8 @@ async def test_settings_of_every_part_are_shown():
     assert body == "# namesrv\nlistenPort=9876\n\n# broker\nlistenPort=10911\n"
 
 
-async def test_a_taken_port_is_an_os_error(admin):
+async def test_a_taken_port_names_port_and_setting(admin):
     other = AdminHttp()
-    with pytest.raises(OSError, match=str(admin.port)):
+    with pytest.raises(SettingsError, match=f"{admin.port}.*another with adminHttpPort"):
         await other.start(admin.port, host="127.0.0.1")
     await other.stop()

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.program import program
 from cometmq.runtime.service import Stop
@@ -72,7 +73,10 @@ async def test_health_is_served_while_the_service_runs(port):
 
 async def test_a_port_in_use_stops_the_service_that_had_started():
     notes, stop = [], Stop()
-    with socket.create_server(("0.0.0.0", 0)) as other, pytest.raises(OSError, match="in use"):
+    with (
+        socket.create_server(("0.0.0.0", 0)) as other,
+        pytest.raises(SettingsError, match="in use"),
+    ):
         await main_of(notes, stop, other.getsockname()[1])
     assert notes == ["started", "stopped"]
     assert not stop.is_serving

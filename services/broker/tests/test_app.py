@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.addresses import choose_ports, host_port, packed_host
+from cometmq.broker.addresses import (
+    advertised_host,
+    check_advertised,
+    choose_ports,
+    host_port,
+    is_unspecified,
+    outward_ip,
+    packed_host,
+)
 from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
@@ -40,11 +48,11 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 )
 def test_what_is_not_built_is_refused_and_not_ignored(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}={value}"):
-        check_settings(settings(**{name: value}).value)
+        check_settings(settings(**{name: value}))
 
 
 def test_a_file_of_rocketmq_with_sql_filters_is_taken() -> None:
-    check_settings(settings(enablePropertyFilter="true").value)
+    check_settings(settings(enablePropertyFilter="true"))
 
 
 def test_the_replication_port_follows_the_main_port_unless_it_is_set() -> None:
@@ -69,8 +77,22 @@ def test_addresses_in_texts_and_records() -> None:
     assert host_port("::1", 1) == "[::1]:1"
     assert packed_host("127.0.0.1", 10911) == bytes([127, 0, 0, 1, 0, 0, 42, 159])
     assert len(packed_host("::1", 10911)) == 20
-    with pytest.raises(SettingsError, match="brokerIP1=no such host"):
+    with pytest.raises(SettingsError, match="brokerIP1: no such host"):
         packed_host("no such host", 1)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "0", "::", "[::]", "0:0::0", "::ffff:0.0.0.0"])
+def test_addresses_that_stand_for_all_are_not_advertised(host: str) -> None:
+    assert is_unspecified(host)
+    with pytest.raises(SettingsError, match=r"brokerIP2: others cannot connect to .*example"):
+        check_advertised(host, setting="brokerIP2")
+    assert advertised_host("", host) == outward_ip()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "10.1.2.3", "no such host", ""])
+def test_other_addresses_are_advertised(host: str) -> None:
+    check_advertised(host, setting="brokerIP1")
+    assert advertised_host(host, "192.0.2.9") == (host or "192.0.2.9")
 
 
 def test_the_bounds_of_the_server_come_from_the_settings() -> None:

@@ -147,7 +147,7 @@ async def test_a_taken_port_is_one_clear_line(settings):
             await app.start()
     assert str(caught.value) == (
         f"cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "stop the other program or choose another listenPort"
+        "stop the program that uses the port, or choose another with --listen-port"
     )
 
 

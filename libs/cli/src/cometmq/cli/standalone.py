@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from cometmq.broker.addresses import host_port
 from cometmq.broker.app import BrokerApp, acl_path
 from cometmq.cli.programs.running import (
     ConfigFile,
@@ -28,6 +29,7 @@ from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.service import Stop, run
 from cometmq.txn_checker.app import TxnCheckerApp
 
@@ -83,7 +85,7 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 
 async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
     """Start in order of dependency, say what runs, stop in reverse."""
-    suite.data.mkdir(parents=True, exist_ok=True)
+    prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
     admin = AdminHttp(log=log)
     async with AsyncExitStack() as started:
@@ -113,24 +115,26 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         started.push_async_callback(checker.stop)
         await checker.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if suite.http_port >= 0:
-            await admin.start(suite.http_port, host=suite.namesrv.value.bind_address)
+            host = suite.namesrv.value.bind_address
+            await admin.start(suite.http_port, host=host, setting="--http-port")
         stop.serving()
-        typer.echo(banner(suite, f"{suite.host}:{port}", broker.addresses, admin))
+        typer.echo(banner(suite, broker.broker.host, int(port), broker.addresses, admin))
         await stop.wait()
         typer.echo("stopping ...")
     typer.echo(f"stopped; the data stays in {suite.data}")
 
 
-def banner(suite: Suite, namesrv: str, broker: Sequence[str], admin: AdminHttp) -> str:
+def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:
     """Say in a few lines what runs where and what to type next."""
+    namesrv = host_port(host, port)
     lines = [
         "CometMQ is running; Ctrl-C stops it.",
         f"  name server  {namesrv}",
-        f"  broker       {' and '.join(broker)}",
+        f"  broker       {' and '.join(broker)} (advertised to clients)",
         f"  data         {suite.data}",
     ]
     if suite.http_port >= 0:
-        lines.append(f"  metrics      http://{suite.host}:{admin.port}/metrics")
+        lines.append(f"  metrics      http://{host_port(host, admin.port)}/metrics")
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     command = program() + (" --tls" if suite.needs_tls else "")
     if suite.own_account is not None:

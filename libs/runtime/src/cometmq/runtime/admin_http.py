@@ -24,6 +24,7 @@ from cometmq.runtime.metrics import (
     loop_families,
     render,
 )
+from cometmq.runtime.places import listening
 from cometmq.runtime.worker import Worker
 
 HEAD_BYTES_MAX = 8 * 1024
@@ -87,15 +88,18 @@ class AdminHttp:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def start(self, port: int, *, host: str | None = None) -> None:
-        """Listen; port 0 takes a free one. Raise OSError when the port is taken."""
+    async def start(
+        self, port: int, *, host: str | None = None, setting: str = "adminHttpPort"
+    ) -> None:
+        """Listen; port 0 takes a free one. Raise SettingsError when the port is taken."""
         # Without a host one socket serves both families: pods are probed by either.
         is_dual = not host and socket.has_dualstack_ipv6()
-        listener = socket.create_server(
-            (host or "", port),
-            family=socket.AF_INET6 if is_dual or ":" in (host or "") else socket.AF_INET,
-            dualstack_ipv6=is_dual,
-        )
+        with listening(host or "", port, setting=setting):
+            listener = socket.create_server(
+                (host or "", port),
+                family=socket.AF_INET6 if is_dual or ":" in (host or "") else socket.AF_INET,
+                dualstack_ipv6=is_dual,
+            )
         self._server = await asyncio.start_server(self._serve, sock=listener, limit=HEAD_BYTES_MAX)
         self.lag.start(asyncio.get_running_loop())
 

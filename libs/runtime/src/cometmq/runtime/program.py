@@ -28,7 +28,7 @@ class Build(Protocol):
 
 
 def program(
-    build: Build, *, log: Log, http_port: int
+    build: Build, *, log: Log, http_port: int, http_setting: str = "adminHttpPort"
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return what `service.run` runs: the service with its HTTP port; -1 means no such port."""
 
@@ -38,7 +38,7 @@ def program(
         await app.start()
         try:
             if http_port >= 0:
-                await admin.start(http_port)
+                await admin.start(http_port, setting=http_setting)
             stop.serving()
             await stop.wait()
         finally:

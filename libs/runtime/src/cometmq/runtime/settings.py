@@ -36,6 +36,8 @@ class Origin(NamedTuple):
 
 
 FILE = "file"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
 DEFAULT = Origin("default")
 RUN_TIME = Origin("changed while running")
 
@@ -80,6 +82,15 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     def knows(self, name: str) -> bool:
         """Whether a key is a setting, or stands in the file."""
         return name in self.unknown or name in fields_of(type(self.value))
+
+    def label(self, name: str) -> str:
+        """Return what to change for another value: the option, the variable, or the line."""
+        origin = self.origins[name]
+        if origin.kind in {COMMAND_LINE, ENVIRONMENT}:
+            return origin.place
+        if origin.kind == FILE:
+            return f"{name} in {origin.place}"
+        return f"{name} ({fields_of(type(self.value))[name].option})"
 
     def given(self, prefix: str) -> dict[str, str]:
         """Return the settings of a prefix that some source gave, secrets included."""
@@ -147,10 +158,12 @@ def load(
     file: Path | None = None,
     env: Mapping[str, str] | None = None,
     cli: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Loaded[S]:
     """Collect the values of all sources and validate them; raise SettingsError.
 
-    `env=None` means the environment of this process; `cli` maps external names to values.
+    `env=None` means the environment of this process; `cli` maps external names to values, and
+    `options` to the options that a program has for them under other names.
     """
     fields = fields_of(settings_type)
     given: Given = _read_file(file) if file is not None else {}
@@ -160,11 +173,12 @@ def load(
     for field in fields.values():
         for variable in field.variables(prefix):
             if variable in variables:
-                given[field.name] = (variables[variable], Origin("environment", variable))
+                given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
     for name, raw in (cli or {}).items():
         if name not in fields:
             raise SettingsError(f"{name}: there is no such setting (from command line)")
-        given[name] = (raw, Origin("command line", fields[name].option))
+        option = (options or {}).get(name, fields[name].option)
+        given[name] = (raw, Origin(COMMAND_LINE, option))
     origins = {name: given[name][1] if name in given else DEFAULT for name in fields}
     return Loaded(_build(settings_type, given), origins, unknown)
 

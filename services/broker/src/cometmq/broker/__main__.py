@@ -20,7 +20,12 @@ async def main(stop: Stop) -> None:
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     settings = load(BrokerSettings, prefix="COMETMQ_BROKER", file=file)
     build = partial(BrokerApp, settings, config_path=file)
-    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
+    await program(
+        build,
+        log=log,
+        http_port=settings.value.admin_http_port,
+        http_setting=settings.label("adminHttpPort"),
+    )(stop)
 
 
 if __name__ == "__main__":

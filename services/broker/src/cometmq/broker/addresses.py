@@ -3,6 +3,7 @@
 
 import socket
 import struct
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from cometmq.remoting.errors import SettingsError
@@ -19,6 +20,35 @@ class Ports(NamedTuple):
     main: int
     vip: int | None
     ha: int
+
+
+def advertised_host(host: str, bind_address: str) -> str:
+    """Return the address that others are told; where none is set, one of this machine."""
+    if host:
+        return host.strip("[]")
+    is_one = bind_address and not is_unspecified(bind_address)
+    return bind_address if is_one else outward_ip()
+
+
+def check_advertised(host: str, *, setting: str) -> None:
+    """Raise SettingsError for an address that stands for all: nobody can connect to it."""
+    if host and is_unspecified(host):
+        raise SettingsError(
+            f"{setting}: others cannot connect to {host}; give the address of this machine that "
+            f"they reach, for example {outward_ip()} (the broker listens on all addresses unless "
+            "bindAddress says otherwise)"
+        )
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether an address or name stands for all addresses: 0.0.0.0, ::, 0 and the like."""
+    try:
+        infos = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    found = ip_address(str(infos[0][4][0]).partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_unspecified
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
@@ -65,11 +95,11 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def packed_host(host: str, port: int) -> bytes:
+def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
     """Return an address as records hold it; a name is looked up."""
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise SettingsError(f"brokerIP1={host}: cannot be resolved: {error.strerror}") from error
+        raise SettingsError(f"{setting}: {host} cannot be resolved: {error.strerror}") from error
     family, *_, address = infos[0]
     return socket.inet_pton(family, str(address[0])) + struct.pack(">i", port)

@@ -7,7 +7,7 @@ requests end; flush; save the tables; close the store.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.addresses import Ports, choose_ports, host_port
+from cometmq.broker.addresses import Ports, check_advertised, choose_ports, host_port
 from cometmq.broker.assembly import Parts, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
@@ -35,6 +35,7 @@ from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
+from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls, server_tls
@@ -90,7 +91,7 @@ class BrokerApp:
 
     async def start(self) -> None:
         """Serve; raise CometError or OSError where settings or environment do not allow it."""
-        check_settings(self._loaded.value)
+        check_settings(self._loaded)
         try:
             await self._start()
         except BaseException:
@@ -103,12 +104,14 @@ class BrokerApp:
         if ineffective:
             self._log.warning("settings.ineffective", settings=ineffective)
         stack = self._stack
-        self._ports = choose_ports(
-            settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
-        )
+        with self._listening(settings.listen_port):
+            self._ports = choose_ports(
+                settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
+            )
         workers = Workers.start()
         stack.callback(workers.close)
         acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
+        await workers.store.submit(self._prepare_folders)
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
         client = RemotingClient(
@@ -143,7 +146,13 @@ class BrokerApp:
         await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if self._admin is not None:
             attach(self._admin, broker, server)
-        self._log.info("broker.ready", addresses=self.addresses, store=settings.store_path_root_dir)
+        self._log.info(
+            "broker.ready",
+            addresses=self.addresses,
+            advertised=broker.address,
+            advertised_by=self._advertised_by(),
+            store=settings.store_path_root_dir,
+        )
 
     async def stop(self) -> None:
         """End in order; what was acknowledged is on disk afterwards."""
@@ -154,10 +163,27 @@ class BrokerApp:
         await self._stack.aclose()
         self._log.info("broker.stopped")
 
+    def _advertised_by(self) -> str:
+        """Return where the advertised address comes from."""
+        settings = self._loaded.value
+        if settings.broker_ip1:
+            return self._loaded.label("brokerIP1")
+        if self.broker.host == settings.bind_address:
+            return self._loaded.label("bindAddress")
+        return "the address of this machine towards others; brokerIP1 sets another"
+
     def _namesrv_lost(self, peer: Peer) -> None:
         """Register anew: a name server drops a broker together with its connection."""
         if self._broker is not None:
             self._broker.registration.connection_lost(peer.address)
+
+    def _prepare_folders(self) -> None:
+        settings, label = self._loaded.value, self._loaded.label
+        root = Path(settings.store_path_root_dir).expanduser()
+        prepare_folder(root, setting=label("storePathRootDir"))
+        if settings.store_path_commit_log:
+            commit_log = Path(settings.store_path_commit_log).expanduser()
+            prepare_folder(commit_log, setting=label("storePathCommitLog"))
 
     def _open_store(self) -> MessageStore:
         settings = self._loaded.value
@@ -198,10 +224,22 @@ class BrokerApp:
         broker.driver.after_commit = Arrivals(broker, server.flush).serve
         broker.store.add_arrival_listener(broker.hold.arrived)
         self._stack.push_async_callback(server.close, 0)
-        await server.listen(settings.bind_address, self._ports.main)
+        with self._listening(self._ports.main):
+            await server.listen(settings.bind_address, self._ports.main)
         if self._ports.vip:
-            await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
+            with self._listening(self._ports.vip, note="the second port of the broker"):
+                await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
+
+    def _listening(self, port: int, note: str = "") -> AbstractContextManager[None]:
+        loaded = self._loaded
+        return listening(
+            loaded.value.bind_address,
+            port,
+            setting=loaded.label("listenPort"),
+            host_setting=loaded.label("bindAddress"),
+            note=note,
+        )
 
     def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
         """Start the background loops."""
@@ -259,8 +297,11 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
     return path.expanduser().absolute()
 
 
-def check_settings(settings: BrokerSettings) -> None:
+def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     """Refuse what this version cannot do, instead of doing something else."""
+    settings = loaded.value
+    check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
+    check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
     if settings.enable_d_leger_commit_log:
         raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
     if settings.broker_role is BrokerRole.SLAVE:

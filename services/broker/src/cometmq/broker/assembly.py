@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.addresses import Ports, host_port, outward_ip, packed_host
+from cometmq.broker.addresses import Ports, advertised_host, host_port, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
@@ -140,8 +140,8 @@ def assemble(parts: Parts) -> Broker:
     saver = TableSaver(parts.workers.config, log=log, turns=turns)
     driver = StoreDriver(parts.store, workers=parts.workers, clock=clock, log=log)
     tables = load_tables(parts, saver, config)
-    host = settings.broker_ip1 or outward_ip()
-    store_host = packed_host(host, parts.ports.main)
+    host = advertised_host(settings.broker_ip1, settings.bind_address)
+    store_host = packed_host(host, parts.ports.main, setting=loaded.label("brokerIP1"))
     stats = BrokerStats()
     broker = Broker(
         loaded=loaded,
@@ -217,7 +217,7 @@ def _identity(settings: BrokerSettings, host: str, ports: Ports) -> Identity:
         broker_name=settings.broker_name,
         broker_addr=host_port(host, ports.main),
         broker_id=settings.broker_id,
-        ha_server_addr=host_port(settings.broker_ip2 or host, ports.ha),
+        ha_server_addr=host_port(advertised_host(settings.broker_ip2, host), ports.ha),
     )
 
 

@@ -47,10 +47,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     broker_id: Annotated[int, Meta(ge=-1, description="0 is the master, others are slaves.")] = 0
     broker_ip1: Annotated[
         str,
-        Meta(description="Address that clients are told; empty: the first outward address."),
+        Meta(
+            description="Address that clients are told; empty: bindAddress if it is one address,"
+            " else that of this machine towards others. 0.0.0.0 and :: are refused."
+        ),
     ] = field(default="", name="brokerIP1")
     broker_ip2: Annotated[
-        str, Meta(description="Address that slaves are told; empty: brokerIP1.")
+        str, Meta(description="Address that slaves are told, no 0.0.0.0 or ::; empty: brokerIP1.")
     ] = field(default="", name="brokerIP2")
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; empty: all addresses.")

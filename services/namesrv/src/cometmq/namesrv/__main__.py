@@ -17,7 +17,12 @@ async def main(stop: Stop) -> None:
     """Read the environment and serve."""
     settings = load_namesrv(None, {})
     build = partial(NamesrvApp, settings)
-    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
+    await program(
+        build,
+        log=log,
+        http_port=settings.value.admin_http_port,
+        http_setting=settings.label("adminHttpPort"),
+    )(stop)
 
 
 if __name__ == "__main__":

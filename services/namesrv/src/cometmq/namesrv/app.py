@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The name server as a whole: the only module here that constructs anything."""
 
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,15 +12,15 @@ from cometmq.namesrv.kv_config import load_kv_config
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.settings import NamesrvSettings
-from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
 from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.saves import Saver
-from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import Background, every
 from cometmq.runtime.tls_keys import server_tls
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
@@ -61,11 +60,25 @@ class NamesrvApp:
         await self._started.aclose()
         self._log.info("namesrv.stopped")
 
+    def _prepare_folders(self) -> None:
+        """Refuse chosen folders that cannot be written.
+
+        With default settings a name server serves routes without ever writing a file.
+        """
+        settings = self._settings
+        for name, path in (
+            ("kvConfigPath", settings.value.kv_config_path),
+            ("configStorePath", settings.value.config_store_path),
+        ):
+            if settings.origins[name] != DEFAULT:
+                prepare_folder(Path(path).parent, setting=settings.label(name))
+
     async def _start(self, starting: AsyncExitStack) -> None:
         settings = self._settings.value
         worker = Worker("namesrv-files")
         starting.callback(worker.close)
 
+        await worker.submit(self._prepare_folders)
         saver = Saver(worker, log=self._log)
         starting.push_async_callback(saver.drain)
 
@@ -88,7 +101,13 @@ class NamesrvApp:
             on_close=lambda peer: _disconnected(namesrv, peer),
         )
         starting.push_async_callback(server.close, DRAIN_MS)
-        await _listen(server, settings)
+        with listening(
+            settings.bind_address,
+            settings.listen_port,
+            setting=self._settings.label("listenPort"),
+            host_setting=self._settings.label("bindAddress"),
+        ):
+            await server.listen(settings.bind_address, settings.listen_port)
         background = Background(self._log)
         starting.push_async_callback(background.close)
         background.spawn(
@@ -126,18 +145,6 @@ def server_settings(settings: NamesrvSettings) -> ServerSettings:
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
         tls=server_tls(settings),
     )
-
-
-async def _listen(server: Server[Namesrv], settings: NamesrvSettings) -> None:
-    host = settings.bind_address
-    try:
-        await server.listen(host, settings.listen_port)
-    except OSError as error:
-        reason = error.strerror if error.errno is None else os.strerror(error.errno)
-        raise SettingsError(
-            f"cannot listen on {host or '*'}:{settings.listen_port}: {reason}; "
-            "stop the other program or choose another listenPort"
-        ) from error
 
 
 def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:

@@ -92,15 +92,17 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = -1
 
 
-def load_namesrv(file: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:
+def load_namesrv(
+    file: Path | None, cli: Mapping[str, str], options: Mapping[str, str] | None = None
+) -> Loaded[NamesrvSettings]:
     """Read the settings of a name server, and those that were changed while it ran before.
 
     Compatibility: changes go into the properties file that was given, as in RocketMQ. Without
     one they go into `configStorePath`, which is then read at the next start.
     """
 
-    def load_from(path: Path | None, options: Mapping[str, str]) -> Loaded[NamesrvSettings]:
-        return load(NamesrvSettings, prefix="COMETMQ_NAMESRV", file=path, cli=options)
+    def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:
+        return load(NamesrvSettings, prefix="COMETMQ_NAMESRV", file=path, cli=cli, options=options)
 
     if file is not None and file.suffix != ".toml":
         return load_from(file, {"configStorePath": str(file), **cli})

@@ -18,7 +18,12 @@ async def main(stop: Stop) -> None:
     """Read the environment and serve."""
     settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER")
     build = partial(TxnCheckerApp, settings)
-    await program(build, log=log, http_port=settings.value.admin_http_port)(stop)
+    await program(
+        build,
+        log=log,
+        http_port=settings.value.admin_http_port,
+        http_setting=settings.label("adminHttpPort"),
+    )(stop)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from cometmq.remoting.signature import SessionCredentials
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import Background, describe, every
@@ -79,7 +80,8 @@ class TxnCheckerApp:
         if not self._settings.namesrv_addr:
             raise SettingsError("namesrvAddr: the txn-checker finds its brokers by name servers")
         async with AsyncExitStack() as stack:
-            self._disk.make_folder(str(self._root))
+            setting = self._loaded.label("storePathRootDir")
+            await self._worker.submit(lambda: prepare_folder(self._root, setting=setting))
             lock = self._disk.lock(str(self._root / LOCK_FILE))
             stack.callback(lock.release)
             stack.callback(self._worker.close)

@@ -49,4 +49,4 @@ def broker(  # one parameter per option
     warn_unknown(settings, log)
 
     build = partial(BrokerApp, settings, config_path=config)
-    serve(build, log=log, http_port=settings.value.admin_http_port)
+    serve(build, settings, log=log)

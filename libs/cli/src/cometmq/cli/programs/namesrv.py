@@ -45,4 +45,4 @@ def namesrv(
     warn_unknown(settings, log)
 
     build = partial(NamesrvApp, settings)
-    serve(build, log=log, http_port=settings.value.admin_http_port)
+    serve(build, settings, log=log)

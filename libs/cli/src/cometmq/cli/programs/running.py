@@ -77,6 +77,12 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
         log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
 
 
-def serve(build: Build, *, log: Log, http_port: int) -> None:
+def serve(build: Build, settings: Loaded[Any], *, log: Log) -> None:
     """Run one program until a signal asks it to stop; exit with its status."""
-    sys.exit(run(program(build, log=log, http_port=http_port), log=log))
+    main = program(
+        build,
+        log=log,
+        http_port=settings.value.admin_http_port,
+        http_setting=settings.label("adminHttpPort"),
+    )
+    sys.exit(run(main, log=log))

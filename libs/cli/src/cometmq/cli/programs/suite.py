@@ -16,6 +16,14 @@ from cometmq.runtime.settings_fields import fields_of
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
+BROKER_OPTIONS: Final = {
+    "brokerIP1": "--host", "listenPort": "--broker-port", "storePathRootDir": "--data",
+}  # fmt: skip
+NAMESRV_OPTIONS: Final = {
+    "listenPort": "--namesrv-port", "kvConfigPath": "--data", "configStorePath": "--data",
+}  # fmt: skip
+"""Options of `standalone` for what it sets: messages name them."""
+
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ""  # only when the user names another host
 
@@ -74,6 +82,7 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
             "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
             **{name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)},
         },
+        NAMESRV_OPTIONS,
     )
     own_account = _new_account() if broker.value.acl_enable else None
     checker = _load_checker(folder, tls, own_account)
@@ -84,7 +93,9 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
     """Read the broker's settings; where plain connections are refused it speaks TLS itself."""
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
-        return load(BrokerSettings, prefix="COMETMQ_BROKER", file=file, cli=options)
+        return load(
+            BrokerSettings, prefix="COMETMQ_BROKER", file=file, cli=options, options=BROKER_OPTIONS
+        )
 
     broker = read(options)
     if broker.value.tls_server_mode == TlsMode.ENFORCING:
@@ -104,7 +115,12 @@ def _load_checker(
     """Read the txn-checker's settings; without an account it uses that of the process."""
 
     def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
-        return load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER", cli=options)
+        return load(
+            TxnCheckerSettings,
+            prefix="COMETMQ_TXN_CHECKER",
+            cli=options,
+            options={"storePathRootDir": "--data"},
+        )
 
     known = fields_of(TxnCheckerSettings)
     options = {name: text for name, text in tls.items() if name in known}

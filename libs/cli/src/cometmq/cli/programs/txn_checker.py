@@ -49,4 +49,4 @@ def txn_checker(  # one parameter per option
     warn_unknown(settings, log)
 
     build = partial(TxnCheckerApp, settings)
-    serve(build, log=log, http_port=settings.value.admin_http_port)
+    serve(build, settings, log=log)

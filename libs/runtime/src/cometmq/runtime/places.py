@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports and folders that a program cannot use: one wording for all programs.
+
+Each refusal says what is wrong, and which option or setting of the started program to change.
+"""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.remoting.errors import SettingsError
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def listening(
+    host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
+) -> Iterator[None]:
+    """Turn the OSError of a listener into the SettingsError that names its settings.
+
+    `note` tells which of several ports this is.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else (error.strerror or str(error))
+        place = f"{f'[{host}]' if ':' in host else host or '*'}:{port}{note and f' ({note})'}"
+        advice = _listen_advice(number, setting, host_setting)
+        raise SettingsError(f"cannot listen on {place}: {reason}; {advice}") from error
+
+
+def _listen_advice(number: int, setting: str, host_setting: str) -> str:
+    if number == errno.EADDRINUSE:
+        return f"stop the program that uses the port, or choose another with {setting}"
+    if number in {errno.EACCES, errno.EPERM}:
+        return f"choose a port above 1023 with {setting}"
+    return f"choose an address of this machine with {host_setting}, or another port with {setting}"
+
+
+def prepare_folder(path: Path, *, setting: str) -> None:
+    """Make a folder that the program will write to, and try it; blocks.
+
+    A full disk is no refusal: a program that only reads may go on.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _folder_refusal(error, path, setting) from error
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise _folder_refusal(error, path, setting) from error
+
+
+def _folder_refusal(error: OSError, path: Path, setting: str) -> SettingsError:
+    other = f"choose another folder with {setting}"
+    blocking = next((one for one in (path, *path.parents) if one.is_file()), None)
+    if blocking is not None:
+        text = f"{blocking} is a file, not a folder; move it away, or {other}"
+    elif error.errno in {errno.EACCES, errno.EPERM}:
+        text = f"{error.strerror}; give this user the right to write there, or {other}"
+    elif error.errno in _NO_SPACE:
+        text = f"{error.strerror}; free space, or {other}"
+    else:
+        text = f"{error.strerror}; {other}"
+    return SettingsError(f"cannot write to the folder {path}: {text}")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports and folders that cannot be used: the reason, and the setting to change."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.runtime import places
+from cometmq.runtime.places import listening, prepare_folder
+
+
+def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
+    """Return the text for an error of the operating system."""
+    with (
+        pytest.raises(SettingsError) as caught,
+        listening(host, 80, setting="--port", host_setting="--bind", note=note),
+    ):
+        raise OSError(number, "whatever the loop says")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EADDRINUSE, "stop the program that uses the port, or choose another with --port"),
+        (errno.EACCES, "choose a port above 1023 with --port"),
+        (
+            errno.EADDRNOTAVAIL,
+            "choose an address of this machine with --bind, or another port with --port",
+        ),
+    ],
+)
+def test_a_port_that_cannot_be_used(number: int, advice: str) -> None:
+    expected = f"cannot listen on 127.0.0.1:80: {os.strerror(number)}; {advice}"
+    assert refusal(number) == expected
+
+
+def test_the_place_shows_all_addresses_and_ipv6() -> None:
+    assert refusal(errno.EADDRINUSE, "").startswith("cannot listen on *:80: Address already")
+    assert refusal(errno.EADDRINUSE, "::1", "HA").startswith("cannot listen on [::1]:80 (HA): ")
+
+
+def test_a_name_without_address_keeps_its_reason() -> None:
+    error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    with (
+        pytest.raises(SettingsError, match="Name or service not known; choose an address"),
+        listening("no.such.host", 80, setting="--port"),
+    ):
+        raise error
+
+
+def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "a" / "b", setting="--data")
+    prepare_folder(tmp_path / "a" / "b", setting="--data")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["", "a", "a/b"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError) as caught:
+        prepare_folder(tmp_path / "file" / below, setting="--data")
+    assert str(caught.value) == (
+        f"cannot write to the folder {tmp_path / 'file' / below}: {tmp_path}/file is a file, "
+        "not a folder; move it away, or choose another folder with --data"
+    )
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Refuse temporary files with the error number in the list."""
+    numbers: list[int] = []
+
+    def refuse(**_: object) -> None:
+        raise OSError(numbers[0], os.strerror(numbers[0]))
+
+    monkeypatch.setattr(places.tempfile, "TemporaryFile", refuse)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.EACCES, "Permission denied; give this user the right to write there, or choose"),
+        (errno.EROFS, "Read-only file system; choose another folder with --data"),
+    ],
+)
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, refusing: list[int], number: int, text: str
+) -> None:
+    refusing.append(number)
+    with pytest.raises(SettingsError) as caught:
+        prepare_folder(tmp_path, setting="--data")
+    assert str(caught.value).startswith(f"cannot write to the folder {tmp_path}: {text}")
+
+
+def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, refusing: list[int]) -> None:
+    refusing.append(errno.ENOSPC)
+    prepare_folder(tmp_path, setting="--data")
