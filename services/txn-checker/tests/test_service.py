@@ -11,7 +11,7 @@ import pytest
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.errors import ServerError, SettingsError
 from cometmq.store.errors import DiskError, LockHeld
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.broker_link import Asked, BrokerLink, Pulled
@@ -349,3 +349,45 @@ async def test_one_folder_is_for_one_checker(suite: Any) -> None:
 async def test_name_servers_are_needed(suite: Any) -> None:
     with pytest.raises(SettingsError, match="namesrvAddr"):
         await suite.checker(namesrvAddr="")
+
+
+async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
+    checker = await suite.checker()
+    await checker.wait_for_first_round(20_000)
+    assert checker.fault() is None
+
+    await suite.stop_broker()
+    await until(lambda: checker.fault() == f"{suite.namesrv}: no broker is registered there")
+    await suite.start_broker()
+    await until(lambda: checker.fault() is None)
+
+
+async def test_a_broker_that_refuses_to_be_read_is_named_with_its_reason(
+    suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions are allowed, and the queues may not be read: a right of its own."""
+    remark = "org.apache.rocketmq.acl.common.AclException: No default permission for the topic"
+
+    async def refuse(_self: BrokerLink, _half: int, _op: int) -> None:
+        raise ServerError(remark)
+
+    monkeypatch.setattr(BrokerLink, "check_rights", refuse)
+    checker = await suite.checker()
+    await checker.wait_for_first_round(20_000)
+    assert checker.fault() == (
+        f"broker-a ({suite.broker}): SYSTEM_ERROR (1): {remark}; "
+        "set accessKey and secretKey to the account of an administrator"
+    )
+    monkeypatch.undo()
+    await until(lambda: checker.fault() is None)
+
+
+async def test_a_name_server_that_does_not_answer_is_named(suite: Any) -> None:
+    checker = await suite.checker(namesrvAddr="127.0.0.1:1")
+    await checker.wait_for_first_round(20_000)
+    assert checker.fault().startswith("127.0.0.1:1: ")
+
+
+async def test_an_account_needs_both_keys(suite: Any) -> None:
+    with pytest.raises(SettingsError, match="accessKey and secretKey need each other"):
+        await suite.checker(accessKey="txn-checker")
