@@ -100,9 +100,8 @@ def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
     for line in again:
         assert line["keys"] == before[line["body"]]["keys"]
         assert line["message_id"] == before[line["body"]]["message_id"]
-    assert ask("dlq", "replay", "nobody", "-y").err.endswith(
-        "No route info of this topic: %DLQ%nobody\n"
-    )
+    refused = ask("dlq", "replay", "nobody", "-y").err.splitlines()[-1]
+    assert refused.startswith("cometmq: No route info of this topic: %DLQ%nobody; ")
 
 
 def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):

@@ -31,16 +31,19 @@ class CommandAdmin(AdminClient):
         """Return all broker groups; BrokerMissing if none is registered."""
         info = await super().cluster()
         if not info.broker_addr_table:
-            namesrvs = ";".join(self.namesrv.addresses)
-            raise BrokerMissing(
-                f"no broker is registered at the name server {namesrvs}: all are down, or register"
-                f" elsewhere; start one with: cometmq broker -n '{namesrvs}'"
-            )
+            raise BrokerMissing(no_broker_text(self.namesrv.addresses))
         groups = info.broker_addr_table.values()
         self._masters = {
             it.broker_addrs[MASTER_ID] for it in groups if MASTER_ID in it.broker_addrs
         }
         return info
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics; BrokerMissing if there is no broker, so no topic."""
+        found = await super().topics()
+        if not found:
+            await self.cluster()
+        return found
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; BrokerMissing if there is no broker, so no route at all."""
@@ -70,6 +73,15 @@ class CommandAdmin(AdminClient):
         """End the command if none of the brokers that it asked, or no master at all, answered."""
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
+
+
+def no_broker_text(namesrvs: Iterable[str]) -> str:
+    """Say that no broker is registered, and what to try."""
+    addresses = ";".join(namesrvs)
+    return (
+        f"no broker is registered at the name server {addresses}: all are down, or register"
+        f" elsewhere; start one with: cometmq broker -n '{addresses}'"
+    )
 
 
 def note_missing(name: str, address: str, error: CometError) -> None:

@@ -53,7 +53,6 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) 
     """List the groups that have given up messages, and how many there are."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
-        await admin.cluster()  # without any broker there is no topic either
         rows: list[list[Cell]] = []
         for group in await admin.dead_letter_groups():
             stats = (await admin.topic_stats(DLQ_PREFIX + group)).values()

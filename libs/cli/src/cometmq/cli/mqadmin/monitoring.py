@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from cometmq.broker.names import RETRY_PREFIX
+from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run, with_access
 from cometmq.cli.mqadmin import java_text, running_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv
@@ -99,6 +100,8 @@ class Monitor:
 
     async def _round(self, admin: AdminClient) -> None:
         self._report("beginRound", {}, "=" * 41)
+        if not (await admin.cluster()).broker_addr_table:
+            typer.echo(f"cometmq: {no_broker_text(admin.namesrv.addresses)}", err=True)
         for topic in await admin.topics():
             if topic.startswith(RETRY_PREFIX):
                 try:

@@ -4,11 +4,10 @@
 from cometmq.client.admin.clusters import ClusterAdmin
 from cometmq.client.admin.dead_letters import DeadLetterAdmin
 from cometmq.client.admin.offsets import QueueLag, Rollback
-from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.admin.tracks import MessageTrack, TrackAdmin, TrackType
 
 __all__ = ["AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
 
 
-class AdminClient(ClusterAdmin, TopicAdmin, TrackAdmin, DeadLetterAdmin):
+class AdminClient(ClusterAdmin, TrackAdmin, DeadLetterAdmin):
     """Looks after topics, groups, offsets, brokers and name servers."""

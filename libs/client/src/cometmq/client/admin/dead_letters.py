@@ -6,6 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.messages import MessageAdmin
+from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import RETRY_PREFIX, MessageExt, SendResult, UnreadableMessage
@@ -55,14 +56,14 @@ def origin_message_id(message: MessageExt) -> str:
     return message.properties.get(PropertyKey.ORIGIN_MESSAGE_ID) or message.message_id
 
 
-class DeadLetterAdmin(MessageAdmin):
+class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     """Looks after dead letters."""
 
     _message_sender: MessageSender | None = None
 
     async def dead_letter_groups(self) -> list[str]:
         """Return the groups that have a dead-letter topic."""
-        topics = await self.namesrv.topics()
+        topics = await self.topics()
         return sorted(t.removeprefix(DLQ_PREFIX) for t in topics if t.startswith(DLQ_PREFIX))
 
     async def dead_letters(
