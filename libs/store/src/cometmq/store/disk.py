@@ -394,7 +394,7 @@ class OsDisk:
         try:
             fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            raise LockHeld(f"{path} is locked: another broker uses this store") from error
+            raise LockHeld(f"{path} is locked: another process uses this folder") from error
         with _translated("write", path):
             os.pwrite(descriptor.number, b"lock", 0)
         _locked_paths.add(path)
