@@ -4,6 +4,7 @@
 import asyncio
 import errno
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from child import BrokerChild, until
 from client import Client
 
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable
+from cometmq.store.disk import OsDisk
 
 SCRIPT: Final = Path(__file__).parent / "faulty_broker.py"
 TOPIC: Final = "T"
@@ -264,6 +266,15 @@ class Ballast:
             clear_fault(self._broker)
 
 
+def check_usage_told(refusal: CommandError, folder: Path) -> None:
+    """See that a refusal tells how full the disk is, as df does."""
+    if folder.is_mount():
+        told = re.search(r"CL: +([0-9.]+)", str(refusal))
+        assert told is not None, refusal
+        used_percent = OsDisk().usage(str(folder)).percent
+        assert abs(float(told[1]) * 100 - used_percent) <= 2, refusal  # of 6 MB, files go meanwhile
+
+
 async def test_a_full_disk_refuses_sends_until_there_is_space(
     tmp_path: Path, small_disk: Path, sender: Sender
 ) -> None:
@@ -278,6 +289,7 @@ async def test_a_full_disk_refuses_sends_until_there_is_space(
             ballast.load()
             refusal = await sender.until_refused(client)
             assert isinstance(refusal, ServiceNotAvailable), refusal
+            check_usage_told(refusal, small_disk)
             await until_ready(broker, check="store", is_ok=False)
             await sender.check(client)
         no_traceback(broker)

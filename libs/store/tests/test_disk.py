@@ -158,6 +158,16 @@ def test_folders(disk, tmp_path):
     assert not disk.exists(f"{tmp_path}/a")
 
 
+@pytest.mark.parametrize("folder", ["/", "/dev/shm", "."])  # a file system, no file
+def test_usage_is_that_of_df(folder):
+    """Of what an unprivileged program may use: blocks kept for root do not count."""
+    lines = subprocess.run(
+        ["df", "--output=pcent", folder], capture_output=True, text=True, check=True
+    ).stdout.split()
+    wanted = int(lines[-1].removesuffix("%"))
+    assert abs(OsDisk().usage(folder).percent - wanted) <= 1  # others write meanwhile
+
+
 def test_usage_rounds_up():
     assert DiskUsage(1, 999).percent == 1
     assert DiskUsage(900, 100).percent == 90

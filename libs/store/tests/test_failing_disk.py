@@ -144,6 +144,25 @@ def test_a_disk_above_the_warning_level_refuses_until_it_is_below(disk):
     assert rig.put(make_message()).status is PutStatus.PUT_OK
 
 
+def test_a_refusal_tells_how_full_the_disk_is_now(disk, rig):
+    """Another program may fill the disk between two looks at it."""
+    rig.work(12)
+    seen = []
+    disk.used_percent = 100
+    disk.fault = failing(errno.ENOSPC, "write", "commitlog")
+    rig.store.put(make_message(), lambda _: seen.append(rig.store.stats().disk_used_percent))
+    rig.store.commit()
+    assert seen == [100]
+    disk.used_percent = 97
+    rig.work(2)
+    assert rig.store.stats().disk_used_percent == 97
+    disk.used_percent = 40
+    disk.fault = None
+    rig.work(2)
+    assert rig.store.is_writable
+    assert rig.store.stats().disk_used_percent == 40
+
+
 def test_several_reasons_must_all_go(disk):
     rig = StoreRig(disk, small_settings(disk_space_warning_level_ratio=90))
     rig.store.role_writable = False

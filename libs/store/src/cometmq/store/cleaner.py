@@ -84,10 +84,7 @@ class Cleaner:
 
     def look(self) -> DiskState:
         """Read how full the disk is and how old the oldest files are; blocks."""
-        used = max(
-            self._disk.usage(self._parts.layout.commit_log).percent,
-            self._disk.usage(self._parts.layout.consume_queue).percent,
-        )
+        used = self._used_percent()
         files = self._commit_log.files
         timestamps: list[int] = []
         for start in range(files.first + files.file_size, files.end, files.file_size):
@@ -96,6 +93,21 @@ class Cleaner:
                 break
             timestamps.append(scan.store_timestamp)
         return DiskState(used, timestamps)
+
+    def measure(self) -> None:
+        """Read how full the disk is, at once: a write has just failed on the same file system.
+
+        Between two looks a disk can fill up, and refusals must not tell the figure before that.
+        """
+        try:
+            self.used_percent = self._used_percent()
+        except DiskError as error:
+            self.note_failed("measure", error)
+
+    def _used_percent(self) -> int:
+        layout = self._parts.layout
+        folders = layout.commit_log, layout.consume_queue
+        return max(self._disk.usage(folder).percent for folder in folders)
 
     def take(self, state: DiskState, now_ms: int) -> None:
         """Decide and forget the files that go."""

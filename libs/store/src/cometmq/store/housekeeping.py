@@ -82,10 +82,14 @@ class Housekeeping:
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]
         self._last_try_ms = self._now_ms
+        self.cleaner.measure()
         if self._write_state.set(Refusal.LOG_WRITE_FAILED, holds=True):
-            self._log.error("log.write_failed", error=str(error))
+            self._log.error(
+                "log.write_failed", error=str(error), used_percent=self.cleaner.used_percent
+            )
 
     def _note_probed(self, error: Exception | None) -> None:
+        self.cleaner.measure()
         if is_sync_failure(error):
             self._fail_for_good(error)
         elif error is None:
@@ -117,6 +121,7 @@ class Housekeeping:
         return True
 
     def _note_derived_failed(self, error: Exception) -> None:
+        self.cleaner.measure()
         if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=True):
             self._log.error("queues.write_failed", error=str(error))
 

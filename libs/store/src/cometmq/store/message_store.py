@@ -179,8 +179,8 @@ class MessageStore:
         try:
             self._write(batch)
         except DiskError as error:
+            self._housekeeping.note_write_failed(error, batch)  # first: answers tell its figures
             self._fail(batch)
-            self._housekeeping.note_write_failed(error, batch)
             return None
         self._publish(batch)
         self._answer(batch)
