@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held pulls wake when they should, once, and never otherwise."""
 
+from collections.abc import Callable
+
 import pytest
 
 from cometmq.broker.filters.tags import TagFilter
@@ -120,3 +122,38 @@ def test_a_closed_connection_is_forgotten(table: HoldTable) -> None:
     table.wake_all()
     assert table.take_ready(10) == [kept]
     assert table.queue_count == 0
+
+
+def test_held_pulls_without_traffic_are_not_visited(
+    table: HoldTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue_id in range(300):
+        table.hold(pull(5, queue_id=queue_id, deadline_ms=20_000 + queue_id), count_max=1000)
+    table.sweep(0, lambda *_: 5)
+    visited: list[tuple[str, int]] = []
+    remove = table._remove
+
+    def note_and_remove(key: tuple[str, int], test: Callable[[HeldPull], bool]) -> list[HeldPull]:
+        visited.append(key)
+        return remove(key, test)
+
+    monkeypatch.setattr(table, "_remove", note_and_remove)
+    for second in range(20):
+        table.expire(second * 1_000)
+        table.sweep(second * 1_000, lambda *_: 5)
+    assert not visited
+
+    table.arrived("T", 7, 5, A)  # which suits nobody
+    table.sweep(19_000, lambda *_: 5)
+    table.expire(20_010)
+    assert visited[:2] == [("T", 7)] * 2
+    assert len(visited) < 2 + 300 + 1
+    assert len(table.take_ready(300)) == 11
+
+
+def test_a_message_that_came_before_the_pull_was_held_wakes_it(table: HoldTable) -> None:
+    held = pull(5)
+    table.arrived("T", 0, 6, A)
+    table.hold(held, count_max=10)
+    table.sweep(0, lambda *_: 6)
+    assert table.take_ready(10) == [held]

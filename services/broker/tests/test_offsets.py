@@ -108,3 +108,15 @@ def test_the_table_has_a_bound_and_known_queues_go_on_at_it(
     offsets.drop_group("g")
     offsets.commit("g", "u", 0, 1)
     assert offsets.committed("g", "u", 0) == 1
+
+
+def test_a_commit_that_changes_nothing_is_not_saved() -> None:
+    offsets = Offsets()
+    offsets.commit("G", "T", 0, 5)
+    assert offsets.is_dirty
+    offsets.snapshot()
+
+    offsets.commit("G", "T", 0, 5)
+    assert not offsets.is_dirty
+    offsets.commit("G", "T", 0, 4)
+    assert offsets.is_dirty

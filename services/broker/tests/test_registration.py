@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from cometmq.broker import registration as registrations
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration import CRC_MASK, Identity, Link, Registration
 from cometmq.broker.settings import BrokerSettings
@@ -18,6 +19,7 @@ from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,
     decode_register_body,
+    encode_register_body,
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
@@ -159,6 +161,40 @@ async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
 
     assert namesrvs.topics_sent() == [{"T"}, {"U"}, {"T", "U"}]
     assert link.acknowledged == topics.version
+
+
+async def test_unchanged_topics_are_encoded_once(
+    namesrvs: Namesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[RegisterBrokerBody] = []
+
+    def encode_and_note(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
+        encoded.append(body)
+        return encode_register_body(body, compressed=compressed)
+
+    monkeypatch.setattr(registrations, "encode_register_body", encode_and_note)
+    changes: dict[str, object] = {}
+    subject = Registration(
+        ME, topics, namesrvs, NamesrvAddresses(NS1),
+        settings=lambda: msgspec.structs.replace(BrokerSettings(), **changes),
+    )  # fmt: skip
+    link = Link(NS1)
+    for _ in range(3):
+        await subject.register(link)
+    await subject.register(Link(NS2))
+    assert len(encoded) == 1
+    assert len({request.body for request in namesrvs.requests}) == 1
+
+    for changed in ({"broker_permission": 4}, {"compressed_register": True}):
+        changes |= changed
+        await subject.register(link)
+        assert namesrvs.requests[-1].body != namesrvs.requests[-2].body
+    topics.put(config("U"))
+    for _ in range(2):
+        await subject.register(link)
+    assert namesrvs.topics_sent()[-2:] == [{"U"}, {"T", "U"}]
+    perms = namesrvs.registrations()[-1].topic_config_serialize_wrapper.topic_config_table
+    assert {one.perm for one in perms.values()} == {4}
 
 
 async def test_after_a_lost_connection_everything_is_sent_at_once(

@@ -2,10 +2,12 @@
 """Statistics of the last minute, hour and day: what RocketMQ answers to code 315."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.broker.statistics import counters as stats
 from cometmq.broker.statistics import sampler as stat_sampler
-from cometmq.broker.statistics.counters import BrokerStats
+from cometmq.broker.statistics.counters import BrokerStats, GroupStats, TopicStats
 from cometmq.broker.statistics.sampler import StatSampler, find_statistic, pull_rate
 from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Windows
 from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
@@ -201,3 +203,71 @@ def test_the_tables_are_bounded(counters: BrokerStats, monkeypatch: pytest.Monke
 
     assert (len(counters.topics), len(counters.groups)) == (2, 2)
     assert (counters.put_count, counters.put_bytes, counters.get_count) == (4, 40, 4)
+
+
+class EagerCopies:
+    """The reference: copies the figures of every source in every round."""
+
+    def __init__(self, counters: BrokerStats) -> None:
+        self._counters = counters
+        self._windows: dict[int, Windows] = {}
+
+    def round(self, at_ms: int) -> None:
+        periods = [MINUTE, *([HOUR] if at_ms % 600_000 == 0 else [])]
+        periods += [DAY] if at_ms % 3_600_000 == 0 else []
+        for source in [*self._counters.topics.values(), *self._counters.groups.values()]:
+            figures = source.figures()
+            windows = self._windows.setdefault(id(source), Windows(len(figures)))
+            windows.add(periods, at_ms, figures)
+
+    def data(self, source: TopicStats | GroupStats, value_at: int) -> BrokerStatsData:
+        windows = self._windows.get(id(source))
+        return BrokerStatsData() if windows is None else windows.data(value_at, 0)
+
+
+COUNTED = st.lists(st.sampled_from(["T", "U", "T@G", "U@H"]), max_size=3)
+PAUSES = st.sampled_from([1, 2, 3, 5, 7, 8, 61, 367])  # rounds of ten seconds
+
+
+@given(st.lists(st.tuples(COUNTED, PAUSES, st.booleans()), max_size=25))
+def test_copies_made_later_are_those_of_every_round(
+    events: list[tuple[list[str], int, bool]],
+) -> None:
+    counters = BrokerStats()
+    sampler, eager, now_ms = StatSampler(counters, now_ms=0), EagerCopies(counters), 0
+    for names, pause, is_read in events:
+        for name in names:
+            topic, _, group = name.partition("@")
+            if group:
+                counters.count_get(topic, group, 2, 20)
+            else:
+                counters.count_put(topic, 3, 30)
+        for _ in range(pause):
+            now_ms += 10_000
+            sampler.step(now_ms)
+            eager.round(now_ms)
+        if is_read:
+            for topic, source in counters.topics.items():
+                assert data(counters, "TOPIC_PUT_NUMS", topic) == eager.data(source, 1)
+            for (topic, group), counted in counters.groups.items():
+                wanted = eager.data(counted, 1)
+                assert data(counters, "GROUP_GET_NUMS", f"{topic}@{group}") == wanted
+                assert pull_rate(counters, topic, group) == wanted.stats_minute.tps
+
+
+def test_sources_without_traffic_cost_nothing(
+    counters: BrokerStats, sampler: StatSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(300):
+        counters.count_put(f"T{number}", 1, 10)
+        counters.count_get(f"T{number}", "G", 1, 10)
+    for at_s in range(30):
+        sampler.step(at_s * SECOND_MS)
+
+    looks: list[str] = []
+    for kind in (TopicStats, GroupStats):
+        monkeypatch.setattr(kind, "figures", lambda source: looks.append(str(source)))
+    for at_s in range(30, 4_000):
+        sampler.step(at_s * SECOND_MS)
+
+    assert not looks

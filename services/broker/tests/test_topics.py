@@ -139,6 +139,26 @@ def test_the_order_flag_follows_the_name_servers_only(topics: Topics, saves: Sav
     assert topics.version.counter == version.counter + 2
 
 
+def test_an_order_that_is_known_is_not_looked_for_again(topics: Topics) -> None:
+    topics.put(config("T"))
+    topics.set_ordered({"T"})
+    version = topics.version
+    looks: list[None] = []
+
+    class Names(set[str]):
+        def __contains__(self, name: object) -> bool:
+            looks.append(None)
+            return super().__contains__(name)
+
+    topics.set_ordered(Names({"T"}))
+    assert not looks
+    topics.put(config("U"))
+    topics.set_ordered(Names({"T", "U"}))
+    assert looks
+    assert topics.table["U"].order
+    assert topics.version.counter == version.counter + 2
+
+
 def test_setting_a_topic_again_is_a_change_for_the_name_servers(
     topics: Topics, saves: Saves
 ) -> None:

@@ -10,6 +10,9 @@ the store looks into the messages and says `release` when one suits.
 
 Compatibility: an arrival with another tag leaves the pull held, and `sweep` (every 5 s) wakes
 it when its queue has grown at all, so that a filtered consumer's offset moves on.
+
+Idle cost: `expire` visits the pulls that are due, `sweep` the queues with an arrival or a new pull
+since the last sweep. Held pulls without traffic cost nothing until their time is over.
 """
 
 from collections import deque
@@ -57,14 +60,27 @@ class HoldTable:
         self.unsure: list[HeldPull] = []
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
         self._peers: dict[object, set[HeldPull]] = {}
+        self._due: dict[int, set[HeldPull]] = {}  # by the second of the deadline
+        self._unswept: set[tuple[str, int]] = set()
 
     def hold(self, held: HeldPull, *, count_max: int) -> bool:
         """Keep a pull unanswered; False if so many are held already."""
         if self.count >= count_max:
             return False
         header = held.call.header
-        self._queues.setdefault((header.topic, header.queue_id), []).append(held)
-        self._peers.setdefault(held.call.peer, set()).add(held)
+        key = header.topic, header.queue_id
+        self._queues.setdefault(key, []).append(held)
+        self._unswept.add(key)  # a message may have come since the pull has read
+        second = held.deadline_ms // 1000
+        due = self._due.get(second)
+        if due is None:
+            due = self._due[second] = set()
+        due.add(held)
+        peer = held.call.peer
+        of_peer = self._peers.get(peer)
+        if of_peer is None:
+            of_peer = self._peers[peer] = set()
+        of_peer.add(held)
         self.count += 1
         held.is_held = True
         held.looked_offset = header.queue_offset
@@ -74,12 +90,10 @@ class HoldTable:
         self, topic: str, queue_id: int, max_offset: int, tag_code: int | None, *_: Any
     ) -> None:
         """Wake the pulls of a queue that want a message that has just been dispatched."""
-        waiting = self._queues.get((topic, queue_id))
-        if waiting is not None:
-            self._wake(
-                (topic, queue_id),
-                lambda held: self._suits(held, max_offset, tag_code),
-            )
+        key = topic, queue_id
+        if key in self._queues:
+            self._unswept.add(key)
+            self._wake(key, lambda held: self._suits(held, max_offset, tag_code))
 
     def _suits(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
         if held.queue_offset >= max_offset:
@@ -94,12 +108,15 @@ class HoldTable:
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:
         """Wake what a missed or unwanted arrival left behind, and what is due."""
-        for key in list(self._queues):
+        keys, self._unswept = self._unswept & self._queues.keys(), set()
+        for key in keys:
             self._wake(key, partial(_is_stale, max_offset(*key), now_ms))
 
     def expire(self, now_ms: int) -> None:
         """Wake the pulls whose time is over."""
-        for key in list(self._queues):
+        seconds = [second for second in self._due if second <= now_ms // 1000]
+        pulls = [held.call.header for second in seconds for held in self._due[second]]
+        for key in {(header.topic, header.queue_id) for header in pulls}:
             self._wake(key, lambda held: held.deadline_ms <= now_ms)
 
     def drop(self, peer: object) -> None:
@@ -164,12 +181,15 @@ class HoldTable:
         return removed
 
     def _forget(self, held: HeldPull) -> None:
-        """Take a pull out of what is known of its connection."""
-        peer = held.call.peer
-        others = self._peers[peer]
-        others.discard(held)
-        if not others:
+        """Take a pull out of its connection's and its second's pulls."""
+        peer, second = held.call.peer, held.deadline_ms // 1000
+        of_peer, due = self._peers[peer], self._due[second]
+        of_peer.discard(held)
+        if not of_peer:
             del self._peers[peer]
+        due.discard(held)
+        if not due:
+            del self._due[second]
 
 
 def _is_stale(max_offset: int, now_ms: int, held: HeldPull) -> bool:

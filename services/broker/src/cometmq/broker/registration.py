@@ -102,6 +102,7 @@ class Registration:
         self.master_address = ""  # of this broker's master, as the name servers know it
         self.master_ha_address = ""
         self.links: dict[str, Link] = {}
+        self._whole: tuple[tuple[DataVersion, int, bool], bytes, int] | None = None
         self._topics = topics
         self._client = client
         self._addresses = addresses
@@ -251,13 +252,11 @@ class Registration:
     async def _send_registration(self, link: Link) -> None:
         version = self._topics.version
         is_periodic = link.acknowledged == version
-        topics = self._topics.changes(None if is_periodic else link.acknowledged)
-        table = TopicConfigTable(data_version=version, topic_config_table=self._permitted(topics))
         settings = self._settings()
-        body = encode_register_body(
-            RegisterBrokerBody(topic_config_serialize_wrapper=table),
-            compressed=settings.compressed_register,
-        )
+        if is_periodic or link.acknowledged is None:
+            body, crc = self._whole_body(settings)
+        else:
+            body, crc = self._body(self._topics.changes(link.acknowledged), settings)
         me = self.identity
         header = RegisterBroker(
             broker_name=me.broker_name,
@@ -266,7 +265,7 @@ class Registration:
             ha_server_addr=me.ha_server_addr,
             broker_id=me.broker_id,
             compressed=settings.compressed_register,
-            body_crc32=zlib.crc32(body) & CRC_MASK,
+            body_crc32=crc,
         )
         response = await self._client.invoke(
             link.address,
@@ -277,6 +276,25 @@ class Registration:
         )
         link.acknowledged = version
         self._take_answer(response)
+
+    def _whole_body(self, settings: BrokerSettings) -> tuple[bytes, int]:
+        """Return all topics as they are registered, and their sum; encoded once for a version."""
+        key = self._topics.version, settings.broker_permission, settings.compressed_register
+        if self._whole is None or self._whole[0] != key:
+            self._whole = key, *self._body(self._topics.changes(None), settings)
+        return self._whole[1:]
+
+    def _body(
+        self, topics: Mapping[str, TopicConfig], settings: BrokerSettings
+    ) -> tuple[bytes, int]:
+        table = TopicConfigTable(
+            data_version=self._topics.version, topic_config_table=self._permitted(topics)
+        )
+        body = encode_register_body(
+            RegisterBrokerBody(topic_config_serialize_wrapper=table),
+            compressed=settings.compressed_register,
+        )
+        return body, zlib.crc32(body) & CRC_MASK
 
     async def _is_stale(self, link: Link) -> bool:
         """Ask whether the name server knows another version than the current one."""

@@ -172,8 +172,10 @@ class Server(Generic[ContextT]):
 
     def _bound_memory(self) -> None:
         """Close the greediest connections while all together hold too much."""
+        total = sum(peer.buffered_bytes for peer in self._hub.peers)
+        if total <= self._settings.buffered_bytes_max:
+            return
         sizes = sorted((peer.buffered_bytes, id(peer), peer) for peer in self._hub.peers)
-        total = sum(size for size, _, _ in sizes)
         while sizes and total > self._settings.buffered_bytes_max:
             size, _, peer = sizes.pop()
             total -= size

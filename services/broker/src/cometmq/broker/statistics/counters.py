@@ -2,10 +2,12 @@
 """Counters of the broker: plain integers, read at scrape and by admin commands.
 
 The loop only adds. Rates come from copies that timers take: of the totals once a second for the
-windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min), of each source every ten seconds for
-those of VIEW_BROKER_STATS_DATA (`stat_sampler.py`).
+windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min), of each active source every ten seconds
+for those of VIEW_BROKER_STATS_DATA (`stat_sampler.py`).
 
-Invariants: the tables are bounded. What comes when one is full is counted together.
+Invariants: the tables are bounded. Requests that come when one is full are counted together.
+A source is active from the moment it is counted in until a round finds its figures unchanged;
+the copies that it misses afterwards are made up for before it is counted in or read again.
 """
 
 from collections import deque
@@ -14,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
-from cometmq.broker.statistics.windows import Windows
+from cometmq.broker.statistics.windows import Rounds, Windows
 
 SAMPLE_INTERVAL_MS: Final = 1_000
 SAMPLE_COUNT_MAX: Final = 601
@@ -26,6 +28,7 @@ class Source(Protocol):
     """Something whose figures are copied."""
 
     windows: Windows | None
+    is_active: bool
 
     def figures(self) -> tuple[int, ...]:
         """Return the figures as they are now."""
@@ -38,6 +41,7 @@ class TopicStats(msgspec.Struct, gc=False):
     put_bytes: int = 0
     request_count: int = 0
     windows: Windows | None = None
+    is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
         """Return what `TOPIC_FIGURES` names."""
@@ -53,6 +57,7 @@ class GroupStats(msgspec.Struct, gc=False):
     send_back_count: int = 0
     wait_ms: int = 0  # for the disk
     windows: Windows | None = None
+    is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
         """Return what `GROUP_FIGURES` names."""
@@ -67,6 +72,7 @@ class LevelStats(msgspec.Struct, gc=False):
     get_count: int = 0
     get_bytes: int = 0
     windows: Windows | None = None
+    is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
         """Return what `LEVEL_FIGURES` names."""
@@ -95,6 +101,7 @@ class BrokerStats:
     __slots__ = (
         "_other_groups",
         "_other_topics",
+        "active",
         "any_queue_count",
         "busy_count",
         "cold_read_count",
@@ -104,9 +111,12 @@ class BrokerStats:
         "get_time_max_ms",
         "groups",
         "held_count",
+        "is_active",
         "levels",
         "miss_count",
+        "put_count",
         "put_failed_count",
+        "rounds",
         "samples",
         "send_back_count",
         "send_without_permission_count",
@@ -117,6 +127,7 @@ class BrokerStats:
     def __init__(self) -> None:
         self._other_topics = TopicStats()  # that were deleted, or came when the table was full
         self._other_groups = GroupStats()
+        self.put_count = 0  # messages stored for clients
         self.put_failed_count = 0
         self.get_count = 0
         self.get_bytes = 0
@@ -134,11 +145,9 @@ class BrokerStats:
         self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages
         self.samples: deque[Sample] = deque(maxlen=SAMPLE_COUNT_MAX)
         self.windows: Windows | None = None
-
-    @property
-    def put_count(self) -> int:
-        """Messages stored for clients."""
-        return self._other_topics.put_count + sum(s.put_count for s in self.topics.values())
+        self.is_active = True  # always: no counter of it has to be slower for that
+        self.active: dict[int, Source] = {id(self): self}
+        self.rounds = Rounds()
 
     @property
     def put_bytes(self) -> int:
@@ -154,6 +163,9 @@ class BrokerStats:
         stats = self.topics.get(topic)
         if stats is None:
             stats = self._new_topic(topic)
+        if not stats.is_active:
+            self.activate(stats)
+        self.put_count += count
         stats.put_count += count
         stats.put_bytes += size
         stats.request_count += 1
@@ -191,38 +203,49 @@ class BrokerStats:
         self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)
 
     def group(self, topic: str, group: str) -> GroupStats:
-        """Return the counters of a group in a topic."""
+        """Return the counters of a group in a topic, to count in them."""
         stats = self.groups.get((topic, group))
         if stats is None:
             if len(self.groups) >= SOURCES_MAX:
                 return self._other_groups
             stats = self.groups[topic, group] = GroupStats()
+        if not stats.is_active:
+            self.activate(stats)
         return stats
 
     def level(self, queue_id: int) -> LevelStats:
-        """Return the counters of a delay level."""
+        """Return the counters of a delay level, to count in them."""
         stats = self.levels.get(queue_id)
         if stats is None:
             stats = self.levels[queue_id] = LevelStats()
+        if not stats.is_active:
+            self.activate(stats)
         return stats
 
-    def sources(self) -> list[Source]:
-        """Return everything whose figures are copied."""
-        return [self, *self.levels.values(), *self.topics.values(), *self.groups.values()]
+    def activate(self, source: Source) -> None:
+        """Have the figures of a source copied from now on; call it before they change."""
+        self.catch_up(source)
+        source.is_active = True
+        self.active[id(source)] = source
+
+    def catch_up(self, source: Source) -> None:
+        """Make the copies that an inactive source has missed."""
+        if source.windows is not None and not source.is_active:
+            source.windows.catch_up(self.rounds, source.figures())
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
         stats = self.topics.pop(topic, None)
         if stats is not None:
-            self._other_topics.put_count += stats.put_count
+            self.active.pop(id(stats), None)
             self._other_topics.put_bytes += stats.put_bytes
         for key in [key for key in self.groups if key[0] == topic]:
-            del self.groups[key]
+            self.active.pop(id(self.groups.pop(key)), None)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted group."""
         for key in [key for key in self.groups if key[1] == group]:
-            del self.groups[key]
+            self.active.pop(id(self.groups.pop(key)), None)
 
     def sample(self, now_ms: int, *, put_count: int) -> None:
         """Remember the totals of this moment; `put_count` is the store's."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the figures of all sources, and finds the statistic that a tool asks for (pure).
+"""Copies the figures of active sources, and finds the statistic that a tool asks for (pure).
 
 A round begins every ten seconds. One step copies a bounded number of sources, so that a broker
-with very many of them never stalls: its round is spread over the following steps.
+with very many of them never stalls: its round is spread over the following steps. A source whose
+figures did not change since its last copy leaves the active ones and costs nothing: `catch_up`
+makes its later copies, which are all alike, when they are needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,15 +52,19 @@ class StatSampler:
         if now_ms - self._day_ms >= DAY.interval_ms:
             self._day_ms = now_ms
             self._periods.append(DAY)
-        self._rest = iter(self._stats.sources())
+        self._stats.rounds.begin(self._periods, now_ms)
+        self._rest = iter(list(self._stats.active.values()))
 
     def _copy(self, now_ms: int) -> int:
-        count = 0
+        stats, count = self._stats, 0
         for source in islice(self._rest, STEP_COUNT_MAX):
             count += 1
             figures = source.figures()
             if source.windows is None:
                 source.windows = Windows(len(figures))
+            elif source.windows.is_flat(figures) and source is not stats:
+                stats.active.pop(id(source), None)
+                source.is_active = False
             source.windows.add(self._periods, now_ms, figures)
         return count
 
@@ -127,6 +133,7 @@ def find_statistic(
     counted_at = figures.index(statistic.times or statistic.value)
     if source.figures()[counted_at] == 0:
         return None
+    stats.catch_up(source)
     if source.windows is None:
         return BrokerStatsData()
     times_at = None if statistic.times is None else figures.index(statistic.times)
@@ -138,6 +145,7 @@ def pull_rate(stats: BrokerStats, topic: str, group: str) -> float:
     source = stats.groups.get((topic, group))
     if source is None or source.windows is None:
         return 0.0
+    stats.catch_up(source)
     return source.windows.item(
         MINUTE, GROUP_FIGURES.index("get_count"), GROUP_FIGURES.index("pull_count")
     ).tps

@@ -10,6 +10,7 @@ zeros.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -50,6 +51,10 @@ class Window:
         if len(rows) > period.count_max * width:
             del rows[:width]
 
+    def is_last(self, figures: Sequence[int]) -> bool:
+        """Whether the newest copy holds these figures."""
+        return self._rows[-len(figures) :].tolist() == list(figures)
+
     def item(self, width: int, value_at: int, times_at: int | None) -> StatsItem:
         """Return what one figure did; `times_at` is the figure that counts the calls."""
         rows = self._rows
@@ -66,20 +71,49 @@ class Window:
         )
 
 
+class Rounds:
+    """When copies were due: the newest times of each period, as many as a window keeps."""
+
+    __slots__ = ("times",)
+
+    def __init__(self) -> None:
+        """Start before the first round."""
+        self.times = {period: deque[int](maxlen=period.count_max) for period in PERIODS}
+
+    def begin(self, periods: Sequence[Period], at_ms: int) -> None:
+        """Note that copies of these periods are due."""
+        for period in periods:
+            self.times[period].append(at_ms)
+
+
 class Windows:
     """All periods of one source of figures."""
 
-    __slots__ = ("_width", "_windows")
+    __slots__ = ("_copied_ms", "_width", "_windows")
 
     def __init__(self, figure_count: int) -> None:
         """Have no copies."""
+        self._copied_ms = 0
         self._width = figure_count + 1
         self._windows = {period: Window() for period in PERIODS}
 
     def add(self, periods: Sequence[Period], at_ms: int, figures: Sequence[int]) -> None:
         """Copy the figures into the windows of these periods."""
+        self._copied_ms = at_ms
         for period in periods:
             self._windows[period].add(period, at_ms, figures)
+
+    def is_flat(self, figures: Sequence[int]) -> bool:
+        """Whether these are the figures of the last copy."""
+        return self._windows[MINUTE].is_last(figures)
+
+    def catch_up(self, rounds: Rounds, figures: Sequence[int]) -> None:
+        """Make the copies that were left out while the figures did not change."""
+        for period, times in rounds.times.items():
+            for at_ms in times:
+                if at_ms > self._copied_ms:
+                    self._windows[period].add(period, at_ms, figures)
+        self._copied_ms = max(self._copied_ms, rounds.times[MINUTE][-1])
 
     def item(self, period: Period, value_at: int, times_at: int | None) -> StatsItem:
         """Return what one figure did in a period."""

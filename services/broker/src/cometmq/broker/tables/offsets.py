@@ -58,6 +58,8 @@ class Offsets:
         """Remember the group's next queue offset; SystemBusy for a new one at the bound."""
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
+        if queues is not None and queues.get(queue_id) == offset:
+            return  # members commit every 5 s: without traffic there is nothing to save
         if queues is None or queue_id not in queues:
             if self._count >= COUNT_MAX:
                 raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")

@@ -54,6 +54,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self.reserved: set[str] = set()
         self._changed_at: dict[str, int] = {}
         self._all_changed_at = self.version.counter
+        self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
 
     def boot(self, settings: BrokerSettings) -> None:
         """Add the topics that every broker has; those in the file stay as they are."""
@@ -149,6 +150,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Take over which topics the name servers' configuration calls ordered."""
+        if self._ordered_as_of == (self.version, frozenset(ordered)):
+            return
         stale = [
             config for topic, config in self.table.items() if config.order != (topic in ordered)
         ]
@@ -156,6 +159,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
             self._store(msgspec.structs.replace(config, order=not config.order))
         if stale:
             self._bump()
+        self._ordered_as_of = self.version, frozenset(ordered)
 
     def touch(self) -> None:
         """Count a change of everything, as by the broker's own permission."""
