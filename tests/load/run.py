@@ -13,9 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "crash"))
 from churn import Churn
 from crowd import CrowdRun
 from fairness import FairnessRun
+from idle import IdleRun
 from reporting import Findings
 
-PARTS: Final = ("churn", "crowd", "fairness")
+PARTS: Final = ("churn", "crowd", "fairness", "idle")
 
 
 def main() -> int:
@@ -46,6 +47,8 @@ def main() -> int:
 async def _run(part: str, folder: Path, arguments: argparse.Namespace) -> Findings:
     if part == "crowd":
         return await CrowdRun(folder, seconds=arguments.window_seconds).run()
+    if part == "idle":
+        return await IdleRun(folder).run()
     if part == "fairness":
         return await FairnessRun(
             folder, seconds=arguments.window_seconds, rounds=arguments.rounds
