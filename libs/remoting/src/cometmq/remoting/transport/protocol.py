@@ -35,9 +35,6 @@ from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
-_WRITE_BYTES: Final = 256 * 1_024
-"""Answers are handed over in writes of this size. A larger one would pass the high-water mark by
-its size, and the transport keeps all of a write until its last byte has left."""
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -50,7 +47,7 @@ class PeerProtocol(asyncio.Protocol):
         self._connection = Connection(hub.codec, self)
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
-        self._flush_bytes = min(_WRITE_BYTES, hub.settings.write_high_water_bytes)
+        self._flush_bytes = hub.settings.write_high_water_bytes
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
