@@ -181,5 +181,5 @@ check: lint types imports test ## What a change must pass before review
 
 .PHONY: clean
 clean: ## Remove the environment and every cache
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache bench/out bench/build
+	rm -rf $(VENV) dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache bench/out bench/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
