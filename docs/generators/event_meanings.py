@@ -32,6 +32,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "brokers.unknown": "No name server told the txn-checker of masters; the known ones stay.",
     "progress.uncommitted": "At its stop the txn-checker could not tell a broker how far it is.",
     "queues.replaced": "A broker lost half or op messages that were read: all is read again.",
+    "topic.unknown": "A consumer has subscribed to a topic that no broker has; looked up again.",
     "transaction.refused": "A broker could not ask about a transaction: next round again.",
     "transaction.set_aside": "Nobody knew how a transaction ended: see TRANS_CHECK_MAX_TIME_TOPIC.",
     "transactions.unrecalled": "A broker may store the end of a transaction twice after its start.",
@@ -83,7 +84,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "delivery.failed": "A foreign store of offsets raised; the queue goes on after a pause.",
     "hook.failed": "A hook of the application raised; the message goes its way all the same.",
     "heartbeat.failed": "A broker did not take the heartbeat; the next one comes in time.",
-    "listener.failed": "The listener raised; the message comes again.",
+    "listener.failed": "The listener raised or returned something else than a result; the message "
+    "is redelivered. The first failure of a kind has its traceback, then failures are counted.",
     "lock.failed": "A broker did not answer about the locks of an orderly group; asked again.",
     "locks.lost": "Another member has locked queues; what was held of them is dropped.",
     "message.dropped": "A broadcasting consumer failed with a message, and gets it no more.",
@@ -92,7 +94,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.unreadable": "A message cannot be unpacked: push consumers give it back.",
     "message.unreturned": "The broker of a message did not take it back; another way is tried.",
     "namesrv.list_kept": "The address server gave no list; the known name servers stay.",
-    "namesrv.unreachable": "A producer found no name server or broker at its start.",
+    "namesrv.unreachable": "No name server answers; `error` names each address and the reason. "
+    "Tried again.",
     "offset.given_up": "Queues left without their last offsets: messages come again elsewhere.",
     "offset.moved": "The broker has no such offset; reading goes on where it says.",
     "offset.unknown": "The first offset of a queue is not known yet; tried again.",

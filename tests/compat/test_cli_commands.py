@@ -556,7 +556,7 @@ def test_strangers_are_refused(guarded: Guarded) -> None:
 def test_what_fails_has_one_line_and_a_status(ours: CometCli) -> None:
     """mqadmin prints a stack trace and ends with 0."""
     for arguments, line in (
-        (("topicStatus", "-t", "NoSuchTopic"), "cometmq: No route info of this topic: NoSuchTopic"),
+        (("topicStatus", "-t", "NoSuchTopic"), "cometmq: no broker has the topic NoSuchTopic"),
         (("getBrokerConfig", "-b", "127.0.0.1:1"), "cometmq: 127.0.0.1:1: no connection to"),
     ):
         done = ours.run(*arguments)

@@ -160,15 +160,15 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
 @pytest.mark.parametrize(
     ("args", "status", "line"),
     [
-        (("consume", "Nowhere"), 1, "No route info of this topic: Nowhere"),
-        (("consume", "Nowhere", "-g", "g"), 1, "No route info of this topic: Nowhere"),
+        (("consume", "Nowhere"), 1, "no broker has the topic Nowhere"),
+        (("consume", "Nowhere", "-g", "g"), 1, "no broker has the topic Nowhere"),
         (("consume", "TBW102", "--queue", "a:0", "-g", "g"), 2, "--queue: the queues of a group"),
         (("consume", "TBW102", "--offset", "1"), 2, "--offset: needs --queue"),
         (("consume", "TBW102", "--from", "then"), 2, "then is no moment"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
-        (("produce", "T/T", "x"), 2, "The specified topic[T/T] contains illegal characters"),
-        (("produce", "T", "x", "-p", "KEYS=1"), 2, "The Property<KEYS> is used by system"),
+        (("produce", "T/T", "x"), 2, "the name 'T/T' of a topic contains illegal characters"),
+        (("produce", "T", "x", "-p", "KEYS=1"), 2, "the property KEYS is set by the client"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(ask, args, status, line):

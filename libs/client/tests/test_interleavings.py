@@ -152,7 +152,7 @@ async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluste
             return found
 
         member.bounds = slow_bounds  # type: ignore[method-assign]
-        with pytest.raises(InvalidArgument, match="not in assigned list"):
+        with pytest.raises(InvalidArgument, match="does not have the queue"):
             await consumer.seek(QUEUE_0, 2)
         assert QUEUE_0 not in consumer.queues
 

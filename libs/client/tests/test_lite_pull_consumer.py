@@ -105,9 +105,9 @@ async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:
         assert (await consumer.poll())[0].body == b"0"
         await consumer.seek_to_end(QUEUE_0)
         assert await consumer.poll(timeout_ms=0) == []
-        with pytest.raises(InvalidArgument, match="Seek offset illegal, seek offset = 26"):
+        with pytest.raises(InvalidArgument, match="offset 26 is outside the queue"):
             await consumer.seek(QUEUE_0, 26)
-        with pytest.raises(InvalidArgument, match="not in assigned list"):
+        with pytest.raises(InvalidArgument, match="does not have the queue"):
             await consumer.seek(MessageQueue("T", "broker-a", 99), 0)
 
 
@@ -136,14 +136,14 @@ async def test_paused_queues_are_not_pulled(stored: MemoryCluster) -> None:
 async def test_assigned_queues_need_no_group(stored: MemoryCluster) -> None:
     consumer = LitePullConsumer("lg", stored.namesrv, options=FIRST)
     consumer.assign([QUEUE_0])
-    with pytest.raises(ClientStateError, match="mutually exclusive"):
+    with pytest.raises(ClientStateError, match="not both"):
         consumer.subscribe("T")
     async with consumer:
         assert (await consumer.poll())[0].body == b"0"
         assert consumer.queues == [QUEUE_0]
         assert stored.broker.requests[RequestCode.GET_CONSUMER_LIST_BY_GROUP] == 0
         assert len(await consumer.queues_of("T")) == 4
-    with pytest.raises(ClientStateError, match="mutually exclusive"):
+    with pytest.raises(ClientStateError, match="not both"):
         consumer_of(stored).assign([QUEUE_0])
 
 

@@ -46,7 +46,7 @@ def test_a_selector_stands_for_expression_and_kind() -> None:
 
 
 def test_a_condition_must_say_something() -> None:
-    with pytest.raises(InvalidArgument, match="can't be null"):
+    with pytest.raises(InvalidArgument, match="condition is empty"):
         subscription("T", MessageSelector.by_sql(""), version_ms=1)
 
 

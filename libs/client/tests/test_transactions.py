@@ -327,7 +327,7 @@ async def test_ends_are_traced(cluster: MemoryCluster) -> None:
 
 async def test_what_is_missing_is_named(cluster: MemoryCluster) -> None:
     none: Any = None
-    with pytest.raises(InvalidArgument, match="TransactionListener is null"):
+    with pytest.raises(InvalidArgument, match="check is None, which cannot be called"):
         TransactionProducer("pg", cluster.namesrv, check=none)
     async with producer(cluster) as transactions:
         with pytest.raises(InvalidArgument, match="give `execute`"):

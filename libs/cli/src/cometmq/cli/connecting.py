@@ -144,6 +144,7 @@ class Complaints:
         trouble = str(facts.get("error", event))  # one cause shows at many queues and requests
         if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
             self._said.add(trouble)
+            facts.pop("exc_info", None)
             details = " ".join(f"{name}={fact}" for name, fact in facts.items())
             typer.echo(f"cometmq: {event} {details}", err=True)
 

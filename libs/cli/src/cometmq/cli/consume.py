@@ -40,6 +40,7 @@ from cometmq.client import (
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
 FIRST: Final = "first"
@@ -220,7 +221,7 @@ async def _as_member(
         group, namesrv, listener=listen, options=with_access(options), log=Complaints()
     )
     consumer.subscribe(topic, tag)
-    async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
+    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         await admin.route(topic)  # says that there is no such topic
     async with consumer:
         try:
@@ -252,7 +253,7 @@ async def _as_onlooker(
     namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
 ) -> AsyncIterator[Source]:
     """Read queues without being noticed: no offset is stored."""
-    async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
+    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = _chosen(await admin.queues(topic), topic, queue)
         begins = {chosen: await _begin(admin, chosen, start, offset) for chosen in queues}
     consumer = LitePullConsumer(

@@ -82,7 +82,6 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
 
 
 HINTS: Final[Mapping[str, str]] = {
-    "NoRoute": "; cometmq topic list shows the topics, cometmq cluster the brokers",
     "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
 }
 """Name of an error's class -> what to try. By name: the help page does not import the client."""

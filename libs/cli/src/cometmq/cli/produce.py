@@ -19,6 +19,7 @@ from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
@@ -111,7 +112,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
 
         try:
             async with (
-                Producer(GROUP, namesrv, options=options) as producer,
+                Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
                 live(progress, wanted=not is_keyboard),
             ):
                 await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)

@@ -7,6 +7,7 @@ raised it would wait for ever. And SystemExit or CancelledError would end a task
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,10 +30,14 @@ def contained(function: Callable[..., Any], *arguments: object) -> Any:
 async def on_thread(
     pool: ThreadPoolExecutor | None, function: Callable[..., Any], *arguments: object
 ) -> Any:
-    """Call a plain function on a thread of a pool, with the context variables of this task."""
+    """Call a plain function on a thread of a pool, with the context variables of this task.
+
+    A coroutine that it returns, as `lambda messages: handle(messages)` does, is awaited here.
+    """
     loop = asyncio.get_running_loop()
     context = contextvars.copy_context()
-    return await loop.run_in_executor(pool, context.run, contained, function, *arguments)
+    result = await loop.run_in_executor(pool, context.run, contained, function, *arguments)
+    return await result if inspect.isawaitable(result) else result
 
 
 def is_cancelled() -> bool:

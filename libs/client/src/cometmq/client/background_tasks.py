@@ -40,7 +40,9 @@ class Background:
             try:
                 return await work()
             except Exception as error:  # noqa: BLE001  # the supervisor of all loops of a client
-                self._log.error("task.failed", task=name, error=described(error))
+                self._log.error(  # a Log has these four methods
+                    "task.failed", task=name, error=described(error), exc_info=error
+                )
             await asyncio.sleep(RESTART_MS / 1000)
 
     async def sleep(self, delay_ms: int) -> None:

@@ -67,10 +67,28 @@ class NoRoute(ClientError):
     code = NO_ROUTE
 
 
+def no_route(topic: str) -> NoRoute:
+    """Return the error for a topic that no name server knows."""
+    if topic.startswith("%"):  # of a group: its broker makes it
+        return NoRoute(f"no broker has the topic {topic}")
+    return NoRoute(
+        f"no broker has the topic {topic}: check the name, or create it: "
+        f"cometmq topic create {topic}"
+    )
+
+
 class BrokerMissing(ClientError):
     """The broker is in no route: it was stopped, or its name is wrong."""
 
     code = BROKER_MISSING
+
+
+def broker_missing(broker_name: str) -> BrokerMissing:
+    """Return the error for a broker that no route has, or that has no master there."""
+    return BrokerMissing(
+        f"no broker {broker_name} is in the routes, or it has no master: it is stopped, or its "
+        "name is wrong"
+    )
 
 
 class SendFailed(ClientError):

@@ -156,7 +156,12 @@ class _Hooks(Generic[HookT]):
             try:
                 getattr(hook, name)(context)
             except Exception as error:  # noqa: BLE001  # foreign code must not stop a message
-                self._log.warning("hook.failed", hook=type(hook).__name__, error=described(error))
+                self._log.warning(
+                    "hook.failed",
+                    hook=type(hook).__name__,
+                    error=described(error),
+                    exc_info=error,
+                )
 
 
 class SendHooks(_Hooks[SendHook]):

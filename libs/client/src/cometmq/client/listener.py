@@ -2,7 +2,6 @@
 """What applications write: the listener of a push consumer, and what it may answer."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
@@ -12,6 +11,7 @@ import msgspec
 
 from cometmq.client.application_calls import is_cancelled, on_thread
 from cometmq.client.background_tasks import described
+from cometmq.client.functions import is_coroutine_function
 from cometmq.client.message import MessageExt
 from cometmq.remoting.log import Log
 
@@ -151,9 +151,7 @@ class ListenerCaller(Generic[R]):
             return self._success
         kind = type(self._success)
         if not isinstance(result, kind):
-            if inspect.iscoroutine(result):
-                result.close()
-            raise ListenerError(f"a listener returns {kind.__name__} or None, not {result!r}")
+            raise ListenerError(_wrong_result(result, is_orderly=kind is OrderlyResult))
         return result
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
@@ -165,16 +163,18 @@ class ListenerCaller(Generic[R]):
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            error_text = "the listener was cancelled from inside"
+            self._failed(messages, error="the listener was cancelled from inside")
+        except ListenerError as error:  # its traceback shows none of the listener's lines
+            self._failed(messages, error=str(error))
         except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
-            error_text = described(error)
-        self._log.warning(
-            "listener.failed",
-            topic=messages[0].topic,
-            message_id=messages[0].message_id,
-            error=error_text,
-        )
+            self._failed(messages, error=described(error), exc_info=error)
         return failure
+
+    def _failed(self, messages: list[MessageExt], **facts: object) -> None:
+        first = messages[0]
+        self._log.warning(
+            "listener.failed", topic=first.topic, message_id=first.message_id, **facts
+        )
 
     def close(self) -> None:
         """Let running threads end, without waiting for them."""
@@ -182,10 +182,15 @@ class ListenerCaller(Generic[R]):
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def is_coroutine_function(function: object) -> bool:
-    """Whether calling it gives a coroutine: an object with async `__call__` does too."""
-    call = getattr(type(function), "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+def _wrong_result(result: object, *, is_orderly: bool) -> str:
+    """Return what is wrong with a listener's result, and what it may return."""
+    consumer = "an orderly consumer" if is_orderly else "a consumer"
+    name = "OrderlyResult" if is_orderly else "ConsumeResult"
+    redeliver = "SUSPEND" if is_orderly else "RECONSUME_LATER"
+    return (
+        f"the listener returned {result!r}: {consumer} accepts None or "
+        f"{name}.SUCCESS (consumed) and {name}.{redeliver} (deliver again)"
+    )
 
 
 async def called(callback: Callable[..., Any], *arguments: object) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -69,22 +69,51 @@ class Message(msgspec.Struct):
 def wire_properties(message: Message) -> dict[str, str]:
     """Return all properties of a message under RocketMQ's names."""
     found = dict(message.properties)
-    if found and not RESERVED_KEYS.isdisjoint(found):
-        name = min(RESERVED_KEYS.intersection(found))
-        raise InvalidArgument(f"The Property<{name}> is used by system, input another please")
-    keys = message.keys
+    if found:
+        _check_properties(found)
+    keys: Any = message.keys
     if not isinstance(keys, str):
-        if any(" " in key for key in keys):
-            raise InvalidArgument("a key holds no space: it separates keys")
-        keys = " ".join(keys)
+        keys = _joined(keys)
     if keys:
         found[_KEYS] = keys
     if message.tag:
-        found[_TAGS] = message.tag
+        found[_TAGS] = _tag_text(message.tag)
     if message.delay_level:
-        found[_DELAY] = str(message.delay_level)
+        found[_DELAY] = _delay_text(message.delay_level)
     found[_WAIT] = "true" if message.wait_store_ok else "false"
     return found
+
+
+def _tag_text(tag: Any) -> str:
+    if not isinstance(tag, str):
+        raise InvalidArgument(f"a tag is text, not {type(tag).__name__}")
+    return tag
+
+
+def _delay_text(level: Any) -> str:
+    if not isinstance(level, int) or level < 0:
+        raise InvalidArgument(f"a delay level is a number from 0 (no delay) to 18, not {level!r}")
+    return str(level)
+
+
+def _check_properties(properties: Mapping[Any, Any]) -> None:
+    if not RESERVED_KEYS.isdisjoint(properties):
+        name = min(RESERVED_KEYS.intersection(properties))
+        raise InvalidArgument(f"the property {name} is set by the client: use another name")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(
+                f"properties are text: {name!r} is {value!r}; write str() around both"
+            )
+
+
+def _joined(keys: Sequence[Any]) -> str:
+    for key in keys:
+        if not isinstance(key, str):
+            raise InvalidArgument(f"a key is text, not {type(key).__name__}")
+        if " " in key:
+            raise InvalidArgument("a key holds no space: it separates keys")
+    return " ".join(keys)
 
 
 class SendStatus(IntEnum):
@@ -187,40 +216,46 @@ def _as_message(
 
 def check_topic(topic: str) -> None:
     """Refuse names that no broker accepts."""
-    if not topic or not topic.strip():
-        raise InvalidArgument("The specified topic is blank")
-    if len(topic) > TOPIC_CHARS_MAX:
-        raise InvalidArgument(f"The specified topic is longer than {TOPIC_CHARS_MAX} characters")
-    if not NAME_PATTERN.fullmatch(topic):
-        raise InvalidArgument(
-            f"The specified topic[{topic}] contains illegal characters, "
-            "allowing only ^[%|a-zA-Z0-9_-]+$"
-        )
+    _check_name("topic", topic, TOPIC_CHARS_MAX)
 
 
 def check_group(group: str) -> None:
     """Refuse names of producer and consumer groups that no broker accepts."""
-    if not group or not group.strip():
-        raise InvalidArgument("the specified group is blank")
-    if len(group) > GROUP_CHARS_MAX:
-        raise InvalidArgument(f"the specified group is longer than {GROUP_CHARS_MAX} characters")
-    if not NAME_PATTERN.fullmatch(group):
+    _check_name("group", group, GROUP_CHARS_MAX)
+
+
+def _check_name(kind: str, name: object, chars_max: int) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name of a {kind} is text, not {type(name).__name__}")
+    if not name.strip():
+        raise InvalidArgument(f"the name of the {kind} is empty: give it one")
+    if len(name) > chars_max:
+        raise InvalidArgument(f"the name of a {kind} is longer than {chars_max} characters")
+    if not NAME_PATTERN.fullmatch(name):
         raise InvalidArgument(
-            f"the specified group[{group}] contains illegal characters, "
-            "allowing only ^[%|a-zA-Z0-9_-]+$"
+            f"the name {name!r} of a {kind} contains illegal characters: use letters, digits, "
+            "_, -, | and % only"
         )
 
 
-def check_message(message: Message, body_bytes_max: int) -> None:
+def check_message(message: Any, body_bytes_max: int) -> None:
     """Refuse what the broker would refuse, before it is sent."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(
+            f"send a Message(topic, body), not {type(message).__name__}: "
+            "producer.send(Message('Orders', b'text'))"
+        )
     check_topic(message.topic)
     if message.topic in FORBIDDEN_TOPICS:
-        raise InvalidArgument(f"Sending message to topic[{message.topic}] is forbidden.")
-    if not isinstance(message.body, bytes | bytearray | memoryview):
-        raise IllegalMessage(f"the message body is bytes, not {type(message.body).__name__}")
+        raise InvalidArgument(f"{message.topic} belongs to the broker: no client may send to it")
+    body: Any = message.body
+    if not isinstance(body, bytes | bytearray | memoryview):
+        advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""
+        raise IllegalMessage(f"the message body is bytes, not {type(body).__name__}{advice}")
     if not message.body:
-        raise IllegalMessage("the message body length is zero")
+        raise IllegalMessage("the message body is empty: brokers store no message without one")
     if len(message.body) > body_bytes_max:
         raise IllegalMessage(
-            f"the message body size over max value, MAX: {body_bytes_max}, is {len(message.body)}"
+            f"the message body has {len(message.body)} bytes, more than body_bytes_max "
+            f"({body_bytes_max}); the broker's maxMessageSize bounds it too"
         )

@@ -52,9 +52,13 @@ def subscription(
     """Return the subscription as brokers know it; of two, the one with the later version counts."""
     if isinstance(expression, MessageSelector):
         kind, expression = expression.kind, expression.expression
+    if not isinstance(expression, str):
+        raise InvalidArgument(
+            f"a subscription is text such as 'A || B', or a MessageSelector, not {expression!r}"
+        )
     if kind is ExpressionType.SQL92:
         if not expression:
-            raise InvalidArgument(f"Expression can't be null! {kind}")
+            raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
         )
@@ -63,7 +67,9 @@ def subscription(
     if text != ALL:
         tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
         if not tags:
-            raise InvalidArgument(f"subString split error: {expression!r} names no tag")
+            raise InvalidArgument(
+                f"{expression!r} names no tag: write 'A || B', or '*' for all messages"
+            )
     return SubscriptionData(
         topic=topic,
         sub_string=text,

@@ -12,6 +12,7 @@ from typing import Final
 
 from cometmq.cli.demo.reports import Line, Report, encode_report
 from cometmq.client import ConsumeFrom, MessageExt, PushConsumer, PushOptions
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import Stop, run
 
 QUEUE_REPORT_S: Final = 0.1
@@ -33,7 +34,7 @@ async def consume(stop: Stop, *, namesrv: str, topic: str, group: str) -> None:
     options = PushOptions(
         consume_from=ConsumeFrom.FIRST_OFFSET, batch_count_max=32, rebalance_interval_ms=1_000
     )
-    consumer = PushConsumer(group, namesrv, listener=listen, options=options)
+    consumer = PushConsumer(group, namesrv, listener=listen, options=options, log=NO_LOG)
     consumer.subscribe(topic)
     async with consumer:
         queue_count = -1

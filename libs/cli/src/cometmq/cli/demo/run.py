@@ -21,6 +21,7 @@ from cometmq.cli.demo.reports import read_reports
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError, SystemBusy, TransportError
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop, one_line
 
 TOPIC: Final = "PythonLibrary"
@@ -60,10 +61,12 @@ class Demo:
 
     async def run(self, namesrv: str) -> None:
         """Send everything and wait until everything has come back."""
-        async with AdminClient(namesrv) as admin:
+        async with AdminClient(namesrv, log=NO_LOG) as admin:
             await admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
         async with AsyncExitStack() as stack:
-            producer = await stack.enter_async_context(Producer(PRODUCER_GROUP, namesrv))
+            producer = await stack.enter_async_context(
+                Producer(PRODUCER_GROUP, namesrv, log=NO_LOG)
+            )
             streams = [
                 await stack.enter_async_context(children.consumer(namesrv, TOPIC, CONSUMER_GROUP))
                 for _ in range(CONSUMER_COUNT)

@@ -21,6 +21,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
 ROUND_S: Final = 60.0
@@ -70,7 +71,7 @@ class Monitor:
     async def watch(self, namesrv: str, interval_s: float, rounds: int | None) -> None:
         """Look at every group, wait, and look again."""
         async with AsyncExitStack() as stack:
-            asking = AdminClient(namesrv, options=with_access(ClientOptions()))
+            asking = AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG)
             admin = await stack.enter_async_context(asking)
             if MOVED_TOPIC in await admin.topics():
                 await stack.enter_async_context(self._listener(namesrv))

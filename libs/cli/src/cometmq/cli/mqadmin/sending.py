@@ -28,6 +28,7 @@ from cometmq.client.produce.producer import Producer
 from cometmq.client.settings import ProducerOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
 
 GROUP: Final = "CLI_PRODUCER"
 GREETING: Final = b"hello jodie"
@@ -99,7 +100,9 @@ def send_message(
 
 
 def _producer(namesrv: str, *, is_traced: bool = False) -> Producer:
-    return Producer(GROUP, namesrv, options=with_access(ProducerOptions(trace=is_traced)))
+    return Producer(
+        GROUP, namesrv, options=with_access(ProducerOptions(trace=is_traced)), log=NO_LOG
+    )
 
 
 # -- how long it takes ------------------------------------------------------------------------

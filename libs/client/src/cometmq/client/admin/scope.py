@@ -11,12 +11,13 @@ from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import InvalidArgument, NoRoute
+from cometmq.client.errors import InvalidArgument, no_route
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.settings import ClientOptions, checked
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.errors import CometError, TransportError
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 
 T = TypeVar("T")
@@ -28,12 +29,11 @@ class AdminBase(Client):
     KIND = "admin"
 
     def __init__(
-        self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = NO_LOG
+        self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
-        super().__init__()
+        super().__init__(log)
         self.options = checked(options or ClientOptions(), namesrv)
-        self._log = log
 
     @classmethod
     def attached(cls, instance: ClientInstance, options: ClientOptions, log: Log) -> Self:
@@ -145,7 +145,7 @@ class AdminBase(Client):
         """Return the route of a topic; NoRoute without one."""
         route = await self.namesrv.route(topic)
         if route is None:
-            raise NoRoute(f"No route info of this topic: {topic}")
+            raise no_route(topic)
         return route
 
     async def queues(self, topic: str) -> list[MessageQueue]:

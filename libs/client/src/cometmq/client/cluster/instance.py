@@ -144,7 +144,8 @@ class ClientInstance:
         """Name the group in heartbeats from now on."""
         if group in self.producers:
             raise InvalidArgument(
-                f"The producer group[{group}] has been created before, specify another name please."
+                f"this client has a producer of the group {group} already: use that one, or give "
+                "one of them another group or instance_name"
             )
         self.producers.add(group)
 
@@ -152,7 +153,8 @@ class ClientInstance:
         """Name the group in heartbeats, and pass its callbacks on, from now on."""
         if group in self.consumers:
             raise InvalidArgument(
-                f"The consumer group[{group}] has been created before, specify another name please."
+                f"this client has a consumer of the group {group} already: use that one, or give "
+                "one of them another group or instance_name"
             )
         self.consumers[group] = consumer
 

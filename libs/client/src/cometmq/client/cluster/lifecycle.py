@@ -5,11 +5,13 @@ from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.log import LimitedLog
+from cometmq.remoting.log import Log
 
 
 class ClientState(StrEnum):
@@ -21,13 +23,31 @@ class ClientState(StrEnum):
     START_FAILED = "START_FAILED"
 
 
+_UNUSABLE: Final = {
+    ClientState.CREATE_JUST: "this {kind} is not started: use it inside `async with {kind}:` (of "
+    "cometmq.client.sync: `with {kind}:`), or call `start()` first",
+    ClientState.SHUTDOWN_ALREADY: "this {kind} is closed, and cannot be used again: make a new one",
+    ClientState.START_FAILED: "this {kind} did not start: make a new one, and see what its start "
+    "raised",
+}
+_ONCE: Final = _UNUSABLE | {
+    ClientState.RUNNING: "this {kind} is started already: `async with` calls `start()` by itself"
+}
+
+
+def unusable(kind: str, state: ClientState) -> str:
+    """Return why a client that is not running cannot be used, and what to do."""
+    return _UNUSABLE.get(state, "this {kind} has no connections").format(kind=kind)
+
+
 class Client(ABC):
     """What has a life: `async with` starts it and closes it."""
 
     KIND: str
 
-    def __init__(self) -> None:
-        """Be ready to start."""
+    def __init__(self, log: Log) -> None:
+        """Be ready to start; the client writes its events to `_log`, which limits them."""
+        self._log = log if isinstance(log, LimitedLog) else LimitedLog(log)
         self.state = ClientState.CREATE_JUST
         self._stack = AsyncExitStack()
         self._instance: ClientInstance | None = None
@@ -35,9 +55,7 @@ class Client(ABC):
     async def start(self) -> None:
         """Start; a client starts once."""
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError(
-                f"The {self.KIND} service state not OK, maybe started once, {self.state}"
-            )
+            raise ClientStateError(_ONCE[self.state].format(kind=self.KIND))
         self.state = ClientState.START_FAILED
         async with AsyncExitStack() as stack:
             try:
@@ -54,7 +72,10 @@ class Client(ABC):
             return
         self._running()
         self.state = ClientState.SHUTDOWN_ALREADY
-        await self._stack.aclose()
+        try:
+            await self._stack.aclose()
+        finally:
+            self._log.flush()
 
     @property
     def client_id(self) -> str:
@@ -80,9 +101,19 @@ class Client(ABC):
     def _running(self) -> ClientInstance:
         """Return the instance; ClientStateError before the start, after the end, after a fork."""
         if self.state is not ClientState.RUNNING or self._instance is None:
-            raise ClientStateError(f"The {self.KIND} service state not OK, {self.state}")
+            raise ClientStateError(unusable(self.KIND, self.state))
         self._instance.check_process()
         return self._instance
+
+    def __enter__(self) -> Self:
+        """Refuse: `with` instead of `async with` would otherwise fail without naming the fix."""
+        raise TypeError(
+            f"an asynchronous {self.KIND} is started by `async with`; for a plain `with`, use the "
+            "class of the same name in cometmq.client.sync"
+        )
+
+    def __exit__(self, *_: object) -> None:  # noqa: B027
+        """Stand beside `__enter__`, without which Python does not call that."""
 
     async def __aenter__(self) -> Self:
         """Start."""

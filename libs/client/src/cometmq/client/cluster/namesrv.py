@@ -3,13 +3,13 @@
 
 import os
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from cometmq.client.cluster.discovery import fetch_namesrv_list
-from cometmq.client.errors import NoNamesrv
+from cometmq.client.errors import InvalidArgument, NoNamesrv
 from cometmq.client.server_kinds import refuse_broker
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.remoting.bodies.dialect import decode_json
@@ -17,7 +17,13 @@ from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
-from cometmq.remoting.errors import CometError, RequestCodeNotSupported, TransportError
+from cometmq.remoting.errors import (
+    CometError,
+    RequestCodeNotSupported,
+    SettingsError,
+    TransportError,
+)
+from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
@@ -36,8 +42,33 @@ def parse_addresses(text: str) -> list[str]:
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]
     if not addresses:
-        raise NoNamesrv(f"no name server address: give one, or set {NAMESRV_VARIABLE}")
+        raise NoNamesrv(
+            "no name server address: give one, as in Producer(group, '127.0.0.1:9876'), or set the "
+            f"environment variable {NAMESRV_VARIABLE}"
+        )
+    for address in addresses:
+        if "," in address or not _is_address(address):
+            raise InvalidArgument(
+                f"not a name server address: {address!r}; write host:port, and several as "
+                "host:port;host:port"
+            )
     return addresses
+
+
+def _reasons(failures: Mapping[str, TransportError]) -> str:
+    """Return why each name server did not answer; some errors name their address already."""
+    return "; ".join(
+        str(error) if address in str(error) else f"{address}: {error}"
+        for address, error in failures.items()
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except SettingsError:
+        return False
+    return True
 
 
 class Namesrv:
@@ -77,16 +108,16 @@ class Namesrv:
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
         """Ask the chosen name server, and on a broken connection the others in turn."""
-        failures: list[TransportError] = []
+        failures: dict[str, TransportError] = {}
+        error: TransportError | None = None
         for _ in self.addresses:
             address = self.addresses[self._chosen % len(self.addresses)]
             try:
                 return await self._ask(address, code, header, body, ok)
-            except TransportError as error:
-                failures.append(error)
+            except TransportError as refusal:
+                failures[address] = error = refusal
                 self._chosen += 1
-        reasons = "; ".join(map(str, failures))
-        raise NoNamesrv(f"no name server answers: {reasons}") from failures[-1]
+        raise NoNamesrv(f"no name server answers: {_reasons(failures)}") from error
 
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from cometmq.client.background_tasks import Background, Signal, described
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
-from cometmq.client.errors import BrokerMissing, NoRoute
+from cometmq.client.errors import NoNamesrv, broker_missing, no_route
 from cometmq.client.settings import DEFAULT_TOPIC
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -25,6 +26,9 @@ MISSING_MS: Final = 500
 MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
 """How often the route of a subscribed topic that does not exist is asked for."""
+
+REPORT_AGAIN_MS: Final = 60_000
+"""How often a subscribed topic that does not exist is reported."""
 
 
 class RouteBook:
@@ -48,6 +52,7 @@ class RouteBook:
         self._fetching: dict[str, asyncio.Lock] = {}
         self._due = Signal()
         self._missing_due = Signal()
+        self._reported_ms: dict[str, int] = {}
 
     def start(self, background: Background, *, interval_ms: int) -> None:
         """Begin to look for changes."""
@@ -64,7 +69,7 @@ class RouteBook:
         """Return the route of a topic, asking once if it is unknown; NoRoute without one."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
-            raise NoRoute(f"No route info of this topic: {topic}")
+            raise no_route(topic)
         return found
 
     async def find_for_sending(self, topic: str, *, default_topic: str, queue_nums: int) -> Route:
@@ -76,7 +81,7 @@ class RouteBook:
                 found = as_default_route(topic, data, queue_nums=queue_nums)
                 self._take(found)
         if found is None or not found.publish_queues:
-            raise NoRoute(f"No route info of this topic: {topic}")
+            raise no_route(topic)
         return found
 
     async def refresh(self, topic: str) -> Route | None:
@@ -99,9 +104,28 @@ class RouteBook:
         """Ask for several routes; what is missing may come later."""
         for topic in sorted(topics):
             try:
-                await self.refresh(topic)
+                if await self.refresh(topic) is None:
+                    self._report_unknown(topic)
+            except NoNamesrv as error:  # would end the same, after another timeout per server
+                self._log.warning("namesrv.unreachable", error=str(error))
+                return
             except CometError as error:
                 self._log.warning("route.unknown", topic=topic, error=described(error))
+
+    def _report_unknown(self, topic: str) -> None:
+        """Warn at intervals of a subscribed topic that does not exist; groups' own come later."""
+        now_ms = monotonic_ms()
+        reported_ms = self._reported_ms.get(topic)
+        is_repeated = reported_ms is not None and now_ms - reported_ms < REPORT_AGAIN_MS
+        if is_repeated or topic.startswith("%") or topic not in self._wanted():
+            return
+        self._reported_ms[topic] = now_ms
+        self._log.warning(
+            "topic.unknown",
+            topic=topic,
+            advice=f"create it: cometmq topic create {topic} (or send to it, where brokers have "
+            "autoCreateTopicEnable); the consumer waits for it",
+        )
 
     async def meet_brokers(self, topics: Collection[str]) -> None:
         """Find the brokers of topics; for one that does not exist yet, those that may create it.
@@ -122,6 +146,7 @@ class RouteBook:
 
     def _take(self, route: Route) -> None:
         self._routes[route.topic] = route
+        self._reported_ms.pop(route.topic, None)
         brokers: dict[str, Mapping[int, str]] = {}
         for known in self._routes.values():
             brokers.update(known.brokers)
@@ -159,7 +184,7 @@ class RouteBook:
         """Return the address that takes writes; BrokerMissing if there is none."""
         address = self._ids(broker_name).get(MASTER_ID)
         if address is None:
-            raise BrokerMissing(f"The broker[{broker_name}] not exist")
+            raise broker_missing(broker_name)
         return address
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
@@ -173,5 +198,5 @@ class RouteBook:
     def _ids(self, broker_name: str) -> Mapping[int, str]:
         addresses = self._brokers.get(broker_name)
         if not addresses:
-            raise BrokerMissing(f"The broker[{broker_name}] not exist")
+            raise broker_missing(broker_name)
         return addresses

@@ -19,6 +19,7 @@ from cometmq.client.consume.queues.offsets import (
 from cometmq.client.consume.queues.ownership import OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.message import RETRY_PREFIX, check_group
 from cometmq.client.namespace import namespace_of
@@ -57,11 +58,11 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         log: Log,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
-        super().__init__()
+        super().__init__(log)
         check_group(group)
         if group == DEFAULT_GROUP:
             raise InvalidArgument(
-                f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+                f"{DEFAULT_GROUP} is reserved: give the consumer group a name of its own"
             )
         self.group = group
         self.options = checked(options, namesrv)
@@ -71,7 +72,6 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._hooks: list[ConsumeHook] = []
         self._strategy = strategy or AllocateAveragely()
         self._offsets = offsets
-        self._log = log
         self._callbacks = OwnershipCallbacks()
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._member: MemberT | None = None
@@ -84,6 +84,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         A coroutine function, or a plain one, which is called on a thread; also as a decorator.
         """
         self._check_unstarted()
+        check_function(callback, "on_assigned", "queues")
         self._callbacks.assigned = callback
         return callback
 
@@ -94,17 +95,21 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         too, with all queues. What takes more than a minute is cancelled.
         """
         self._check_unstarted()
+        check_function(callback, "on_revoked", "queues")
         self._callbacks.revoked = callback
         return callback
 
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have a hook see every list of messages that is consumed."""
         self._check_unstarted()
+        check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)
 
     def _check_unstarted(self) -> None:
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError("callbacks and hooks are registered before the start")
+            raise ClientStateError(
+                "add callbacks and hooks before the start: this consumer is started already"
+            )
 
     # -- life ---------------------------------------------------------------------------------
 

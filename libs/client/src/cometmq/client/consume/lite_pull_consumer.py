@@ -4,6 +4,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
+from typing import Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
@@ -15,11 +16,18 @@ from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
 from cometmq.client.errors import ClientStateError
+from cometmq.client.functions import check_function
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
+
+SUBSCRIBE_OR_ASSIGN: Final = (
+    "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "
+    "call `subscribe` or `assign`, not both"
+)
 
 
 class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
@@ -38,7 +46,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         options: LitePullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
         super().__init__(
@@ -70,7 +78,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         topic = self._namespace.wrap(topic)
         check_topic(topic)
         if self._assigned is not None:
-            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+            raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=wall_ms())
         if self.state is ClientState.RUNNING:
             self._changed()
@@ -80,9 +88,11 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         """Read exactly these queues, whoever else is in the group; before the start."""
         if self._subscriptions and self._assigned is None:
-            raise ClientStateError("Subscribe and assign are mutually exclusive.")
+            raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError("queues are assigned before the start")
+            raise ClientStateError(
+                "assign queues before the start: this consumer is started already"
+            )
         self._assigned = [self._namespace.wrap_queue(queue) for queue in queues]
         for queue in self._assigned:
             wanted = subscription(queue.topic, expression, version_ms=wall_ms())
@@ -94,6 +104,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         Before the start; for those who `assign` queues, as nobody else tells them.
         """
         self._check_unstarted()
+        check_function(callback, "on_queues_changed", "topic", "queues")
         self._watched[self._namespace.wrap(topic)] = callback
 
     # -- life ---------------------------------------------------------------------------------
@@ -133,12 +144,12 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         What an earlier call returned counts as consumed now.
         """
         wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
-        return await self._polled().poll(wait_ms)
+        return await self._readable().poll(wait_ms)
 
     async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
         """Return one message; None if none comes in time. The one before counts as consumed."""
         wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
-        messages = await self._polled().poll(wait_ms, count_max=1)
+        messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
@@ -207,6 +218,15 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """Return the offset of the message stored nearest to a moment."""
         queue = self._namespace.wrap_queue(queue)
         return await self._polled().offset_at(queue, timestamp_ms)
+
+    def _readable(self) -> PullGroup:
+        member = self._polled()
+        if not self._subscriptions:
+            raise ClientStateError(
+                "this consumer has nothing to read: call `subscribe(topic)`, or `assign(queues)` "
+                "before the start"
+            )
+        return member
 
     def _polled(self) -> PullGroup:
         # `on_assigned` may seek already during the start.

@@ -145,7 +145,9 @@ class PullGroup(GroupMember[LitePullOptions]):
         """Return the reader of an own queue; InvalidArgument for another."""
         reader = self._readers.get(queue)
         if reader is None:
-            raise InvalidArgument(f"The message queue is not in assigned list: {queue}")
+            raise InvalidArgument(
+                f"this consumer does not have the queue {queue}: `queues` are those it has"
+            )
         return reader
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -154,8 +156,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         begin, end = await self.bounds(queue)
         if not begin <= offset <= end:
             raise InvalidArgument(
-                f"Seek offset illegal, seek offset = {offset}, min offset = {begin}, "
-                f"max offset = {end}"
+                f"offset {offset} is outside the queue, which reaches from {begin} to {end}"
             )
         self.reader(queue)  # another member may have it by now
         await self._readers.seek(queue, offset)

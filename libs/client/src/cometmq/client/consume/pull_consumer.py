@@ -15,12 +15,13 @@ from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.pull_member import PlainPullGroup
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 
 class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
@@ -38,7 +39,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
         super().__init__(

@@ -14,11 +14,13 @@ from cometmq.client.consume.push_member import PushGroup
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import RETRY_PREFIX, MessageExt, check_topic
 from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         options: PushOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name.
 
@@ -59,6 +61,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
             offsets=offsets,
             log=log,
         )
+        check_function(listener, "listener", "messages")
         self._listener = listener
         if self.options.message_model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + self._full_group
@@ -89,6 +92,11 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
+        if all(topic.startswith(RETRY_PREFIX) for topic in self._subscriptions):
+            raise InvalidArgument(
+                "this consumer has no subscription: call `consumer.subscribe(topic)` before the "
+                "start"
+            )
         instance, member = await self._enter_group(stack)
         stack.callback(member.close_caller)
         await self._check_subscriptions(instance)

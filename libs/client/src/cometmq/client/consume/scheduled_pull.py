@@ -7,16 +7,19 @@ Java's MQPullConsumerScheduleService.
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from cometmq.client.application_calls import is_cancelled
 from cometmq.client.background_tasks import described
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.functions import check_function
+from cometmq.client.listener import ListenerError
+from cometmq.client.log import PROGRAM_LOG, LimitedLog
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
 """Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
@@ -38,7 +41,7 @@ class ScheduledPull:
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         concurrency: int = 20,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
         self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
@@ -48,10 +51,11 @@ class ScheduledPull:
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(concurrency)
-        self._log = log
+        self._log = LimitedLog(log)
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call back for our queues of a topic."""
+        check_function(callback, "callback", "consumer", "queue")
         if topic in self._callbacks:
             raise ClientStateError(f"the topic {topic} has a callback already")
         self._callbacks[topic] = callback
@@ -80,18 +84,22 @@ class ScheduledPull:
     async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
         """Return after how many seconds to call again, also after whatever goes wrong."""
         try:
-            delay_ms = await callback(self.consumer, queue)
+            delay_ms = await _awaitable(callback(self.consumer, queue))
             return (DELAY_MS if delay_ms is None else delay_ms) / 1000
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            self._log.warning("callback.failed", error=described(error))
+            self._log.warning("callback.failed", topic=queue.topic, error=described(error))
         except Exception as error:  # noqa: BLE001  # foreign code: called again later
-            self._log.warning("callback.failed", error=described(error))
+            self._log.warning(
+                "callback.failed", topic=queue.topic, error=described(error), exc_info=error
+            )
         return DELAY_MS / 1000
 
     async def start(self) -> None:
         """Take our share, and begin to call."""
+        if not self._callbacks:
+            raise InvalidArgument("nothing to pull: call `register(topic, callback)` first")
         await self.consumer.start()
 
     async def close(self) -> None:
@@ -112,3 +120,12 @@ class ScheduledPull:
     ) -> None:
         """Close."""
         await self.close()
+
+
+def _awaitable(called: Any) -> Awaitable[int | None]:
+    if not isinstance(called, Awaitable):
+        raise ListenerError(
+            "the callback is a plain function: declare it with `async def`, or use "
+            "cometmq.client.sync.ScheduledPull, which calls plain functions on threads"
+        )
+    return called

@@ -9,13 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.background_tasks import described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
+from cometmq.client.functions import check_hook
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, check_group
 from cometmq.client.namespace import namespace_of
 from cometmq.client.request_reply import reply_message, request_properties
@@ -27,7 +28,7 @@ from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, TransportError
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 NO_ARGUMENT: Final = object()
@@ -55,14 +56,14 @@ class Producer(Client):
         namesrv: str = "",
         *,
         options: ProducerOptions | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
-        super().__init__()
+        super().__init__(log)
         check_group(group)
         if group == DEFAULT_GROUP:
             raise InvalidArgument(
-                f"producerGroup can not equal {DEFAULT_GROUP}, please specify another one."
+                f"{DEFAULT_GROUP} is reserved: give the producer group a name of its own"
             )
         self.group = group
         self.options = checked(options or ProducerOptions(), namesrv)
@@ -72,23 +73,24 @@ class Producer(Client):
         self._hooks: list[SendHook] = []
         self._forbidden_hooks: list[ForbiddenHook] = []
         self._trace: SendTraceHook | None = None
-        self._log = log
         self._sender: MessageSender | None = None
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
 
     def add_hook(self, hook: SendHook) -> None:
         """Have a hook see every attempt to send."""
         self._check_unstarted()
+        check_hook(hook, "before_send", "after_send")
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
         """Have a hook decide whether a message may be sent."""
         self._check_unstarted()
+        check_hook(hook, "check")
         self._forbidden_hooks.append(hook)
 
     def _check_unstarted(self) -> None:
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError("hooks are registered before the start")
+            raise ClientStateError("add hooks before the start: this producer is started already")
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -160,7 +162,9 @@ class Producer(Client):
         sender = self._sending()
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
-            raise InvalidArgument("message's topic not equal mq's topic")
+            raise InvalidArgument(
+                f"the queue is one of the topic {queue.topic}, the message is for {prepared.topic}"
+            )
         await sender.route(prepared.topic)
         return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
 
@@ -263,15 +267,15 @@ class Producer(Client):
             except (CommandError, TransportError) as error:
                 if not reply.done():  # an answer may be lost of a request that was served
                     raise SendFailed(
-                        f"send request message to <{message.topic}> fail: {described(error)}",
+                        f"the request to the topic {message.topic} was not stored: {error}",
                         brokers=(),
                     ) from error
             with suppress(TimeoutError):
                 async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
                     return await reply
         raise NoReply(
-            f"send request message to <{message.topic}> OK, "
-            f"but wait reply message timeout, {timeout_ms} ms."
+            f"no reply to the request to the topic {message.topic} in {timeout_ms} ms: it is "
+            "stored, but no consumer of the topic has replied in time"
         )
 
     async def _requested(

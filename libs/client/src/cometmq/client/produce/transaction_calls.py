@@ -2,14 +2,14 @@
 """Calling what applications write about their transactions."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, cast
 
 from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.functions import is_coroutine_function
 from cometmq.client.hooks import TransactionState
-from cometmq.client.listener import ListenerError, is_coroutine_function
+from cometmq.client.listener import ListenerError
 from cometmq.client.message import Message, MessageExt
 
 Answer: TypeAlias = TransactionState | None
@@ -57,7 +57,8 @@ def state_of(answer: object) -> TransactionState:
     if answer is None:
         return TransactionState.UNKNOWN
     if not isinstance(answer, TransactionState):
-        if inspect.iscoroutine(answer):
-            answer.close()
-        raise ListenerError(f"a transaction ends with TransactionState or None, not {answer!r}")
+        raise ListenerError(
+            f"a transaction ends with a TransactionState (COMMIT, ROLLBACK, UNKNOWN) or None, not "
+            f"with {answer!r}"
+        )
     return answer

@@ -20,7 +20,9 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
@@ -28,7 +30,7 @@ from cometmq.client.settings import TransactionOptions
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
@@ -119,16 +121,17 @@ class TransactionProducer(Producer, TransactionMember):
         check: CheckListener,
         execute: LocalTransaction | None = None,
         options: TransactionOptions | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
-        if not callable(check):
-            raise InvalidArgument("TransactionListener is null: give `check`")
+        check_function(check, "check", "message")
+        if execute is not None:
+            check_function(execute, "execute", "message", "argument")
         super().__init__(group, namesrv, options=options or TransactionOptions(), log=log)
         self._check = check
         self._execute = execute
         self._end_hooks: list[EndHook] = []
-        self._ending = EndHooks((), log)
+        self._ending = EndHooks((), self._log)
         self._properties = {
             PropertyKey.TRANSACTION_PREPARED.value: "true",
             PropertyKey.PRODUCER_GROUP.value: self._full_group,
@@ -140,6 +143,7 @@ class TransactionProducer(Producer, TransactionMember):
     def add_end_hook(self, hook: EndHook) -> None:
         """Have a hook see every end of a transaction."""
         self._check_unstarted()
+        check_hook(hook, "end_transaction")
         self._end_hooks.append(hook)
 
     # -- life ---------------------------------------------------------------------------------
@@ -177,9 +181,15 @@ class TransactionProducer(Producer, TransactionMember):
         One that raises or returns None leaves the transaction open: the broker will ask. Without
         a safely stored half message it does not run, and the result says ROLLBACK.
         """
-        execute = execute or self._execute
-        if execute is None:
-            raise InvalidArgument("tranExecutor is null: give `execute`")
+        if execute is not None:
+            check_function(execute, "execute", "message", "argument")
+        elif self._execute is not None:
+            execute = self._execute
+        else:
+            raise InvalidArgument(
+                "nothing says what the local transaction is: give `execute` to the producer or to "
+                "`send_in_transaction`"
+            )
         transaction = await self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:
             return await transaction.end(TransactionState.ROLLBACK)
@@ -187,7 +197,10 @@ class TransactionProducer(Producer, TransactionMember):
         state, error = await caller.call(execute, transaction.message, argument)
         if error is not None:
             self._log.warning(
-                "transaction.failed", transaction=transaction.transaction_id, error=described(error)
+                "transaction.failed",
+                transaction=transaction.transaction_id,
+                error=described(error),
+                exc_info=error,
             )
         return await transaction.end(state, error)
 
@@ -281,6 +294,7 @@ class TransactionProducer(Producer, TransactionMember):
                 "transaction.check_failed",
                 transaction=message.message_id,
                 error=described(error),
+                exc_info=error,
             )
         header = EndTransaction(
             producer_group=self._full_group,

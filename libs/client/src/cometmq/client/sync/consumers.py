@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cometmq import client
+from cometmq.client.cluster.lifecycle import unusable
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.push_consumer import ConsumerStats
 from cometmq.client.consume.queues.offsets import OffsetStore
@@ -12,12 +13,13 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError
 from cometmq.client.hooks import ConsumeHook
 from cometmq.client.listener import Listener, OrderlyListener
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.client.sync.loop import WorkingClient, loop_thread
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 T = TypeVar("T")
 GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
@@ -80,7 +82,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         options: PushOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
         super().__init__(
@@ -131,7 +133,7 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         options: LitePullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
         super().__init__(
@@ -181,7 +183,7 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         From any thread, and when a signal comes: this waits for nothing.
         """
         if not self._inner.is_running:
-            raise ClientStateError(f"The consumer service state not OK, {self._inner.state}")
+            raise ClientStateError(unusable(self._inner.KIND, self._inner.state))
         loop_thread().soon(self._inner.finish)
 
     def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:

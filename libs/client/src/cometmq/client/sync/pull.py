@@ -12,7 +12,9 @@ from cometmq import client
 from cometmq.client.application_calls import contained
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.functions import check_function, is_coroutine_function
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType
@@ -20,7 +22,7 @@ from cometmq.client.sync.consumers import MemberConsumer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 
 class PullConsumer(MemberConsumer[client.PullConsumer]):
@@ -34,7 +36,7 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `namesrv` stands for the option of that name."""
         super().__init__(
@@ -132,7 +134,7 @@ class ScheduledPull:
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         concurrency: int = 20,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
         self._inner = client.ScheduledPull(
@@ -148,6 +150,13 @@ class ScheduledPull:
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call back for our queues of a topic."""
+
+        check_function(callback, "callback", "consumer", "queue")
+        if is_coroutine_function(callback):
+            raise InvalidArgument(
+                "callback is a coroutine function, but this client calls it on a thread: write "
+                "`def callback(consumer, queue)`, or use cometmq.client.ScheduledPull"
+            )
 
         async def call(_: client.PullConsumer, queue: MessageQueue) -> int | None:
             loop = asyncio.get_running_loop()

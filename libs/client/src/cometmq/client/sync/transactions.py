@@ -5,6 +5,7 @@ from typing import Any
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.hooks import EndHook, TransactionState
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message
 from cometmq.client.produce.transaction_calls import (
     CheckListener,
@@ -17,7 +18,7 @@ from cometmq.client.produce.transactions import TransactionSendResult
 from cometmq.client.settings import TransactionOptions
 from cometmq.client.sync.loop import WorkingClient
 from cometmq.client.sync.producer import Producer
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 
 class TransactionProducer(Producer):
@@ -35,7 +36,7 @@ class TransactionProducer(Producer):
         check: CheckListener,
         execute: SyncLocalTransaction | None = None,
         options: TransactionOptions | None = None,
-        log: Log = NO_LOG,
+        log: Log = PROGRAM_LOG,
     ) -> None:
         """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
         inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)

@@ -116,20 +116,21 @@ class Outgoing:
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
         """Join messages of one topic into one request; InvalidArgument if they do not fit."""
+        for message in messages:
+            check_message(message, self._options.body_bytes_max)
         check_batch(messages)
         ids: list[str] = []
         items: list[BatchItem] = []
         topic = ""
         for message in messages:
-            check_message(message, self._options.body_bytes_max)
             topic, message_id, properties = self._named(message)
             ids.append(message_id)
             items.append(BatchItem(message.flag, message.body, properties_text(properties)))
         body = join_batch(items)
         if len(body) > self._options.body_bytes_max:
             raise IllegalMessage(
-                f"the message body size over max value, MAX: {self._options.body_bytes_max}, "
-                f"is {len(body)}: split the batch"
+                f"the batch has {len(body)} bytes, more than body_bytes_max "
+                f"({self._options.body_bytes_max}): split it with `split_batch`"
             )
         own = {PropertyKey.WAIT.value: "true" if messages[0].wait_store_ok else "false"}
         if self._namespace.name:
@@ -180,19 +181,21 @@ def properties_text(properties: dict[str, str]) -> str:
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Refuse batches that RocketMQ refuses; the texts are those of the Java client."""
+    """Refuse batches that RocketMQ refuses."""
     if not messages:
         raise InvalidArgument("the batch is empty")
     first = messages[0]
     for message in messages:
-        if message.delay_level > 0:
-            raise InvalidArgument("TimeDelayLevel is not supported for batching")
+        if message.delay_level:
+            raise InvalidArgument(
+                "messages with a delay level cannot be sent in a batch: send them one by one"
+            )
         if message.topic.startswith(RETRY_PREFIX):
-            raise InvalidArgument("Retry Group is not supported for batching")
+            raise InvalidArgument("messages to a retry topic cannot be sent in a batch")
         if message.topic != first.topic:
-            raise InvalidArgument("The topic of the messages in one batch should be the same")
+            raise InvalidArgument("the messages of a batch must have the same topic")
         if message.wait_store_ok != first.wait_store_ok:
-            raise InvalidArgument("The waitStoreMsgOK of the messages in one batch should the same")
+            raise InvalidArgument("the messages of a batch must have the same wait_store_ok")
 
 
 def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.client.background_tasks import described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import Route
@@ -105,7 +104,9 @@ class MessageSender:
             left_ms = timeout_ms - (monotonic_ms() - begin_ms)
             if left_ms <= 0:
                 self.failed_count += 1
-                raise RequestTimeout("sendDefaultImpl call timeout") from failure
+                raise RequestTimeout(
+                    f"no broker has confirmed the message in {timeout_ms} ms; it may be stored"
+                ) from failure
             queue = self._choose(route, asked[-1] if asked else None)
             asked.append(queue.broker_name)
             try:
@@ -316,10 +317,10 @@ class MessageSender:
 def _gave_up(
     prepared: Prepared, asked: list[str], cost_ms: int, failure: Exception | None
 ) -> SendFailed:
-    reason = f": {described(failure)}" if failure is not None else ""
+    reason = f": {failure}" if failure is not None else ""
     return SendFailed(
-        f"Send [{len(asked)}] times, still failed, cost [{cost_ms}]ms, "
-        f"Topic: {prepared.topic}, BrokersSent: [{', '.join(asked)}]{reason}",
+        f"the message to the topic {prepared.topic} was not stored after {len(asked)} attempts in "
+        f"{cost_ms} ms at {', '.join(asked)}{reason}",
         brokers=tuple(asked),
         code=failure.code if isinstance(failure, CommandError | ClientError) else None,
     )

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from cometmq.client.background_tasks import described
 from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -22,7 +23,7 @@ from cometmq.remoting.commands.offsets import (
     UpdateConsumerOffset,
 )
 from cometmq.remoting.errors import CometError, QueryNotFound, RemoteProtocolError
-from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.log import Log
 
 COMMIT_TIMEOUT_MS: Final = 5_000
 
@@ -255,7 +256,7 @@ def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
 class LocalOffsets:
     """Offsets in one file of this machine, in the Java client's format."""
 
-    def __init__(self, path: Path, *, log: Log = NO_LOG) -> None:
+    def __init__(self, path: Path, *, log: Log = PROGRAM_LOG) -> None:
         """Use this file; its folder is made when needed."""
         self._path = path
         self._log = log

@@ -229,7 +229,7 @@ class Ownership:
         try:
             await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # foreign code: the queues move all the same
-            self._log.warning("callback.failed", error=described(error))
+            self._log.warning("callback.failed", error=described(error), exc_info=error)
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:
         for one in held:

@@ -41,5 +41,5 @@ class QueueWatch:
             return
         try:
             await called(callback, namespace.unwrap(topic), queues)
-        except Exception as error:  # noqa: BLE001  # foreign code: the next change is told too
-            self._instance.log.warning("callback.failed", error=described(error))
+        except Exception as error:  # foreign code: the next change is told too
+            self._instance.log.warning("callback.failed", error=described(error), exc_info=error)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the functions and hooks that applications hand over, before anything calls them."""
+
+import inspect
+from typing import Final
+
+from cometmq.client.errors import InvalidArgument
+
+_YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def check_function(function: object, name: str, *parameters: str) -> None:
+    """Refuse what cannot be called with these parameters; InvalidArgument says how to write it."""
+    form = f"def {name}({', '.join(parameters)})"
+    if not callable(function):
+        raise InvalidArgument(
+            f"{name} is {function!r}, which cannot be called: give a function `{form}`, "
+            "plain or async"
+        )
+    if any(yields(function) for yields in _YIELDS):
+        raise InvalidArgument(f"{name} is a generator, which would never run: use `return`")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"{name} cannot be called as {name}({', '.join(parameters)}): {error}. "
+            f"Write it as `{form}`, plain or async"
+        ) from error
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it gives a coroutine: an object with async `__call__` does too."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def check_hook(hook: object, *methods: str) -> None:
+    """Refuse an object that lacks one of the methods, or whose method would return a coroutine."""
+    for name in methods:
+        check_function(getattr(hook, name, None), f"{type(hook).__name__}.{name}", "context")
+        if is_coroutine_function(getattr(hook, name)):
+            raise InvalidArgument(
+                f"{type(hook).__name__}.{name} is a coroutine function, which would never run: "
+                f"write `def {name}(self, context)`"
+            )

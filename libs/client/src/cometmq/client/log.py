@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where clients log: the program's structlog if it is configured, else `logging`.
+
+The logger "cometmq" has no handler of its own. Without a logging configuration, Python's handler
+of last resort therefore writes warnings and errors to standard error.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.clock import monotonic_ms
+from cometmq.remoting.log import Log
+
+LOGGER_NAME: Final = "cometmq"
+
+REPEAT_WINDOW_MS: Final = 10_000
+REPEAT_COUNT_MAX: Final = 10
+"""Equal warnings or errors per window; one with a traceback passes once."""
+
+_KINDS_MAX: Final = 1_024
+_IDENTITY: Final = ("group", "topic", "peer", "task", "hook")
+"""The facts that tell two failures with the same event apart."""
+
+_logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library
+
+
+class ProgramLog:
+    """Writes to structlog or `logging`, as the program has configured when the event happens."""
+
+    __slots__ = ()
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Record a detail."""
+        _write(logging.DEBUG, event, facts)
+
+    def info(self, event: str, /, **facts: object) -> None:
+        """Record a change of state."""
+        _write(logging.INFO, event, facts)
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Record something degraded but handled."""
+        _write(logging.WARNING, event, facts)
+
+    def error(self, event: str, /, **facts: object) -> None:
+        """Record something that a person must act on."""
+        _write(logging.ERROR, event, facts)
+
+
+PROGRAM_LOG: Final[Log] = ProgramLog()
+
+
+def _write(level: int, event: str, facts: dict[str, Any]) -> None:
+    structlog: Any = sys.modules.get("structlog")
+    if structlog is not None and structlog.is_configured():
+        logger = structlog.get_logger(LOGGER_NAME, component="client")
+        getattr(logger, logging.getLevelName(level).lower())(event, **facts)
+    elif _logger.isEnabledFor(level):
+        exc_info = facts.pop("exc_info", None)
+        _logger.log(level, "%s", readable(event, facts), exc_info=exc_info)
+
+
+def readable(event: str, facts: dict[str, Any]) -> str:
+    """Return `event name=value name='a value with spaces'`."""
+    return " ".join([event, *(f"{name}={_value(value)}" for name, value in facts.items())])
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return repr(text) if not text or any(c.isspace() for c in text) else text
+
+
+class _Window(msgspec.Struct):
+    write: Callable[..., object]
+    event: str
+    identity: dict[str, object]
+    begin_ms: int
+    passed_count: int = 0
+    suppressed_count: int = 0
+
+
+class LimitedLog:
+    """Limits equal warnings and errors; the next that passes has the number of those that did not.
+
+    Only the first failure of a kind has its traceback: a listener that fails for each of a
+    million messages must not fill the disk.
+    """
+
+    def __init__(self, log: Log, *, clock_ms: Callable[[], int] = monotonic_ms) -> None:
+        """Pass on to `log`."""
+        self._log = log
+        self._clock_ms = clock_ms
+        self._windows: dict[tuple[object, ...], _Window] = {}
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Pass the event on."""
+        self._log.debug(event, **facts)
+
+    def info(self, event: str, /, **facts: object) -> None:
+        """Pass the event on."""
+        self._log.info(event, **facts)
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Pass the event on, or count it."""
+        self._limited(self._log.warning, event, facts)
+
+    def error(self, event: str, /, **facts: object) -> None:
+        """Pass the event on, or count it."""
+        self._limited(self._log.error, event, facts)
+
+    def flush(self) -> None:
+        """Log how many events were suppressed since the last that passed."""
+        windows, self._windows = self._windows, {}
+        for window in windows.values():
+            if window.suppressed_count:
+                window.write(
+                    window.event, **window.identity, suppressed_count=window.suppressed_count
+                )
+
+    def _limited(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
+        identity: dict[str, object] = {n: facts[n] for n in _IDENTITY if n in facts}
+        failure = facts.get("exc_info")
+        key = (event, type(failure), *identity.items())
+        now_ms = self._clock_ms()
+        window = self._windows.get(key)
+        if window is None:
+            if len(self._windows) >= _KINDS_MAX:
+                self.flush()
+            window = self._windows[key] = _Window(write, event, identity, now_ms)
+        else:
+            facts.pop("exc_info", None)
+            if now_ms - window.begin_ms >= REPEAT_WINDOW_MS:
+                window.begin_ms, window.passed_count = now_ms, 0
+            elif window.passed_count >= (1 if failure else REPEAT_COUNT_MAX):
+                window.suppressed_count += 1
+                return
+        if window.suppressed_count:
+            facts["suppressed_count"] = window.suppressed_count
+            window.suppressed_count = 0
+        window.passed_count += 1
+        write(event, **facts)

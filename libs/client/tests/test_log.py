@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program sees of its clients without asking for anything."""
+
+import logging
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ConsumeResult,
+    LitePullConsumer,
+    Message,
+    NoNamesrv,
+    NoRoute,
+    OrderlyResult,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushOptions,
+    ScheduledPull,
+    TransactionOptions,
+    TransactionProducer,
+    log,
+)
+from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import FIRST, QUEUE_0, consumer_of, send, texts
+
+Facts = dict[str, Any]
+
+
+class Kept:
+    """A log that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Facts]] = []
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        self.events.append((event, facts))
+
+    info = warning = error = debug
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    """Return what the logger of the library says about an event."""
+    assert {record.name for record in caplog.records} <= {"cometmq", "asyncio"}
+    found = [record.getMessage() for record in caplog.records]
+    return [line for line in found if line.split()[0] == event]
+
+
+@pytest.fixture(autouse=True)
+def at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+# -- where it goes ----------------------------------------------------------------------------
+
+
+async def test_starts_are_visible_with_basic_config(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        (line,) = lines(caplog, "producer.started")
+        assert line == f"producer.started group=pg client_id={producer.client_id}"
+
+
+@pytest.mark.parametrize(
+    ("setup", "level"), [("", "warning"), ("logging.basicConfig(level=logging.INFO)", "info")]
+)
+def test_a_program_without_configuration_sees_warnings(setup: str, level: str) -> None:
+    code = f"import logging\nfrom cometmq.client.log import PROGRAM_LOG\n{setup}\n"
+    code += "PROGRAM_LOG.info('a.started'); PROGRAM_LOG.warning('b.failed', error='two words')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "b.failed error='two words'" in done.stderr
+    assert ("a.started" in done.stderr) is (level == "info")
+
+
+def test_structlog_is_used_where_the_program_configured_it() -> None:
+    code = (
+        "import structlog\nfrom cometmq.client.log import PROGRAM_LOG\n"
+        "structlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
+        "PROGRAM_LOG.warning('b.failed', topic='T')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert '"topic": "T"' in done.stdout
+    assert '"event": "b.failed"' in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_failure_has_one_traceback_and_then_counts() -> None:
+    kept, now_ms = Kept(), [0]
+    limited = LimitedLog(kept, clock_ms=lambda: now_ms[0])
+
+    def fail() -> None:
+        limited.warning("listener.failed", topic="T", error="x", exc_info=ValueError("x"))
+
+    for _ in range(5):
+        fail()
+    limited.warning("listener.failed", topic="U", error="x", exc_info=ValueError("x"))
+    now_ms[0] = REPEAT_WINDOW_MS
+    fail()
+    fail()
+    limited.flush()
+    first, other, again, rest = (facts for _, facts in kept.events)
+    assert isinstance(first["exc_info"], ValueError)
+    assert other["topic"] == "U"
+    assert (again.get("exc_info"), again["suppressed_count"]) == (None, 4)
+    assert rest == {"topic": "T", "suppressed_count": 1}
+
+
+def test_the_log_of_failures_stays_small() -> None:
+    kept = Kept()
+    limited = LimitedLog(kept, clock_ms=lambda: 0)
+    for number in range(5_000):
+        limited.warning("x.failed", topic=str(number))
+    assert len(limited._windows) <= 1_024
+    assert len(kept.events) == 5_000
+
+
+def test_the_guide_names_the_texts() -> None:
+    """Each text in the guide's table is one that the source has."""
+    source = Path(log.__file__).parent
+    code = " ".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
+    guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
+    table = guide.read_text(encoding="utf-8").split("| what one sees |")[1].split("\n\n")[0]
+    for event in ("listener.failed", "topic.unknown", "namesrv.unreachable"):
+        assert event in table
+        assert f'"{event}"' in code
+
+
+# -- listeners --------------------------------------------------------------------------------
+
+
+async def test_a_listener_that_raises_logs_one_traceback(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+
+    def listener(messages: list[Any]) -> None:
+        seen.append(messages[0].body)
+        raise ValueError("no such account")
+
+    async with consumer_of(cluster, listener):
+        await send(cluster, *texts(20))
+        await eventually(lambda: len(seen) >= 20)
+    first, rest = lines(caplog, "listener.failed")
+    assert "topic=T" in first
+    assert "error='ValueError: no such account'" in first
+    assert "suppressed_count=19" in rest
+    record = next(r for r in caplog.records if r.getMessage() == first)
+    assert record.exc_info
+    assert record.exc_info[1] is not None
+    assert "listener" in logging.Formatter().formatException(record.exc_info)
+
+
+@pytest.mark.parametrize(
+    ("options", "result", "text"),
+    [
+        (FIRST, True, "the listener returned True: a consumer accepts None or ConsumeResult.SUCC"),
+        (FIRST, OrderlyResult.SUCCESS, "ConsumeResult.RECONSUME_LATER (deliver again)"),
+        (
+            PushOptions(orderly=True, consume_from=FIRST.consume_from),
+            ConsumeResult.SUCCESS,
+            "an orderly consumer accepts None or OrderlyResult.SUCCESS",
+        ),
+    ],
+)
+async def test_a_wrong_result_says_what_is_accepted(
+    cluster: MemoryCluster,
+    caplog: pytest.LogCaptureFixture,
+    options: PushOptions,
+    result: object,
+    text: str,
+) -> None:
+    async with consumer_of(cluster, lambda messages: result, options):
+        await send(cluster, *texts(1))
+        await eventually(lambda: bool(lines(caplog, "listener.failed")))
+    assert text in lines(caplog, "listener.failed")[0]
+
+
+async def test_a_plain_function_may_return_a_coroutine(cluster: MemoryCluster) -> None:
+    seen: list[bytes] = []
+
+    async def handle(messages: list[Any]) -> None:
+        seen.append(messages[0].body)
+
+    listener = partial(lambda function, messages: function(messages), handle)
+    async with consumer_of(cluster, listener):
+        await send(cluster, *texts(1))
+        await eventually(lambda: seen == [b"0"])
+
+
+async def test_a_callback_that_is_no_coroutine_function_says_so(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduled = ScheduledPull("pull", cluster.namesrv)
+    scheduled.register("T", lambda consumer, queue: 10)  # type: ignore[arg-type, return-value]
+    async with scheduled:
+        await eventually(lambda: bool(lines(caplog, "callback.failed")))
+    assert "declare it with `async def`" in lines(caplog, "callback.failed")[0]
+
+
+async def test_a_local_transaction_that_raises_is_visible(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def execute(message: Message, argument: object) -> None:
+        raise ValueError("no money")
+
+    options = TransactionOptions()
+    async with TransactionProducer(
+        "tx", cluster.namesrv, check=lambda message: None, execute=execute, options=options
+    ) as producer:
+        await producer.send_in_transaction(Message("T", b"x"))
+    (line,) = lines(caplog, "transaction.failed")
+    assert "no money" in line
+
+
+# -- topics and name servers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+async def test_an_unknown_topic_is_reported_once_with_the_fix(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: type[Any]
+) -> None:
+    listener = {"listener": print} if kind is PushConsumer else {}
+    consumer = kind("cg", cluster.namesrv, **listener)
+    consumer.subscribe("Nowhere")
+    async with consumer:
+        assert len(lines(caplog, "topic.unknown")) == 1
+        await consumer._running().routes.refresh_all(["Nowhere", "%RETRY%cg"])
+        cluster.create_topic("Nowhere")
+        await eventually(lambda: bool(consumer.queues))
+    (line,) = lines(caplog, "topic.unknown")
+    assert "topic=Nowhere" in line
+    assert "cometmq topic create Nowhere" in line
+
+
+async def test_sending_to_an_unknown_topic_names_the_fix(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(default_topic="NoBrokerCreatesTopics")
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(NoRoute, match="create it: cometmq topic create Nowhere"):
+            await producer.send(Message("Nowhere", b"x"))
+
+
+async def test_no_name_server_is_named_with_its_reason(
+    closed_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    addresses = [f"127.0.0.1:{closed_port}", f"localhost:{closed_port}"]
+    producer = Producer("pg", ";".join(addresses))
+    consumer = PushConsumer("cg", ";".join(addresses), listener=print)
+    consumer.subscribe("T")
+    async with producer, consumer:
+        with pytest.raises(NoNamesrv) as caught:
+            await producer.send(Message("T", b"x"))
+    reports = lines(caplog, "namesrv.unreachable")
+    assert len(reports) >= 2  # the producer and the consumer
+    for text in (*reports, str(caught.value)):
+        assert all(f"no connection to {address}: " in text for address in addresses)
+    assert not lines(caplog, "route.unknown")
+
+
+async def test_a_start_with_hanging_name_servers_ends_at_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One question bounds the start, not one for each topic."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        options = PushOptions(api_timeout_ms=300)
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        consumer = PushConsumer("cg", address, listener=print, options=options)
+        for topic in "ABCDEFGH":
+            consumer.subscribe(topic)
+        async with consumer:
+            assert len(lines(caplog, "namesrv.unreachable")) <= 2
+    assert address in lines(caplog, "namesrv.unreachable")[0]
+
+
+async def test_a_broker_is_no_name_server(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(retry_times=0)
+    async with Producer("pg", cluster.broker.address, options=options) as producer:
+        with pytest.raises(NoNamesrv, match="answers like a broker"):
+            await producer.send(Message("T", b"x"), queue=QUEUE_0)
+
+
+def test_the_log_is_that_of_clients_by_default() -> None:
+    assert Producer("pg", "127.0.0.1:1")._log._log is PROGRAM_LOG  # type: ignore[attr-defined]

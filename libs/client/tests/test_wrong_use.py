@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong use is refused at the call, by an error that names the fix."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ClientError,
+    ClientStateError,
+    InvalidArgument,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ScheduledPull,
+    TransactionProducer,
+    sync,
+)
+from cometmq.client.testing import MemoryCluster
+
+ADDRESS = "127.0.0.1:1"
+
+
+async def two(messages: list[Any], more: object) -> None:
+    """Take too much."""
+
+
+async def generator(messages: list[Any]) -> AsyncIterator[None]:
+    yield None
+
+
+async def print_nothing(consumer: object) -> None:
+    """Take too little."""
+
+
+async def coroutine(consumer: object, queue: object) -> None:
+    """Take what a scheduled pull gives."""
+
+
+@pytest.mark.parametrize(
+    ("listener", "text"),
+    [
+        (None, r"listener is None, which cannot be called.*def listener\(messages\)"),
+        ("handle", "listener is 'handle', which cannot be called"),
+        (two, "missing a required argument: 'more'.*def listener"),
+        (lambda: None, "too many positional arguments.*def listener"),
+        (generator, "is a generator, which would never run: use `return`"),
+    ],
+)
+@pytest.mark.parametrize("kind", [PushConsumer, sync.PushConsumer])
+def test_a_listener_must_take_messages(kind: type[Any], listener: object, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        kind("cg", ADDRESS, listener=listener)
+
+
+def test_functions_without_a_signature_and_methods_are_listeners() -> None:
+    seen: list[Any] = []
+    for listener in (print, seen.append, lambda *_: None):
+        PushConsumer("cg", ADDRESS, listener=listener)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c: c.on_assigned(lambda: None), r"on_assigned cannot be called as"),
+        (lambda c: c.on_revoked(7), r"on_revoked is 7, which cannot be called"),
+        (lambda c: c.add_hook(object()), r"object.before_consume is None"),
+        (lambda c: c.subscribe(7), "the name of a topic is text, not int"),
+        (lambda c: c.subscribe(""), "the name of the topic is empty"),
+        (lambda c: c.subscribe("T", ["A", "B"]), r"such as 'A \|\| B'"),
+        (lambda c: c.subscribe("T", None), r"such as 'A \|\| B'"),
+    ],
+)
+def test_what_consumers_are_given_is_checked(call: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        call(PushConsumer("cg", ADDRESS, listener=print))
+    with pytest.raises(InvalidArgument, match=text):
+        call(LitePullConsumer("cg", ADDRESS))
+
+
+def test_hooks_of_producers_are_checked() -> None:
+    class Asynchronous:
+        async def check(self, context: object) -> None:
+            """Never run."""
+
+    producer: Any = Producer("pg", ADDRESS)
+    with pytest.raises(InvalidArgument, match="before_send is None"):
+        producer.add_hook(object())
+    with pytest.raises(InvalidArgument, match="check is a coroutine function"):
+        producer.add_forbidden_hook(Asynchronous())
+
+
+def test_transactions_need_functions_of_the_right_form() -> None:
+    with pytest.raises(InvalidArgument, match=r"def check\(message\)"):
+        TransactionProducer("pg", ADDRESS, check=lambda: None)  # type: ignore[arg-type, misc]
+    with pytest.raises(InvalidArgument, match=r"def execute\(message, argument\)"):
+        TransactionProducer(
+            "pg",
+            ADDRESS,
+            check=lambda message: None,
+            execute=lambda message: None,  # type: ignore[arg-type, misc]
+        )
+
+
+def test_callbacks_of_scheduled_pulls_need_the_right_form() -> None:
+    with pytest.raises(InvalidArgument, match=r"def callback\(consumer, queue\)"):
+        ScheduledPull("cg", ADDRESS).register("T", print_nothing)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="is a coroutine function"):
+        sync.ScheduledPull("cg", ADDRESS).register("T", coroutine)  # type: ignore[arg-type]
+
+
+# -- nothing to read --------------------------------------------------------------------------
+
+
+async def test_consumers_without_a_subscription_say_so(cluster: MemoryCluster) -> None:
+    consumer = PushConsumer("cg", cluster.namesrv, listener=print)
+    with pytest.raises(InvalidArgument, match=r"call `consumer.subscribe\(topic\)` before the"):
+        await consumer.start()
+    consumer.subscribe("T")
+    async with consumer, LitePullConsumer("lite", cluster.namesrv) as lite:
+        with pytest.raises(ClientStateError, match=r"nothing to read: call `subscribe\(topic\)`"):
+            await lite.poll()
+    with pytest.raises(InvalidArgument, match=r"register\(topic, callback\)"):
+        await ScheduledPull("cg", cluster.namesrv).start()
+
+
+# -- life -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        (lambda n: Producer("pg", n), lambda c: c.send(Message("T", b"x"))),
+        (lambda n: Producer("pg", n), lambda c: c.request(Message("T", b"x"))),
+        (lambda n: LitePullConsumer("cg", n), lambda c: c.poll()),
+        (lambda n: PullConsumer("cg", n), lambda c: c.commit()),
+        (
+            lambda n: TransactionProducer("pg", n, check=print),  # type: ignore[arg-type]
+            lambda c: c.begin(Message("T", b"x")),
+        ),
+    ],
+)
+async def test_before_the_start_and_after_the_end(
+    cluster: MemoryCluster, make: Any, use: Any
+) -> None:
+    client = make(cluster.namesrv)
+    with pytest.raises(ClientStateError, match="is not started: use it inside `async with"):
+        await use(client)
+    with pytest.raises(TypeError, match=r"`async with`.*cometmq\.client\.sync"), client:
+        pass
+    async with client:
+        with pytest.raises(ClientStateError, match="is started already"):
+            await client.start()
+    with pytest.raises(ClientStateError, match="is closed, and cannot be used again"):
+        await use(client)
+    with pytest.raises(ClientStateError, match="is closed"):
+        await client.start()
+
+
+def test_the_synchronous_clients_say_the_same() -> None:
+    with pytest.raises(ClientStateError, match="`with producer:`"):
+        sync.Producer("pg", ADDRESS).send(Message("T", b"x"))
+    with pytest.raises(ClientStateError, match="is not started"):
+        sync.LitePullConsumer("cg", ADDRESS).finish()
+    consumer = sync.PushConsumer("cg", ADDRESS, listener=print)
+    with pytest.raises(InvalidArgument, match="has no subscription"):
+        consumer.start()
+
+
+# -- messages, names, addresses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message("T", "text"), r"bytes, not str: encode it, body=text.encode\(\)"),  # type: ignore[arg-type]
+        (Message("T", 5), "bytes, not int"),  # type: ignore[arg-type]
+        (Message(5, b"x"), "the name of a topic is text, not int"),  # type: ignore[arg-type]
+        (Message("T", b"x", tag=5), "a tag is text, not int"),  # type: ignore[arg-type]
+        (Message("T", b"x", keys=[5]), "a key is text, not int"),  # type: ignore[list-item]
+        (Message("T", b"x", properties={"price": 5}), "'price' is 5; write str"),  # type: ignore[dict-item]
+        (Message("T", b"x", delay_level="3"), "a delay level is a number"),  # type: ignore[arg-type]
+        (Message("T", b"x", delay_level=-1), "a delay level is a number from 0"),
+        (b"x", r"send a Message\(topic, body\), not bytes"),
+    ],
+)
+async def test_wrong_types_in_messages(cluster: MemoryCluster, message: Any, text: str) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await producer.send(message)
+        if "delay" not in text:  # no message of a batch has a delay level, right or wrong
+            with pytest.raises(InvalidArgument, match=text):
+                await producer.send_batch([message])
+
+
+@pytest.mark.parametrize("kind", [Producer, LitePullConsumer, PullConsumer, sync.Producer])
+def test_wrong_groups(kind: type[Any]) -> None:
+    for group, text in (("", "group is empty"), (" ", "group is empty"), (None, "not NoneType")):
+        with pytest.raises(InvalidArgument, match=text):
+            kind(group, ADDRESS)
+
+
+@pytest.mark.parametrize("address", ["localhost", "a:1,b:2", "127.0.0.1:", "host:port"])
+async def test_wrong_addresses(address: str) -> None:
+    with pytest.raises(InvalidArgument, match="write host:port, and several as host:port;host"):
+        await Producer("pg", address).start()
+
+
+def test_all_of_them_are_client_errors() -> None:
+    assert issubclass(InvalidArgument, ClientError)
+    assert issubclass(ClientStateError, ClientError)
