@@ -192,7 +192,7 @@ def test_a_message_is_found_in_every_way(ask, topic, sent):
         (("queryMsgById", "-i", "nonsense"), 2, "an offset message id has 32 or 56 hex digits"),
         (("queryMsgById", "-i", ","), 2, "-i: give at least one id"),
         (("queryMsgById", "-i", "7F00000100007AD80000000000000000"), 1, "no broker of this name"),
-        (("queryMsgByUniqueKey", "-t", "TBW102", "-i", "x"), 1, "QUERY_NOT_FOUND (22): no message"),
+        (("queryMsgByUniqueKey", "-t", "TBW102", "-i", "x"), 1, "nothing was found: no message"),
         (("queryMsgByKey", "-t", "Nowhere", "-k", "x"), 1, "no broker has the topic Nowhere"),
         (("printMsg", "-t", "Nowhere"), 1, "no broker has the topic Nowhere"),
         (("printMsg", "-t", "Nowhere", "-c", "klingon"), 2, "-c: unknown encoding: klingon"),
@@ -251,7 +251,7 @@ def test_queues_are_printed(ask, topic, sent):
 def test_entries_of_a_queue_are_shown(ask, topic, sent, suite):
     found = ask("queryCq", "-t", topic, "-q", 0, "-i", 1, "-c", 2, "--json").json
     assert len(found["queueData"]) == 2
-    ask("queryCq", "-t", topic, "-q", 0, "-i", 9999).assert_refused(1, "QUERY_NOT_FOUND")
+    ask("queryCq", "-t", topic, "-q", 0, "-i", 9999).assert_refused(1, "nothing was found")
     text = ask("queryCq", "-t", topic, "-q", 0, "-i", 1, "-b", suite.broker).out
     assert text.startswith("Queue data: \nmax: ")
     assert "idx: 1\nConsumeQueueData{physicOffset=" in text

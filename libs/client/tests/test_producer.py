@@ -18,8 +18,9 @@ from cometmq.client import (
 )
 from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
+    CommandError,
     FlushDiskTimeout,
     RequestTimeout,
     ServerError,
@@ -157,6 +158,36 @@ async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryClu
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         await producer.send(Message("T", b"x"))
     assert cluster.broker.requests[SEND] == 3
+
+
+@pytest.mark.parametrize("code", [1, 16])
+async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code: int) -> None:
+    """Although Java tries again after these codes."""
+    remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
+    cluster.broker.fail(SEND, CommandError(code, remark), times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(CommandError, match="access denied: no ") as caught:
+            await producer.send(Message("T", b"x"))
+        assert cluster.broker.requests[SEND] == 1
+    assert (caught.value.remark, caught.value.address) == (remark, cluster.broker.address)
+    assert "java" not in str(caught.value)
+
+
+async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
+    """The list is that of Java's DefaultMQProducer."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        for code in ResponseCode:
+            if code in SendStatus.__members__.values():
+                continue
+            before = cluster.broker.requests[SEND]
+            cluster.broker.fail(SEND, CommandError(code, "why"), times=1)
+            if code in {17, 14, 1, 16, 204, 205}:
+                await producer.send(Message("T", b"x"))
+                assert cluster.broker.requests[SEND] == before + 2, code.name
+            else:
+                with pytest.raises(CommandError, match="why"):
+                    await producer.send(Message("T", b"x"))
+                assert cluster.broker.requests[SEND] == before + 1, code.name
 
 
 async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:

@@ -56,6 +56,7 @@ from cometmq.client.transfer.puller import PullStatus
 from cometmq.client.transfer.queue_selection import by_hash, by_random
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import (
+    AccessDenied,
     BroadcastConsumption,
     CometError,
     CommandError,
@@ -95,6 +96,7 @@ from cometmq.remoting.signature import SessionCredentials
 
 __all__ = [
     "AccessChannel",
+    "AccessDenied",
     "AdminClient",
     "BroadcastConsumption",
     "BrokerMissing",

@@ -10,6 +10,7 @@ always with ``from``.
 from typing import ClassVar, Final
 
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.refusals import explained, is_access_refusal
 
 
 class CometError(Exception):
@@ -77,7 +78,13 @@ class SettingsError(CometError):
 
 
 class CommandError(CometError):
-    """A request was answered with a code other than the expected ones."""
+    """A request was answered with a code other than the expected ones.
+
+    `str` explains it in our words; `code` and `remark` are as they travel on the wire, `address` is
+    the server's, empty in errors that a server raises itself.
+    """
+
+    address: str = ""
 
     def __init__(self, code: int, remark: str = "") -> None:
         """Keep the code and the remark as they travel on the wire."""
@@ -86,7 +93,8 @@ class CommandError(CometError):
         self.remark = remark
 
     def __str__(self) -> str:
-        return f"{_code_name(self.code)} ({self.code}): {self.remark}"
+        is_access = isinstance(self, AccessDenied)
+        return explained(self.code, self.remark, self.address, is_access=is_access)
 
 
 class CodedError(CommandError):
@@ -103,6 +111,13 @@ class ServerError(CodedError):
     """The server failed, or refuses the request for a reason without a code of its own."""
 
     CODE = ResponseCode.SYSTEM_ERROR
+
+
+class AccessDenied(ServerError):
+    """Access control refused the request: nothing changes by asking again.
+
+    Compatibility: RocketMQ answers with SYSTEM_ERROR and a remark that names its AclException.
+    """
 
 
 class SystemBusy(CodedError):
@@ -400,16 +415,13 @@ _BY_CODE: Final[dict[int, type[CodedError]]] = {
 }
 
 
-def command_error(code: int, remark: str | None) -> CommandError:
+def command_error(code: int, remark: str | None, address: str = "") -> CommandError:
     """Return the error of an answer's code; an unknown code gives the base class."""
-    error = _BY_CODE.get(code)
-    if error is None:
-        return CommandError(code, remark or "")
-    return error(remark or "")
-
-
-def _code_name(code: int) -> str:
-    try:
-        return ResponseCode(code).name
-    except ValueError:
-        return "UNKNOWN"
+    text = remark or ""
+    kind = _BY_CODE.get(code)
+    error = CommandError(code, text) if kind is None else kind(text)
+    if isinstance(error, ServerError | NoPermission) and is_access_refusal(text):
+        error = AccessDenied(text)
+        error.code = code
+    error.address = address
+    return error

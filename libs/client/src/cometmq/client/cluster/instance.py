@@ -35,7 +35,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
-from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.errors import AccessDenied, CometError, RequestTimeout
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
@@ -247,7 +247,7 @@ class ClientInstance:
             await self.heartbeat()
 
     async def heartbeat(self) -> bool:
-        """Tell every known broker who is here; False if one of them does not answer."""
+        """Tell every known broker who is here; False if one has to be told again soon."""
         if not self.producers and not self.consumers:
             return True
         heartbeat = Heartbeat(
@@ -268,6 +268,8 @@ class ClientInstance:
             )
         except CometError as error:
             self.log.warning("heartbeat.failed", peer=address, error=described(error))
+            if isinstance(error, AccessDenied):
+                return True  # known, and refused: the regular interval is soon enough
             if isinstance(error, RequestTimeout):
                 # A cut cable closes no connection; what waits on this one is tried again.
                 self.remoting.disconnect(address)

@@ -28,6 +28,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.send import SendMessage, SendMessageReply, SendMessageV2
 from cometmq.remoting.errors import (
+    AccessDenied,
     CometError,
     CommandError,
     ConnectFailed,
@@ -129,6 +130,8 @@ class MessageSender:
 
     async def _may_retry(self, error: CommandError, attempt: int, left_ms: int) -> bool:
         """Whether another attempt may succeed; a busy broker gets a pause before it."""
+        if isinstance(error, AccessDenied):  # its code is that of failures that pass
+            return False
         if error.code == ResponseCode.SYSTEM_BUSY and self._options.retry_when_busy:
             pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
             await asyncio.sleep(pause_ms / 1000)

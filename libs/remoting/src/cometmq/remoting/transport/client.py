@@ -113,7 +113,7 @@ class RemotingClient:
                 f"{address} did not answer request {int(code)} within {timeout_ms} ms"
             ) from error
         if response.code not in ok:
-            raise command_error(response.code, response.remark)
+            raise command_error(response.code, response.remark, address)
         return response
 
     async def invoke_oneway(

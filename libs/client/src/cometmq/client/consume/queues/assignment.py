@@ -11,7 +11,7 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import GetConsumerListByGroup
-from cometmq.remoting.errors import CometError, ServerError
+from cometmq.remoting.errors import AccessDenied, CometError, ServerError
 
 TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
 """Own exactly these queues of a topic; False if some could not be taken yet."""
@@ -68,7 +68,7 @@ class Assigner:
                 if mine is None or not await self._take(topic, mine):
                     is_complete = False
             except CometError as error:
-                is_complete = False
+                is_complete = is_complete and isinstance(error, AccessDenied)
                 self._instance.log.warning(
                     "rebalance.failed", group=self._group, topic=topic, error=described(error)
                 )
@@ -99,6 +99,8 @@ class Assigner:
         _, address = instance.routes.any_of(broker_name)
         try:
             return await self._ask_members(address)
+        except AccessDenied:
+            raise
         except ServerError:
             await instance.heartbeat()
             return await self._ask_members(address)

@@ -16,7 +16,7 @@ from cometmq.client.transfer.puller import Pulled, Puller, PullStatus
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.errors import CometError, CommandError
+from cometmq.remoting.errors import AccessDenied, CometError, CommandError
 from cometmq.remoting.log import Log
 
 NOT_READY_CODES: Final = frozenset(
@@ -27,6 +27,8 @@ NOT_READY_CODES: Final = frozenset(
 NOT_READY_DELAY_MS: Final = 100
 NOT_READY_COUNT_MAX: Final = 30
 FAILURE_DELAY_MS: Final = 3_000
+REFUSED_DELAY_MS: Final = 10_000
+"""After a refusal by access control, which only an administrator can change."""
 _FIRST_DELAY_MS: Final = 100  # doubled at each failure in a row
 _FULL_CHECK_MS: Final = 1_000
 
@@ -185,4 +187,6 @@ class Reader:
         context.log.warning(
             "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
         )
+        if isinstance(error, AccessDenied):
+            return REFUSED_DELAY_MS
         return min(FAILURE_DELAY_MS, _FIRST_DELAY_MS << min(self._refused_count - 1, 10))

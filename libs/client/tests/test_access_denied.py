@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What access control refuses is not asked for again and again."""
+
+import pytest
+
+from cometmq.client import Message, Producer
+from cometmq.client.consume.queues.reader import REFUSED_DELAY_MS, Reader
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import AccessDenied, ServerError
+
+REFUSAL = ServerError("org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)")
+HEARTBEAT = RequestCode.HEART_BEAT
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+
+async def test_a_refused_member_does_not_insist(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.client.cluster.instance.RETRY_SOON_MS", 1)
+    monkeypatch.setattr("cometmq.client.consume.queues.assignment.RETRY_SOON_MS", 1)
+    for code in (HEARTBEAT, MEMBERS):
+        cluster.broker.fail(code, REFUSAL, times=1_000)
+    async with (
+        consumer_of(cluster, Recorder()),
+        Producer("other", cluster.namesrv) as producer,
+    ):
+        for _ in range(200):  # beside it, enough turns for hundreds of heartbeats at 1 ms
+            await producer.send(Message("T", b"x"))
+        assert cluster.broker.requests[HEARTBEAT] <= 6
+        assert cluster.broker.requests[MEMBERS] <= 6
+
+
+async def test_a_refused_pull_waits_long(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[int] = []
+    usual = Reader._failure_delay_ms
+
+    def watched(reader: Reader, error: AccessDenied) -> int:
+        delays.append(usual(reader, error))
+        return delays[-1]
+
+    monkeypatch.setattr(Reader, "_failure_delay_ms", watched)
+    cluster.broker.fail(RequestCode.PULL_MESSAGE, REFUSAL, times=4)
+    async with consumer_of(cluster, Recorder()):
+        await eventually(lambda: bool(delays))
+    assert set(delays) == {REFUSED_DELAY_MS}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the answers of servers mean, in plain words.
+
+Compatibility: a remark may be a Java exception with its class and place. Both are left out of
+messages; `CommandError.remark` keeps the whole text.
+"""
+
+import re
+from typing import Final
+
+from cometmq.remoting.codes import ResponseCode
+
+ACL_PACKAGE: Final = "org.apache.rocketmq.acl."
+
+_JAVA_CLASS: Final = re.compile(r"\b(?:[a-z]\w*\.)+[A-Z][\w$]*: ")
+_JAVA_PLACE: Final = re.compile(r",? ?\b(?:[a-z]\w*\.)+[A-Z][\w$]*\.[\w$<>]+\([^()]*\)")
+_FURTHER_READING: Final = re.compile(
+    r"\s*(?:See|For more information, please visit the url,) http\S*(?: for further details\.)?"
+)
+
+_MEANINGS: Final[dict[int, str]] = {
+    ResponseCode.SYSTEM_ERROR: "the server failed or refuses the request",
+    ResponseCode.SYSTEM_BUSY: "the server is overloaded, try again later",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not serve this kind of request",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, but not on disk in time",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "no slave is near enough",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, but no slave had it in time",
+    ResponseCode.MESSAGE_ILLEGAL: "the broker does not accept the message",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker takes no writes now",
+    ResponseCode.NO_PERMISSION: "the broker, topic or group does not permit this",
+    ResponseCode.TOPIC_NOT_EXIST: "the topic does not exist",
+    ResponseCode.QUERY_NOT_FOUND: "nothing was found",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "the subscription is wrong",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "the broker does not know the subscription; members of "
+    "the group may subscribe to different topics",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: "the broker has an older subscription of the group",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "the consumer group does not exist",
+    ResponseCode.INVALID_PARAMETER: "a parameter is out of range",
+    ResponseCode.CONSUMER_NOT_ONLINE: "no member of the consumer group is connected",
+    ResponseCode.CONSUME_MSG_TIMEOUT: "the consumer did not answer in time",
+    ResponseCode.BROADCAST_CONSUMPTION: "the group consumes in broadcasting mode",
+    ResponseCode.FLOW_CONTROL: "the broker limits this client",
+    ResponseCode.GO_AWAY: "the server is stopping",
+}
+
+
+def is_access_refusal(remark: str) -> bool:
+    """Whether access control refused the request: its code is that of any failure."""
+    return ACL_PACKAGE in remark
+
+
+def plain_remark(remark: str) -> str:
+    """Return a remark without Java's classes, places and links."""
+    text = _JAVA_PLACE.sub("", _JAVA_CLASS.sub("", remark))
+    return _FURTHER_READING.sub("", text).strip()
+
+
+def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
+    """Return what an answer means, then what the server says, then code and address."""
+    name = code_name(code)
+    meaning = _MEANINGS.get(code, "the server refuses the request")
+    if is_access:
+        meaning = "access denied"
+    said = plain_remark(remark)
+    place = f" from {address}" if address else ""
+    return f"{meaning}{f': {said}' if said else ''} ({name} {code}{place})"
+
+
+def code_name(code: int) -> str:
+    """Return the name of a response code, UNKNOWN for a strange one."""
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return "UNKNOWN"

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CommandError,
+    ServerError,
+    TopicNotExist,
+    command_error,
+)
+from cometmq.remoting.refusals import plain_remark
+
+ACL = (
+    "org.apache.rocketmq.acl.common.AclException: No acl config for ali, "
+    "org.apache.rocketmq.acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:667)"
+)
+
+
+def test_a_refusal_by_access_control_is_in_plain_words() -> None:
+    error = command_error(1, ACL, "10.0.0.1:10911")
+    assert type(error) is AccessDenied
+    assert isinstance(error, ServerError)
+    assert (error.code, error.remark, error.address) == (1, ACL, "10.0.0.1:10911")
+    assert str(error) == (
+        "access denied: No acl config for ali (SYSTEM_ERROR 1 from 10.0.0.1:10911)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("remark", "plain"),
+    [
+        ("disk", "disk"),
+        ("", ""),
+        ("java.lang.NullPointerException: null, a.b.Store.put(Store.java:7)", "null"),
+        ("java.lang.IllegalStateException: x, a.b.Store.lambda$put$0(Native Method)", "x"),
+        (
+            "topic[T] not exist, apply first please!\n See http://x.org/faq/ for further details.",
+            "topic[T] not exist, apply first please!",
+        ),
+        ("no a.b.c here: x", "no a.b.c here: x"),
+    ],
+)
+def test_what_java_adds_is_left_out(remark: str, plain: str) -> None:
+    assert plain_remark(remark) == plain
+    assert command_error(1, remark).remark == remark
+
+
+def test_every_code_has_a_message() -> None:
+    for code in (*ResponseCode, 4711):
+        text = str(command_error(code, "why", "h:1"))
+        assert text.endswith(f" {int(code)} from h:1)")
+        assert ": why (" in text
+    assert type(command_error(4711, None)) is CommandError
+    assert "the topic does not exist" in str(TopicNotExist("x"))
