@@ -22,6 +22,7 @@ COUNT = 40
 LONG_ID_CHARS = 56  # 16 bytes of address, 4 of port, 8 of offset
 IPV6 = {"java.net.preferIPv4Stack": "false", "java.net.preferIPv6Addresses": "true"}
 SHARE_TIMEOUT_S = 120
+FAR_FUTURE = "20990101000000"
 
 
 def _send(java: ClientProgram, cluster: Cluster, topic: str, **options: object) -> dict[str, str]:
@@ -70,6 +71,32 @@ def test_a_refused_message_comes_back(
     assert contents(refused).items() <= wanted.items()
     assert {event["topic"] for event in accepted} == {topic}
     assert {int(event["reconsume_times"]) for event in accepted} == {1}
+
+
+@pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"])
+@pytest.mark.parametrize("consumer", ["java-4", "java-5"])
+def test_a_new_group_gets_what_a_young_topic_holds(
+    cluster: Cluster,
+    clients: dict[str, ClientProgram],
+    java: ClientProgram,
+    topic: str,
+    group: str,
+    start: str,
+    consumer: str,
+) -> None:
+    """Sent first, consumed by a group that is new: both makers answer 0 to 14."""
+    wanted = _send(java, cluster, topic)
+
+    printed = clients[consumer].run(
+        "consume",
+        namesrv=cluster.namesrv_addr,
+        topic=topic,
+        group=group,
+        count=len(wanted),
+        **{"from": start, "moment": FAR_FUTURE},
+    )
+
+    assert received(printed) == wanted
 
 
 @pytest.mark.slow

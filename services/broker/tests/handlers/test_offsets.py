@@ -39,6 +39,13 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield broker
 
 
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker whose new groups obey their consumeFromWhere on young queues too."""
+    async with stored_broker(tmp_path, youngQueueStartsAtZero="false") as broker:
+        yield broker
+
+
 def store(broker: Broker, count: int = 1, queue_id: int = 1) -> None:
     for _ in range(count):
         header = SendMessageV2("P", "T", "TBW102", 4, queue_id, 0, 0, 0, "")
@@ -81,15 +88,30 @@ def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
     assert committed(broker) == 0
 
 
-def test_a_new_group_on_a_young_topic_decides_for_itself(broker: Broker) -> None:
-    """RocketMQ 4 answers 0, and CONSUME_FROM_LAST_OFFSET is not obeyed."""
+def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
+    """As with RocketMQ: whoever sends first and then starts a group gets these messages."""
     store(broker)
     broker.clock.advance(10)
     subscribe(broker)
+    assert committed(broker) == 0
+
+
+def test_a_first_message_that_is_not_in_memory_is_left_to_the_client(broker: Broker) -> None:
+    store(broker)
+    broker.memory_bytes = 0
+    store(broker)
     assert committed(broker) is None
 
 
-def test_clients_that_cannot_choose_get_the_old_rule(broker: Broker) -> None:
+def test_by_the_strict_rule_a_new_group_decides_for_itself(strict: Broker) -> None:
+    store(strict)
+    strict.clock.advance(10)
+    subscribe(strict)
+    assert committed(strict) is None
+
+
+def test_clients_that_cannot_choose_get_the_rule_of_rocketmq(strict: Broker) -> None:
+    broker = strict
     store(broker)
     call = call_with(Code.QUERY_CONSUMER_OFFSET, QUERY, language_raw=int(Language.CPP))
     reply = ask(broker, call)
@@ -97,27 +119,20 @@ def test_clients_that_cannot_choose_get_the_old_rule(broker: Broker) -> None:
     assert (reply.code, reply.header.offset) == (0, 0)
 
 
-def test_messages_after_the_subscription_are_not_skipped(broker: Broker) -> None:
+def test_messages_after_the_subscription_are_not_skipped(strict: Broker) -> None:
     """The consumer learns of a new topic's queues later than the first message comes."""
+    broker = strict
     subscribe(broker)
     broker.clock.advance(10)
     store(broker)
     assert committed(broker) == 0
 
 
-def test_a_queue_added_to_a_consumed_topic_is_consumed_whole(broker: Broker) -> None:
+def test_a_queue_added_to_a_consumed_topic_is_consumed_whole(strict: Broker) -> None:
+    broker = strict
     broker.offsets.commit("G", "T", 0, 17)
     store(broker)
     assert committed(broker) == 0
-
-
-async def test_the_old_rule_can_be_switched_on(tmp_path: Path) -> None:
-    async with stored_broker(tmp_path, youngQueueStartsAtZero="true") as broker:
-        store(broker)
-        assert committed(broker) == 0
-        broker.memory_bytes = 0
-        store(broker)
-        assert committed(broker) is None
 
 
 def test_the_ends_of_queues(broker: Broker) -> None:

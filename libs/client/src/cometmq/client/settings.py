@@ -236,7 +236,11 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = ""
     consume_from: Annotated[
-        ConsumeFrom, Meta(description="Where a group without an offset begins in a queue.")
+        ConsumeFrom,
+        Meta(
+            description="Where a group without an offset begins in a queue. Brokers have it begin "
+            "with the first message of a queue that is young (youngQueueStartsAtZero)."
+        ),
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
         int, Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0: half an hour before the start.")

@@ -239,10 +239,11 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool,
         Meta(
             extra=MUTABLE,
-            description="RocketMQ 4's rule: a group without offset starts at 0 of a queue whose"
-            " first message is still in memory, whatever its consumeFromWhere says.",
+            description="RocketMQ's rule: a group without offset starts at 0 of a queue whose"
+            " first message is still in memory, whatever its consumeFromWhere says. false: a new"
+            " group on a young queue obeys its consumeFromWhere.",
         ),
-    ] = False
+    ] = True
 
     # Offsets, transactions, access control
     flush_consumer_offset_interval: Annotated[

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.client.server_kinds import refuse_namesrv
+from cometmq.client.cluster.server_kinds import refuse_namesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode

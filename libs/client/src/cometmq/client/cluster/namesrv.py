@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from cometmq.client.cluster.discovery import fetch_namesrv_list
+from cometmq.client.cluster.server_kinds import refuse_broker
 from cometmq.client.errors import InvalidArgument, NoNamesrv
-from cometmq.client.server_kinds import refuse_broker
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import TopicRoute

@@ -29,17 +29,17 @@ def query_consumer_offset(
 ) -> QueryConsumerOffsetReply | None:
     """Return the committed offset; without one, 0 or "not found".
 
-    Compatibility: after "not found" the client obeys its consumeFromWhere. RocketMQ answers 0
-    instead while a queue's first message is in memory, so that a new group with
-    CONSUME_FROM_LAST_OFFSET reads a young topic from its start. Here 0 is answered only if the
-    whole queue is new to the group; youngQueueStartsAtZero brings the old rule back. C++ clients
-    always get it: the bindings on top of them (Python's, for one) cannot set consumeFromWhere.
+    Compatibility: after "not found" the client obeys its consumeFromWhere. As RocketMQ does, 0 is
+    answered while the queue's first message is in memory, so that a new group reads a young topic
+    from its start. With youngQueueStartsAtZero=false, 0 is answered only if the whole queue is new
+    to the group. C++ clients always get RocketMQ's rule: the bindings on top of them (Python's, for
+    one) cannot set consumeFromWhere.
     """
     header = call.header
     committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
     if committed is not None:
         return QueryConsumerOffsetReply(committed)
-    lookup = _starts_at_zero(broker, header, by_old_rule=call.language is Language.CPP)
+    lookup = _starts_at_zero(broker, header, by_rocketmq_rule=call.language is Language.CPP)
     look_up(broker, call, lookup, _without_commit)
     return None
 
@@ -51,7 +51,7 @@ def _without_commit(starts_at_zero: bool) -> QueryConsumerOffsetReply:
 
 
 def _starts_at_zero(
-    broker: Broker, header: QueryConsumerOffset, *, by_old_rule: bool
+    broker: Broker, header: QueryConsumerOffset, *, by_rocketmq_rule: bool
 ) -> Lookup[bool]:
     """Tell whether a group without an offset must begin with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
@@ -60,7 +60,7 @@ def _starts_at_zero(
         return True
     if store.min_offset(topic, queue_id) > 0:
         return False
-    if by_old_rule or broker.settings.young_queue_starts_at_zero:
+    if by_rocketmq_rule or broker.settings.young_queue_starts_at_zero:
         return (yield from _is_in_memory(broker, topic, queue_id))
     if broker.offsets.queues(header.consumer_group, topic):
         return True  # the topic got another queue while the group consumed the others

@@ -49,6 +49,7 @@ final class Consume {
         consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        consumer.setConsumeTimestamp(options.text("moment", consumer.getConsumeTimestamp()));
         // The releases have this type in different packages.
         consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
             options.text("model", "CLUSTERING")));
