@@ -74,20 +74,13 @@ def test_a_refused_message_comes_back(
 
 
 @pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"])
-@pytest.mark.parametrize("consumer", ["java-4", "java-5"])
 def test_a_new_group_gets_what_a_young_topic_holds(
-    cluster: Cluster,
-    clients: dict[str, ClientProgram],
-    java: ClientProgram,
-    topic: str,
-    group: str,
-    start: str,
-    consumer: str,
+    cluster: Cluster, java: ClientProgram, topic: str, group: str, start: str
 ) -> None:
     """Sent first, consumed by a group that is new: both makers answer 0 to 14."""
     wanted = _send(java, cluster, topic)
 
-    printed = clients[consumer].run(
+    printed = java.run(
         "consume",
         namesrv=cluster.namesrv_addr,
         topic=topic,
