@@ -238,8 +238,16 @@ def test_a_cluster_is_shown_with_roles_and_rates(ask, suite):
         ),
         (("group", "clone", "g", "h", "T"), 2, "Move the consumer group h in T? Standard input"),
         (("dlq", "replay", "g"), 2, "Send the dead letters of g again to the group g? Standard"),
-        (("topic", "list", "-n", "h:99999"), 2, "not an address: 'h:99999'; give host:port"),
-        (("topic", "list", "-n", "localhost"), 2, "not an address: 'localhost'; give host:port"),
+        (
+            ("topic", "list", "-n", "h:99999"),
+            2,
+            "not a name server address: 'h:99999'; write",
+        ),
+        (
+            ("topic", "list", "-n", "localhost"),
+            2,
+            "not a name server address: 'localhost'; write",
+        ),
         (("group", "delete", "nobody", "-y"), 1, "no broker knows the consumer group nobody"),
         (("lag", "nobody"), 1, "no broker knows the consumer group nobody"),
     ],

@@ -17,6 +17,7 @@ from cometmq.client.errors import (
     NoRoute,
     NotARequest,
     SendFailed,
+    WrongServer,
 )
 from cometmq.client.hooks import (
     ConsumeContext,
@@ -182,6 +183,7 @@ __all__ = [
     "TransportError",
     "UpdateAndCreateAclConfigFailed",
     "UpdateGlobalWhiteAddrsConfigFailed",
+    "WrongServer",
     "by_hash",
     "by_random",
     "is_request",

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from cometmq.remoting.errors import CometError, RemoteProtocolError, ServerError
+from cometmq.remoting.errors import AccessDenied, CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
@@ -270,7 +270,7 @@ def _check_end(topic: str, known: int, pulled: Pulled) -> None:
 def _reason(error: BaseException) -> str:
     """Return why a broker is not followed, and what to do where that is known."""
     reason = str(error) or type(error).__name__
-    if isinstance(error, ServerError) and "AclException" in reason:
+    if isinstance(error, AccessDenied):
         return f"{reason}; set accessKey and secretKey to the account of an administrator"
     return reason
 
