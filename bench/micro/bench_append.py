@@ -9,7 +9,7 @@ import gc
 import tempfile
 import time
 
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store import MessageStore, OsDisk, StoreSettings
 
 BORN = bytes.fromhex("0a0000020000c350")

@@ -5,14 +5,9 @@ from timing import compare_and_print
 
 from cometmq.remoting.message.flags import index_hash, java_hash, tag_code
 from cometmq.remoting.message.ids import offset_message_id
+from cometmq.remoting.message.new_message import NewMessage, encode_record, record_size
 from cometmq.remoting.message.properties import parse_properties, property_value
-from cometmq.remoting.message.record import (
-    NewMessage,
-    decode_record,
-    encode_record,
-    record_size,
-    scan_record,
-)
+from cometmq.remoting.message.record import decode_record, scan_record
 
 BORN = bytes.fromhex("0a0000020000c350")
 STORE = bytes.fromhex("0a00000100002a9f")

@@ -10,7 +10,8 @@ from timing import compare_and_print
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlFilter
 from cometmq.remoting.message.ids import pack_host
-from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes
+from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.record import property_bytes
 from cometmq.store import MessageStore, OsDisk, StoreSettings
 from cometmq.store.matching_reader import RecordTest
 from cometmq.store.reads import finish

@@ -12,7 +12,7 @@ from client import Client
 from store_files import read_log
 
 from cometmq.remoting.message.ids import pack_host
-from cometmq.remoting.message.record import NewMessage, encode_record
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 
 TOPIC: Final = "torn"
 HOST: Final = pack_host(bytes((127, 0, 0, 1)), 10911)

@@ -31,6 +31,7 @@ from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import join_batch, split_batch
 from cometmq.remoting.message.compression import CompressionType, decompress
 from cometmq.remoting.message.flags import index_hash, java_hash
+from cometmq.remoting.message.new_message import encode_record, record_size
 from cometmq.remoting.message.properties import (
     index_keys,
     parse_properties,
@@ -38,13 +39,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
     without_property,
 )
-from cometmq.remoting.message.record import (
-    ScanStatus,
-    decode_record,
-    encode_record,
-    record_size,
-    scan_record,
-)
+from cometmq.remoting.message.record import ScanStatus, decode_record, scan_record
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext

@@ -15,7 +15,8 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.message.record import MessageRecord, encode_record
+from cometmq.remoting.message.new_message import encode_record
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.testing.golden import Exchange, GoldenFrame, load_exchanges
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext

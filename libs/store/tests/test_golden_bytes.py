@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.remoting.message.ids import pack_host
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, parse_properties
-from cometmq.remoting.message.record import NewMessage, decode_record
+from cometmq.remoting.message.record import decode_record
 from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.consume_queue import ENTRY, FILLER
 from cometmq.store.disk import OsDisk

@@ -233,6 +233,35 @@ def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(rig, message):
     assert rig.put(make_message()).queue_offset == 0
 
 
+def test_a_field_that_only_the_encoder_can_judge_costs_no_other_message_its_place(rig):
+    results: list[PutResult] = []
+    bad = make_message()
+    bad.flag = 1 << 40
+    rig.store.put(make_message(body=b"0"), results.append)
+    rig.store.put(bad, results.append)
+    rig.store.put_batch([make_message(body=b"1"), make_message(queue_id=1)], results.append)
+    rig.store.put_batch([make_message(), bad], results.append)
+    rig.store.put(make_message("a/b"), results.append)
+    rig.store.commit()
+    statuses = [result.status for result in results]
+    assert statuses.count(PutStatus.MESSAGE_ILLEGAL) == 3
+    stored = [result for result in results if result.status is PutStatus.PUT_OK]
+    assert [(result.physical_offset, result.queue_offset) for result in stored] == [
+        (0, 0), (stored[0].size, 1),
+    ]  # fmt: skip
+    assert rig.store.commit_log.end == stored[0].size + stored[1].size
+    assert rig.store.stats().put_count == 3
+
+
+def test_the_confirm_offset_follows_every_commit_before_listeners_hear_of_it(rig):
+    seen = []
+    rig.store.add_arrival_listener(lambda *_: seen.append(rig.store.confirm_offset))
+    first = rig.put(make_message())
+    second = rig.put(make_message())
+    assert seen == [first.size, first.size + second.size]
+    assert rig.store.confirm_offset == rig.store.commit_log.end
+
+
 def test_properties_beyond_the_length_field_are_refused(rig):
     rig.store.close()
     rig = StoreRig(MemoryDisk(), small_settings(mapped_file_size_commit_log=1 << 20))

@@ -3,7 +3,8 @@
 
 import pytest
 
-from cometmq.remoting.message.record import Scan, ScanStatus, decode_record, encode_record
+from cometmq.remoting.message.new_message import encode_record
+from cometmq.remoting.message.record import Scan, ScanStatus, decode_record
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.reads import finish
 from cometmq.store.recovery import StartReason, StopVerdict, judge_stop

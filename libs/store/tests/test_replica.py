@@ -66,6 +66,19 @@ def test_a_part_of_a_record_is_not_visible_and_a_restart_cuts_it():
     assert len(bodies(rig.store)) == 10
 
 
+def test_readers_see_the_log_up_to_the_confirm_offset_only():
+    log, master = master_log(10)
+    last = master.store.queue("T", 1).last_entry().physical_offset
+    rig = StoreRig(MemoryDisk())
+    rig.store.append_raw(0, log[:-5])
+    assert rig.store.confirm_offset == last < rig.store.commit_log.end
+    assert rig.store.commit_log.view().end == last
+    assert finish(rig.store.read_record(last)) is None
+    rig.store.append_raw(len(log) - 5, log[-5:])
+    assert rig.store.confirm_offset == rig.store.commit_log.view().end == len(log)
+    assert finish(rig.store.read_record(last)).physical_offset == last
+
+
 def test_bytes_that_do_not_fit_are_refused():
     log, _ = master_log(10)
     rig = StoreRig(MemoryDisk())

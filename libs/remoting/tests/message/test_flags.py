@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.remoting.message.flags import (
-    clear_layout_bits,
     index_hash,
     index_hashes,
     java_hash,
     tag_code,
-    transaction_type,
 )
 
 
@@ -75,8 +73,3 @@ def test_tag_code_without_a_tag_is_zero() -> None:
 def test_tag_codes_survive_more_tags_than_are_remembered() -> None:
     tags = [f"tag{number}" for number in range(5000)]
     assert [tag_code(tag) for tag in tags] == [slow_java_hash(tag) for tag in tags]
-
-
-def test_layout_bits_are_cleared_and_the_others_kept() -> None:
-    assert clear_layout_bits(0x3FF) == 0x30F
-    assert transaction_type(0x10C) == 0xC

@@ -7,16 +7,18 @@ from cometmq.remoting.message.batch import BatchItem, join_batch, split_batch
 from cometmq.remoting.message.compression import compress, decompress
 from cometmq.remoting.message.flags import CompressionType, index_hash, tag_code
 from cometmq.remoting.message.ids import offset_message_id, parse_offset_message_id
-from cometmq.remoting.message.properties import join_properties, parse_properties
-from cometmq.remoting.message.record import (
-    MessageRecord,
+from cometmq.remoting.message.new_message import (
     NewMessage,
-    ScanStatus,
-    decode_record,
-    decode_records,
     encode_blank,
     encode_record,
     record_size,
+)
+from cometmq.remoting.message.properties import join_properties, parse_properties
+from cometmq.remoting.message.record import (
+    MessageRecord,
+    ScanStatus,
+    decode_record,
+    decode_records,
     scan_record,
 )
 

@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.batch import BatchItem, join_batch, split_batch
-from cometmq.remoting.message.record import (
-    MAGIC_V2,
+from cometmq.remoting.message.new_message import (
     NewMessage,
-    ScanStatus,
-    decode_record,
-    decode_records,
     encode_record,
+    encode_records,
     record_size,
-    scan_record,
 )
+from cometmq.remoting.message.record import ScanStatus, decode_record, decode_records, scan_record
+from cometmq.remoting.message.record_layout import MAGIC_V2
 from cometmq.remoting.testing.strategies import batch_items, new_messages
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -112,9 +110,19 @@ def test_a_record_with_a_long_topic_of_5x_is_read() -> None:
     assert scan_record(stored).topic == "Topic"
 
 
+def test_records_of_a_batch_are_those_of_its_messages() -> None:
+    messages = [message(), message(body=b"other", properties="K\x01ü"), message(topic="ü" * 60)]
+    placed = [(it, number, 1000 * number) for number, it in enumerate(messages)]
+    records = encode_records(placed, 7)
+    assert records == [encode_record(*place, 7) for place in placed]
+    assert list(map(len, records)) == list(map(record_size, messages))
+
+
 def test_too_long_parts_are_refused_when_encoding() -> None:
     with pytest.raises(ValueError, match="127"):
         encode_record(message(topic="t" * 128), 0, 0, 0)
+    with pytest.raises(ValueError, match="32767"):
+        record_size(message(properties="ü" * 16384))
     with pytest.raises(ValueError, match="32767"):
         encode_record(message(properties="p" * 32768), 0, 0, 0)
 

@@ -57,16 +57,8 @@ class StoreClosed(StoreError):
     """The store is closed or was never opened."""
 
 
-class StoreFull(StoreError):
-    """No space is left for another message."""
-
-
 class CorruptRecord(StoreError):
     """Bytes that should be a message record are not."""
-
-
-class MappedFileMissing(StoreError):
-    """A file in the middle of a sequence is missing."""
 
 
 class LockHeld(StoreError):

@@ -10,7 +10,6 @@ from typing import Final
 FAQ_SUFFIX: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 CRC_MISMATCH: Final = "crc32 not match"
-KV_NAMESPACE_OR_KEY_NULL: Final = "namespace or key is null"
 PROPERTIES_UNREADABLE: Final = "string2Properties error"
 
 SLAVE_MODIFY_REFUSED: Final = (
@@ -41,7 +40,6 @@ MAPPED_FILE_CREATE_FAILED: Final = "create mapped file failed, server is busy or
 PAGE_CACHE_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 SLAVE_FLUSH_TIMEOUT: Final = "flush data to slave timeout, no more information"
 BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
-TRANSACTION_REFUSED_SUFFIX: Final = "sending transaction message is forbidden"
 NOT_SET: Final = "not set any response code"
 REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is null"
 
@@ -54,14 +52,6 @@ def filter_refused(kind: str) -> str:
 def request_not_supported(code: int) -> str:
     """Answer of both servers to a code that they do not serve."""
     return f" request type {code} not supported"
-
-
-def overloaded(*, waited_ms: int, queued: int) -> str:
-    """Answer to a request that waited too long; clients do not retry it."""
-    return (
-        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-        f"period in queue: {waited_ms}ms, size of queue: {queued}"
-    )
 
 
 def rejected(*, in_flight: int, waited_ms: int) -> str:

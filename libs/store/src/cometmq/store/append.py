@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build records and place them: from puts to a batch that one write stores.
+"""Place messages and encode them: one batch per commit, which the store writes at once.
 
-A put is only remembered. `take` builds everything that was put since the last commit: each record
-gets its place and its final bytes, its queue entry and its result. The store writes that, and
-then either publishes the batch or takes everything back with `undo`. So nothing is visible that
-the disk refused.
+`put` only remembers a message. `take` works in two halves. The first, `_place`, decides: it admits
+or refuses each message, gives out physical and queue offsets, and rolls over to the next file. The
+second, `encode_records`, is a pure function from placed messages to bytes, so a compiled function
+can replace it. The store writes the batch and then either publishes it or takes it back with
+`Batch.undo`, so nothing is visible that the disk refused.
 
-Hot path: `_stage` once per commit, its loop once per message (budget 1.5 us with the record);
-bench/micro/bench_append.py.
+Hot path: `_place` and `encode_records` once per commit, their loops once per message (budget
+1.5 us together); bench/micro/bench_append.py.
 """
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
-from cometmq.remoting.message.record import (
-    BLANK_BYTES_MIN,
-    TOPIC_BYTES_MAX,
+from cometmq.remoting.message.new_message import (
     NewMessage,
+    Placed,
     encode_blank,
     encode_record,
+    encode_records,
     record_size,
 )
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, TOPIC_BYTES_MAX
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.index_file import KeyedRecord
@@ -42,17 +44,52 @@ retries count from the store time."""
 _PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns: bench_append.py
 
 
-class Batch(NamedTuple):
-    """Everything staged between two commits."""
+_Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...], PutDone]
 
-    start: int
-    end: int
-    segments: list[tuple[int, list[bytes]]]  # one per file: offset and the bytes for it
-    touched: list[ConsumeQueue]
-    keyed: list[KeyedRecord]
-    results: list[tuple[PutDone, bool, PutResult]]
-    store_timestamp: int
-    message_count: int
+
+class Batch:
+    """The messages of one commit: `Appender` places them, then fills `segments`."""
+
+    __slots__ = (
+        "end",
+        "file_end",
+        "keyed",
+        "message_count",
+        "placed",
+        "refused",
+        "results",
+        "segments",
+        "start",
+        "store_timestamp",
+        "touched",
+    )
+
+    def __init__(self, start: int, file_end: int, store_timestamp: int) -> None:
+        """Begin at the end of the log, in the file that ends at `file_end`."""
+        self.start = self.end = start
+        self.file_end = file_end
+        self.store_timestamp = store_timestamp
+        self.message_count = 0
+        self.placed: list[tuple[int, list[Placed]]] = [(start, [])]  # per file: where it begins
+        self.segments: list[tuple[int, list[bytes]]] = []  # the same, encoded
+        self.touched: list[ConsumeQueue] = []
+        self.keyed: list[KeyedRecord] = []
+        self.results: list[tuple[PutDone, bool, PutResult]] = []
+        self.refused: list[tuple[PutDone, PutStatus]] = []
+
+    def encode(self) -> None:
+        """Fill `segments`; raise ValueError or struct.error if a message fits no record."""
+        segments = self.segments
+        for offset, placed in self.placed:
+            if segments:
+                start, records = segments[-1]
+                records.append(encode_blank(offset - start - sum(map(len, records))))
+            segments.append((offset, encode_records(placed, self.store_timestamp)))
+
+    def undo(self) -> None:
+        """Take back the queue offsets of messages that were not written."""
+        for queue in self.touched:
+            queue.unstage()
 
 
 class Appender:
@@ -61,21 +98,13 @@ class Appender:
     __slots__ = (
         "_body_bytes_max",
         "_clock_ms",
-        "_end",
-        "_file_end",
         "_file_size",
         "_is_indexing",
-        "_keyed",
         "_log",
         "_now_ms",
         "_pending",
         "_queues",
-        "_records",
-        "_results",
-        "_segments",
-        "_staged_count",
         "_table",
-        "_touched",
         "refusal",
         "staged_bytes",
     )
@@ -87,7 +116,7 @@ class Appender:
         table: QueueTable,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Begin with nothing staged; `refusal` answers every put while it is set."""
+        """Start with nothing staged; while `refusal` is set, it answers every put."""
         self._log = log
         self._table = table
         self._queues = table.queues
@@ -95,31 +124,31 @@ class Appender:
         self._file_size = log.files.file_size
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
-        self._pending: list[tuple[NewMessage | tuple[NewMessage, ...], PutDone]] = []
+        self._pending: list[_Put] = []
         self.staged_bytes = 0  # bodies and properties only
         self.refusal: PutStatus | None = None
         self.apply(settings)
 
     def apply(self, settings: StoreSettings) -> None:
-        """Follow changed settings."""
+        """Adopt changed settings."""
         self._body_bytes_max = settings.max_message_size
 
     def put(self, message: NewMessage, done: PutDone) -> int:
-        """Remember one message for the next commit; return `staged_bytes`."""
+        """Stage one message for the next commit; return `staged_bytes`."""
         self._pending.append((message, done))
         self.staged_bytes += len(message.body) + len(message.properties)
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Remember messages, of any queues, that are stored side by side or not at all."""
+        """Stage messages of any queues as a unit: stored side by side, or not at all."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
     def take(self) -> Batch | None:
-        """Build what was put; None if nothing was, or nothing of it can be stored.
+        """Place and encode the staged messages; return None if none of them can be stored.
 
-        What cannot be stored is answered here.
+        Messages that cannot be stored are answered here.
         """
         pending = self._pending
         if not pending:
@@ -130,73 +159,57 @@ class Appender:
             for _, done in pending:
                 done(PutResult(self.refusal))
             return None
-        self._begin()
-        self._stage(pending)
-        return self._finish()
+        batch = self._place(pending)
+        try:
+            batch.encode()
+        except (ValueError, struct.error):
+            # Only the encoder knows the bounds of all fields. Checking them in `_place` would
+            # cost every good message 0.2 us, so a bad one costs its batch a second pass instead.
+            batch.undo()
+            batch = self._place(_refuse_unencodable(pending))
+            batch.encode()
+        for done, status in batch.refused:
+            done(PutResult(status))
+        return batch if batch.results else None
 
-    def _begin(self) -> None:
-        """Start a batch at the end of the log, at a time that runs back only with the clock."""
-        end = self._end = self._log.end
-        files = self._log.files
-        self._file_end = end + self._file_size - (end - files.first) % self._file_size
-        self._records: list[bytes] = []
-        self._segments: list[tuple[int, list[bytes]]] = [(end, self._records)]
-        self._touched: list[ConsumeQueue] = []
-        self._keyed: list[KeyedRecord] = []
-        self._results: list[tuple[PutDone, bool, PutResult]] = []
-        self._staged_count = 0
+    def _begin(self) -> Batch:
+        end, files = self._log.end, self._log.files
         now_ms = self._clock_ms()
         if now_ms > self._now_ms or self._now_ms - now_ms > CLOCK_STEP_MS:
             self._now_ms = now_ms
+        file_end = end + self._file_size - (end - files.first) % self._file_size
+        return Batch(end, file_end, self._now_ms)
 
-    def _finish(self) -> Batch | None:
-        """Hand the batch over; nothing here keeps its bytes and answers alive."""
-        batch = Batch(
-            self._log.end,
-            self._end,
-            self._segments,
-            self._touched,
-            self._keyed,
-            self._results,
-            self._now_ms,
-            self._staged_count,
-        )
-        self._records, self._segments, self._touched = [], [], []
-        self._keyed, self._results = [], []
-        return batch if batch.results else None
-
-    def _stage(self, pending: list[tuple[NewMessage | tuple[NewMessage, ...], PutDone]]) -> None:
-        """Stage one after the other what was put."""
-        queues, body_bytes_max, now_ms = self._queues, self._body_bytes_max, self._now_ms
-        keyed = self._keyed if self._is_indexing else []
-        results, touched = self._results, self._touched
+    def _place(self, pending: Sequence[_Put]) -> Batch:
+        batch = self._begin()
+        queues, body_bytes_max = self._queues, self._body_bytes_max
+        now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
+        keyed = batch.keyed if self._is_indexing else []
+        placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
         store_host, host_text = b"", ""
         for message, done in pending:
             if isinstance(message, tuple):
-                self._stage_batch(message, done)
+                batch.end = end
+                self._place_unit(batch, message, done)
+                placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
                 continue
             queue = queues.get((message.topic, message.queue_id)) or self._new_queue(message)
-            if (
-                queue is None
-                or len(message.body) > body_bytes_max
-                or len(message.properties) > PROPERTIES_CHARS_MAX
-            ):
-                done(PutResult(PutStatus.MESSAGE_ILLEGAL))
+            if queue is None or len(message.body) > body_bytes_max:
+                batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
                 continue
+            try:
+                size = record_size(message)
+                if end + size + BLANK_BYTES_MIN > file_end:
+                    self._roll_for(batch, size)
+                    placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
+            except ValueError:
+                batch.refused.append((done, _status_of_unencodable(message)))
+                continue
+            offset = end
+            end += size
             sys_flag = message.sys_flag
             queue_offset = 0 if sys_flag & UNQUEUED else queue.next_offset
-            offset = self._end
-            try:
-                record = encode_record(message, queue_offset, offset, now_ms)
-                size = len(record)
-                if offset + size + BLANK_BYTES_MIN > self._file_end:
-                    offset = self._roll_for(size)
-                    record = encode_record(message, queue_offset, offset, now_ms)
-            except (ValueError, struct.error):
-                done(PutResult(_status_of_unencodable(message)))
-                continue
-            self._records.append(record)
-            self._end = offset + size
+            placed.append((message, queue_offset, offset))
             if not sys_flag & UNQUEUED and queue.stage(offset, size, message.tag_code, now_ms):
                 touched.append(queue)
             if sys_flag & ROLLBACK != ROLLBACK:
@@ -208,10 +221,12 @@ class Appender:
             message_id = "%s%016X" % (host_text, offset)  # noqa: UP031  # see ids.py
             result = PutResult(_PUT_OK, offset, size, queue_offset, now_ms, message_id)
             results.append((done, message.wait, result))
-            self._staged_count += 1
+        batch.end = end
+        batch.message_count += len(results)
+        return batch
 
-    def _stage_batch(self, messages: tuple[NewMessage, ...], done: PutDone) -> None:
-        """Stage messages as a unit: side by side in one file, those of a queue in their order."""
+    def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
+        """Place messages side by side in one file; each queue gets its own in their order."""
         queues = [
             self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             for message in messages
@@ -223,85 +238,70 @@ class Appender:
             for message in messages
         )
         if not is_legal:
-            done(PutResult(PutStatus.MESSAGE_ILLEGAL))
+            batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
             return
         try:
-            size = sum(map(record_size, messages))
-            if self._end + size + BLANK_BYTES_MIN > self._file_end:
-                self._roll_for(size)
-            records = _encode_batch(messages, known, self._end, self._now_ms)
-        except (ValueError, struct.error):
-            done(PutResult(max(map(_status_of_unencodable, messages))))
+            sizes = [record_size(message) for message in messages]
+            size = sum(sizes)
+            if batch.end + size + BLANK_BYTES_MIN > batch.file_end:
+                self._roll_for(batch, size)
+        except ValueError:
+            batch.refused.append((done, max(map(_status_of_unencodable, messages))))
             return
-        result = PutResult(PutStatus.PUT_OK, self._end, size, known[0].next_offset, self._now_ms)
-        result.message_id = ",".join(self._place_batch(messages, records, known))
-        self._results.append((done, messages[0].wait, result))
-
-    def _place_batch(
-        self, messages: tuple[NewMessage, ...], records: list[bytes], queues: list[ConsumeQueue]
-    ) -> list[str]:
-        """Place encoded records; return their ids."""
-        message_ids = []
-        now_ms = self._now_ms
-        for message, record, queue in zip(messages, records, queues, strict=True):
-            offset = self._end
+        first = known[0].next_offset
+        result = PutResult(PutStatus.PUT_OK, batch.end, size, first, self._now_ms)
+        placed, message_ids = batch.placed[-1][1], []
+        for message, queue, record_bytes in zip(messages, known, sizes, strict=True):
+            offset = batch.end
             message_ids.append(offset_message_id(message.store_host, offset))
-            if queue.stage(offset, len(record), message.tag_code, now_ms):
-                self._touched.append(queue)
+            placed.append((message, queue.next_offset, offset))
+            if queue.stage(offset, record_bytes, message.tag_code, self._now_ms):
+                batch.touched.append(queue)
             if self._is_indexing:
-                self._keyed += [(message.topic, key, offset, now_ms) for key in message.keys]
-            self._end = offset + len(record)
-        self._records += records
-        self._staged_count += len(records)
-        return message_ids
+                batch.keyed += [(message.topic, key, offset, self._now_ms) for key in message.keys]
+            batch.end = offset + record_bytes
+        result.message_id = ",".join(message_ids)
+        batch.message_count += len(messages) - 1  # `_place` counts each result once
+        batch.results.append((done, messages[0].wait, result))
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
-        """Make the queue of its first message; None if it cannot have one."""
+        """Create the queue of its first message; return None if the name or id is illegal."""
         if message.queue_id < 0 or len(message.topic) > TOPIC_BYTES_MAX:
             return None
         if not is_topic(message.topic):
             return None
         return self._table.create(message.topic, message.queue_id)
 
-    def _roll_for(self, size: int) -> int:
-        """Close the current file; return the begin of the next one.
+    def _roll_for(self, batch: Batch, size: int) -> None:
+        """Continue in the next file.
 
-        Raise ValueError for a size that fits into no file.
+        Raise ValueError, with nothing changed, for a size that fits into no file.
         """
         if size > self._file_size - BLANK_BYTES_MIN:
             raise ValueError(f"{size} bytes do not fit into one file")
-        self._records.append(encode_blank(self._file_end - self._end))
-        self._end = self._file_end
-        self._file_end += self._file_size
-        self._records = []
-        self._segments.append((self._end, self._records))
-        return self._end
+        batch.end = batch.file_end
+        batch.file_end += self._file_size
+        batch.placed.append((batch.end, []))
 
 
-def undo(batch: Batch) -> None:
-    """Take back the queue offsets of a batch that was not written."""
-    for queue in batch.touched:
-        queue.unstage()
-
-
-def _encode_batch(
-    messages: Sequence[NewMessage],
-    queues: Sequence[ConsumeQueue],
-    physical_offset: int,
-    now_ms: int,
-) -> list[bytes]:
-    records = []
-    next_offsets: dict[ConsumeQueue, int] = {}
-    for message, queue in zip(messages, queues, strict=True):
-        queue_offset = next_offsets.get(queue, queue.next_offset)
-        record = encode_record(message, queue_offset, physical_offset, now_ms)
-        next_offsets[queue] = queue_offset + 1
-        physical_offset += len(record)
-        records.append(record)
-    return records
+def _refuse_unencodable(pending: Sequence[_Put]) -> list[_Put]:
+    """Answer the puts that no record can hold; return the others."""
+    kept: list[_Put] = []
+    for put in pending:
+        messages = put[0] if isinstance(put[0], tuple) else (put[0],)
+        try:
+            for message in messages:
+                encode_record(message, 0, 0, 0)
+        except (ValueError, struct.error):
+            put[1](PutResult(max(map(_status_of_unencodable, messages))))
+        else:
+            kept.append(put)
+    return kept
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:
-    if len(message.properties.encode("utf-8", "replace")) > PROPERTIES_CHARS_MAX:
+    # RocketMQ checks characters first and bytes when it encodes, with different answers.
+    properties = message.properties
+    if len(properties) <= PROPERTIES_CHARS_MAX < len(properties.encode("utf-8", "replace")):
         return PutStatus.PROPERTIES_SIZE_EXCEEDED
     return PutStatus.MESSAGE_ILLEGAL

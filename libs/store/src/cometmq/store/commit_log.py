@@ -31,14 +31,18 @@ class LogView(NamedTuple):
 
 
 class CommitLog:
-    """The files of the log and its end."""
+    """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    __slots__ = ("_view", "end", "files")
+    Without replication the confirm offset follows every commit. It never exceeds `end`.
+    """
+
+    __slots__ = ("_view", "confirm_offset", "end", "files")
 
     def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
         """Know the folder; `load` finds the files."""
         self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
         self.end = 0
+        self.confirm_offset = 0
         self._view: LogView | None = None
 
     @property
@@ -49,9 +53,9 @@ class CommitLog:
     def view(self) -> LogView:
         """Return the log as it is now."""
         view = self._view
-        if view is None or view.end != self.end:
+        if view is None or view.end != self.confirm_offset:
             files = self.files
-            view = LogView(tuple(files.files), files.file_size, files.first, self.end)
+            view = LogView(tuple(files.files), files.file_size, files.first, self.confirm_offset)
             self._view = view
         return view
 
@@ -71,6 +75,15 @@ class CommitLog:
         """Make everything up to `end` part of the log."""
         assert end >= self.end
         self.end = end
+
+    def confirm(self, offset: int) -> None:
+        """Let readers see the log up to `offset`, the end of a whole record."""
+        assert self.confirm_offset <= offset <= self.end
+        self.confirm_offset = offset
+
+    def set_end(self, offset: int) -> None:
+        """Set both offsets to the end that a scan of the files has found."""
+        self.end = self.confirm_offset = offset
 
     def read(self, offset: int, count: int) -> bytes:
         """Return the bytes, fewer at the end of the log; may block."""
@@ -93,4 +106,4 @@ class CommitLog:
         if offset < self.files.end:
             self.files.file_at(offset).sync()
         self.forget_view()
-        self.end = offset
+        self.set_end(offset)

@@ -118,9 +118,6 @@ class Disk(Protocol):
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder are on the disk."""
 
-    def modified_ms(self, path: str) -> int:
-        """Return when a file was last changed."""
-
     def usage(self, path: str) -> DiskUsage:
         """Return how full the file system is."""
 
@@ -367,11 +364,6 @@ class OsDisk:
         with _translated("sync", path):
             descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             os.fsync(descriptor.number)
-
-    def modified_ms(self, path: str) -> int:
-        """Return when a file was last changed."""
-        with _translated("stat", path):
-            return os.stat(path).st_mtime_ns // 1_000_000
 
     def usage(self, path: str) -> DiskUsage:
         """Return how full the file system is, as an unprivileged process sees it."""

@@ -144,7 +144,7 @@ class StoreView:
                     if stop is not None and scan.physical_offset >= stop:
                         return
                     self.record_count += 1
-                    self.parts.commit_log.end = scanner.offset
+                    self.parts.commit_log.set_end(scanner.offset)
                     yield scan
                 offset = self._follows(scanner.offset)
             except CorruptStore as error:
@@ -253,7 +253,7 @@ def dump_log(
     """Yield the records of the log from a record border on."""
     view = open_view(root, disk=disk, settings=settings)
     for scan in view.records(start):
-        view.parts.commit_log.end = view.files.end
+        view.parts.commit_log.set_end(view.files.end)
         record = view.read(scan.physical_offset)
         if record is not None:
             yield record
@@ -271,7 +271,7 @@ def dump_queue(
     """Yield the messages of one queue from an offset on."""
     view = open_view(root, disk=disk, settings=settings)
     log = view.parts.commit_log
-    log.end = view.files.end
+    log.set_end(view.files.end)
     view.measure_queues(log.end)
     queue = view.parts.queues.get(topic, queue_id)
     if queue is None:

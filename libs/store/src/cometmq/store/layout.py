@@ -9,7 +9,6 @@ from typing import Final
 
 from cometmq.store.settings import StoreSettings
 
-NAME_DIGITS: Final = 20
 TEMPORARY_SUFFIX: Final = ".new"
 
 

@@ -9,15 +9,13 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from cometmq.remoting.message.record import (
+from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
+from cometmq.remoting.message.record_layout import (
     BLANK_BYTES_MIN,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    Scan,
-    ScanStatus,
-    scan_record,
 )
 from cometmq.store.errors import CorruptStore
 from cometmq.store.file_sequence import FileSequence

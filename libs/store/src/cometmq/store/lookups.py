@@ -9,7 +9,8 @@ from typing import Final
 
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import SysFlag
-from cometmq.remoting.message.record import RECORD_BYTES_MIN, MessageRecord, decode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.store.commit_log import LogView
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.parts import Parts

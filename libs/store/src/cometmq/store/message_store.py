@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.message.record import MessageRecord, NewMessage
-from cometmq.store.append import Batch, undo
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.store.append import Batch
 from cometmq.store.checkpoint import CheckpointFiles
 from cometmq.store.checkpointer import Checkpointer
 from cometmq.store.consume_queue import ConsumeQueue
@@ -197,6 +198,7 @@ class MessageStore:
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
+        self.commit_log.confirm(batch.end)
         for queue in batch.touched:
             queue.publish()
         self._checkpointer.note_commit(batch)
@@ -222,7 +224,7 @@ class MessageStore:
                 done(result)
 
     def _fail(self, batch: Batch) -> None:
-        undo(batch)
+        batch.undo()
         self._counters.failed_put_count += batch.message_count
         for done, _, result in batch.results:
             result.status = PutStatus.SERVICE_NOT_AVAILABLE
@@ -395,8 +397,8 @@ class MessageStore:
 
     @property
     def confirm_offset(self) -> int:
-        """The end of the last whole record that is visible."""
-        return self._checkpointer.dispatched_offset
+        """The physical offset up to which readers see the log."""
+        return self.commit_log.confirm_offset
 
     def append_raw(self, offset: int, data: bytes) -> None:
         """Append bytes of a master's log at exactly our end; whole records become visible."""

@@ -257,11 +257,11 @@ class Recovery:
         """Let the log end here, after a look at what is behind."""
         files = self._files
         if not files.files:
-            self._commit_log.end = end
+            self._commit_log.set_end(end)
             return
         if self._was_clean and not files.has_data_from(end):
             files.pad_last()
-            self._commit_log.end = end
+            self._commit_log.set_end(end)
             return
         self._judge(end)
         if files.pad_last():

@@ -43,7 +43,7 @@ class Replica:
         log = self._commit_log
         if not log.files.files and not log.end:
             log.files.begin_at(offset - offset % log.files.file_size)
-            log.end = offset
+            log.set_end(offset)
             self._checkpointer.dispatched_offset = offset
         if offset != log.end:
             raise StoreError(f"bytes of offset {offset} do not fit behind {log.end}")
@@ -71,6 +71,7 @@ class Replica:
         if reached < scanner.offset <= log.end:
             reached = scanner.offset  # behind the mark that closes a file
         touched = set(dispatcher.touched)
+        log.confirm(reached)
         dispatcher.publish()
         keyed, dispatcher.keyed = dispatcher.keyed, []
         self._checkpointer.note_dispatched(touched, reached, timestamp)

@@ -261,7 +261,7 @@ class _Verifier:
         if view.faults and not files.files:  # the log cannot be read: all else would seem wrong
             self._note_damages()
             return found
-        self._parts.commit_log.end = files.end
+        self._parts.commit_log.set_end(files.end)
         view.measure_queues(_EVERYTHING if self._stop is None else self._stop)
         self._is_complete = self._is_complete or self._has_all_entries()
         end = files.end if self._stop is None else self._stop
@@ -271,7 +271,7 @@ class _Verifier:
                 if self._on_progress is not None and number % 4096 == 0:
                     self._on_progress(scan.physical_offset - files.first, end - files.first)
             found.max_offset = self._parts.commit_log.end if self._stop is None else self._stop
-            self._parts.commit_log.end = files.end
+            self._parts.commit_log.set_end(files.end)
             self._check_rest_of_queues()
             self._check_index()
         except DiskError as error:

@@ -2,7 +2,6 @@
 """Whether the store takes writes, and if not, why: the one place that decides."""
 
 from enum import StrEnum
-from typing import Final
 
 from cometmq.store.append import Appender
 from cometmq.store.results import PutStatus
@@ -17,9 +16,6 @@ class Refusal(StrEnum):
     LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
     QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
     SYNC_FAILED = "sync-failed"  # until a restart: nobody knows what the disk has
-
-
-PERMANENT: Final = frozenset({Refusal.CLOSED, Refusal.SYNC_FAILED})
 
 
 class WriteState:

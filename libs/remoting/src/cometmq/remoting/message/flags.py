@@ -73,16 +73,6 @@ class TopicSysFlag(IntFlag):
     UNIT_SUB = 0x2
 
 
-def clear_layout_bits(sys_flag: int) -> int:
-    """Drop the bits that only the broker may set: they decide where fields begin."""
-    return sys_flag & ~LAYOUT_MASK
-
-
-def transaction_type(sys_flag: int) -> int:
-    """Return one of TRANSACTION_NONE, _PREPARED, _COMMIT, _ROLLBACK."""
-    return sys_flag & TRANSACTION_MASK
-
-
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 _BASE: Final = 31
 _POLYNOMIAL_LENGTH_MAX: Final = 255  # int() is quadratic and refuses 4300 digits

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One message as the commit log holds it and as pulls deliver it.
+"""Stored messages: decode whole records, or scan the fields that recovery and dispatch need.
 
-Layout (docs/protocol/record.md): total size, magic, body CRC, queue id, flag, queue offset,
-physical offset, sysFlag, born timestamp, born host, store timestamp, store host, reconsume
-times, prepared transaction offset, body, topic, properties.
+The layout is in `record_layout.py`, the encoder in `new_message.py`.
 
-Hot path: `encode_record` once per stored message (budget 0.6 us), `scan_record` once per
-record at recovery and on slaves (budget 1.2 us); bench/micro/bench_record.py.
+Hot path: `scan_record` once per record at recovery and on slaves (budget 1.2 us);
+bench/micro/bench_record.py.
 
 Compatibility: records with a two-byte topic length (magic V2, written by 5.x) are read,
 never written.
@@ -25,173 +23,40 @@ from cometmq.remoting.message.compression import (
     compression_type,
     decompress,
 )
-from cometmq.remoting.message.flags import LAYOUT_MASK, SysFlag, tag_code
+from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import offset_message_id
-from cometmq.remoting.message.properties import (
-    PROPERTIES_BYTES_MAX,
-    PropertyKey,
-    index_keys,
-    parse_properties,
+from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
+from cometmq.remoting.message.record_layout import (
+    BLANK_BYTES_MIN,
+    CRC_MASK,
+    FIXED,
+    HOST_MASK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SIZE_MAGIC,
 )
 from cometmq.remoting.types import Buffer
 
-MAGIC_V1: Final = -626843481  # 0xDAA320A7
-MAGIC_V2: Final = -626843477  # 0xDAA320AB
-MAGIC_BLANK: Final = -875286124  # 0xCBD43194
-BLANK_BYTES_MIN: Final = 8
-TOPIC_BYTES_MAX: Final = 127
-CRC_MASK: Final = 0x7FFFFFFF
+__all__ = [
+    "MAGIC_V1",
+    "RECORD_BYTES_MIN",
+    "MessageRecord",
+    "NewMessage",
+    "Scan",
+    "ScanStatus",
+    "decode_record",
+    "decode_records",
+    "encode_record",
+    "property_bytes",
+    "scan_record",
+]
 
-V4_HOST_BYTES: Final = 8
-V6_HOST_BYTES: Final = 20
-
-_SIZE_MAGIC: Final = struct.Struct(">ii")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _SHORT_AT: Final = _SHORT.unpack_from
-
-
-def _fixed_part(born_bytes: int, store_bytes: int) -> struct.Struct:
-    """From total size to body length: everything before the first variable field."""
-    return struct.Struct(f">iiIiiqqiq{born_bytes}sq{store_bytes}siqi")
-
-
-_FIXED: Final = {
-    born | store: _fixed_part(
-        V6_HOST_BYTES if born else V4_HOST_BYTES, V6_HOST_BYTES if store else V4_HOST_BYTES
-    )
-    for born in (0, SysFlag.BORN_HOST_V6.value)
-    for store in (0, SysFlag.STORE_HOST_V6.value)
-}
-_HOST_MASK: Final = SysFlag.BORN_HOST_V6.value | SysFlag.STORE_HOST_V6.value
-_FIXED_V4: Final = _FIXED[0]
-_FIXED_V4_PACK: Final = _FIXED_V4.pack
-_FIXED_V4_BYTES: Final = _FIXED_V4.size
-_KEEP_MASK: Final = ~LAYOUT_MASK
-
-RECORD_BYTES_MIN: Final = _FIXED_V4_BYTES + 1 + 2
-
-
-class NewMessage(msgspec.Struct, gc=False):
-    """What a store needs to know of a message that it has not stored yet.
-
-    `properties` is the final text; `tag_code`, `keys` (the unique key first) and `wait`
-    are given beside it so that nothing parses the text again.
-    """
-
-    topic: str
-    queue_id: int
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    store_host: bytes
-    body: Buffer
-    properties: str = ""
-    reconsume_times: int = 0
-    prepared_offset: int = 0
-    tag_code: int = 0
-    keys: tuple[str, ...] = ()
-    wait: bool = True
-
-
-_MEMO_SIZE_MAX: Final = 4096
-_topic_fields: dict[str, bytes] = {}
-_LENGTHS: Final = tuple(_SHORT.pack(length) for length in range(1024))
-
-
-def _topic_field(topic: str) -> bytes:
-    data = topic.encode("utf-8", "replace")
-    if len(data) > TOPIC_BYTES_MAX:
-        raise ValueError(f"a topic has at most {TOPIC_BYTES_MAX} bytes, not {len(data)}")
-    if len(_topic_fields) >= _MEMO_SIZE_MAX:
-        _topic_fields.clear()
-    field = _topic_fields[topic] = bytes((len(data),)) + data
-    return field
-
-
-def record_size(message: NewMessage) -> int:
-    """Return how many bytes the message takes in the commit log."""
-    properties = message.properties
-    return (
-        _FIXED_V4_BYTES
-        + len(message.born_host)
-        + len(message.store_host)
-        - 2 * V4_HOST_BYTES
-        + len(message.body)
-        + len(_topic_fields.get(message.topic) or _topic_field(message.topic))
-        + 2
-        + (len(properties) if properties.isascii() else len(properties.encode("utf-8", "replace")))
-    )
-
-
-def encode_record(
-    message: NewMessage, queue_offset: int, physical_offset: int, store_timestamp: int
-) -> bytes:
-    """Return the final bytes of a message at its place in the commit log.
-
-    The layout bits of sysFlag follow the lengths of the hosts, whatever a client sent.
-    """
-    body = message.body
-    text = message.properties
-    properties = text.encode() if text.isascii() else text.encode("utf-8", "replace")
-    length = len(properties)
-    if length > PROPERTIES_BYTES_MAX:
-        raise ValueError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {length}")
-    topic = _topic_fields.get(message.topic) or _topic_field(message.topic)
-    born_host = message.born_host
-    store_host = message.store_host
-    body_length = len(body)
-    sys_flag = message.sys_flag & _KEEP_MASK
-    if len(born_host) + len(store_host) == 2 * V4_HOST_BYTES:
-        pack = _FIXED_V4_PACK
-        size = _FIXED_V4_BYTES + body_length + len(topic) + 2 + length
-    else:
-        hosts = _host_bits(born_host, store_host)
-        sys_flag |= hosts
-        pack = _FIXED[hosts].pack
-        size = _FIXED[hosts].size + body_length + len(topic) + 2 + length
-    return b"".join(
-        (
-            pack(
-                size,
-                MAGIC_V1,
-                crc32(body) & CRC_MASK,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                message.born_timestamp,
-                born_host,
-                store_timestamp,
-                store_host,
-                message.reconsume_times,
-                message.prepared_offset,
-                body_length,
-            ),
-            body,
-            topic,
-            # a table of packed lengths is 2x faster than Struct.pack: bench_record.py
-            _LENGTHS[length] if length < 1024 else _SHORT.pack(length),
-            properties,
-        )
-    )
-
-
-def _host_bits(born_host: bytes, store_host: bytes) -> int:
-    bits = 0
-    for host, bit in ((born_host, SysFlag.BORN_HOST_V6), (store_host, SysFlag.STORE_HOST_V6)):
-        if len(host) == V6_HOST_BYTES:
-            bits |= bit.value
-        elif len(host) != V4_HOST_BYTES:
-            raise ValueError(f"a host has 8 or 20 bytes, not {len(host)}")
-    return bits
-
-
-def encode_blank(bytes_left: int) -> bytes:
-    """Return the mark that closes a commit log file which the next record does not fit."""
-    return _SIZE_MAGIC.pack(bytes_left, MAGIC_BLANK)
 
 
 class MessageRecord(msgspec.Struct, gc=False):
@@ -274,7 +139,7 @@ def decode_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise CorruptRecord(f"a record has the magic {magic & 0xFFFFFFFF:#x}")
     sys_flag = _INT.unpack_from(buffer, offset + 36)[0]
-    fixed = _FIXED[sys_flag & _HOST_MASK]
+    fixed = FIXED[sys_flag & HOST_MASK]
     view = memoryview(buffer)
     if offset + fixed.size > len(view):
         raise CorruptRecord("a record is shorter than its fixed fields")
@@ -326,7 +191,7 @@ def property_bytes(record: Buffer) -> bytes:
     Filters call it for each message that they look at: it takes 0.4 us, `scan_record` 1.2 us.
     """
     try:
-        start = _FIXED[record[39] & _HOST_MASK].size
+        start = FIXED[record[39] & HOST_MASK].size
         topic_start = start + _INT.unpack_from(record, start - 4)[0]
         if record[7] == MAGIC_V1 & 0xFF:
             end = topic_start + 1 + record[topic_start]
@@ -369,6 +234,7 @@ class Scan(msgspec.Struct, frozen=True, gc=False):
 _RECORD: Final = ScanStatus.RECORD  # 30 ns less than the enum's attribute
 _INVALID: Final = Scan(ScanStatus.INVALID, 0)
 _INCOMPLETE: Final = Scan(ScanStatus.INCOMPLETE, 0)
+_TOPIC_NAMES_MAX: Final = 4096
 _topic_names: dict[bytes, str] = {}
 
 
@@ -382,7 +248,7 @@ def scan_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> 
     left = len(buffer) - offset
     if left < BLANK_BYTES_MIN:
         return _INCOMPLETE
-    size, magic = _SIZE_MAGIC.unpack_from(buffer, offset)
+    size, magic = SIZE_MAGIC.unpack_from(buffer, offset)
     if magic == MAGIC_BLANK:
         return Scan(ScanStatus.BLANK, size) if size >= BLANK_BYTES_MIN else _INVALID
     if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_BYTES_MIN:
@@ -390,7 +256,7 @@ def scan_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> 
     if left < size:
         return _INCOMPLETE
     # The low byte of sysFlag says how long the hosts are.
-    fixed = _FIXED[buffer[offset + 39] & _HOST_MASK]
+    fixed = FIXED[buffer[offset + 39] & HOST_MASK]
     if left < fixed.size:
         return _INVALID
     fields = fixed.unpack_from(buffer, offset)
@@ -432,7 +298,7 @@ def _scan_variable(
 
 
 def _topic_name(name: bytes) -> str:
-    if len(_topic_names) >= _MEMO_SIZE_MAX:
+    if len(_topic_names) >= _TOPIC_NAMES_MAX:
         _topic_names.clear()
     text = _topic_names[name] = str(name, "utf-8", "replace")
     return text

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from cometmq.remoting.message.batch import BatchItem
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import render_properties
-from cometmq.remoting.message.record import NewMessage
 
 _TOPIC_ALPHABET = "%|-_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _PROPERTY_CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02")

@@ -5,8 +5,8 @@ import msgspec
 
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
-from cometmq.remoting.message.record import NewMessage
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult

@@ -180,11 +180,6 @@ class MemoryDisk:
         """Names are always safe here."""
         self.check("sync", path)
 
-    def modified_ms(self, path: str) -> int:
-        """Return no time: nothing depends on it."""
-        self.check("stat", path)
-        return 0
-
     def usage(self, path: str) -> DiskUsage:
         """Return the use that the test has set."""
         self.check("usage", path)
