@@ -3,7 +3,6 @@
 
 from typing import Final, NamedTuple
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

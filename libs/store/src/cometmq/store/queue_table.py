@@ -7,8 +7,9 @@ grow memory.
 
 from collections.abc import Callable, Iterator
 
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.file_sequence import FileSequence

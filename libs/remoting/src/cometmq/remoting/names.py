@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of topics, groups and clusters that RocketMQ gives a meaning to, each defined once.
+
+This module holds names only. Which names a client may use is decided where names are checked:
+in the broker's `names.py` and in the client's `namespace.py`.
+"""
+
+from typing import Final
+
+# Prefixes and suffixes
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+NAMESPACE_SEPARATOR: Final = "%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+# Topics
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""Its configuration is the template of every topic that a send creates."""
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Delayed messages wait here, one queue per delay level."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+REGION_TRACE_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"
+
+SYSTEM_TOPICS: Final = frozenset({
+    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, OP_HALF_TOPIC,
+    CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+})  # fmt: skip
+SEND_FORBIDDEN_TOPICS: Final = frozenset({
+    SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
+    OFFSET_MOVED_TOPIC,
+})  # fmt: skip
+
+# Groups
+
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its offsets mark how far the queues of half and op messages have been examined."""
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
+"""Statistics count deliveries of delayed messages under this group."""
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+MONITOR_GROUP: Final = "__MONITOR_CONSUMER"
+DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+SELF_TEST_PRODUCER_GROUP: Final = "SELF_TEST_P_GROUP"
+
+BOOT_GROUPS: Final = (
+    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+"""Groups that every broker has from its first start, in RocketMQ's order."""
+CLIENT_GROUPS: Final = frozenset({
+    DEFAULT_CONSUMER_GROUP, DEFAULT_PRODUCER_GROUP, MONITOR_GROUP, INNER_PRODUCER_GROUP,
+    SELF_TEST_PRODUCER_GROUP,
+})  # fmt: skip
+"""Groups that clients create for themselves."""
+
+DEFAULT_CLUSTER: Final = "DefaultCluster"
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic from which a group's failed messages are redelivered."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic that keeps a group's messages whose retries are used up."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic in which a cluster keeps the replies of request-reply calls."""
+    return cluster + REPLY_SUFFIX
