@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ remoting protocol: sans-io core and asyncio transport."""
+"""RocketMQ's remoting protocol: a sans-io core, and an asyncio transport."""
 
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import (

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request and response codes: the whole enum of RocketMQ 4.9.4 and what 5.x peers add.
+"""Request and response codes: the whole enum of RocketMQ 4.9.4, with the additions of 5.x.
 
 Compatibility: 5.x gives the response codes 209 to 211 a second meaning (POLLING_FULL,
-POLLING_TIMEOUT, BROKER_NOT_EXIST); they are aliases here. Which request codes a server
-answers is the business of its handler table; the rest get REQUEST_CODE_NOT_SUPPORTED.
+POLLING_TIMEOUT, BROKER_NOT_EXIST); they are aliases here. A server's handler table determines the
+request codes it answers; all others get REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The operation that a request asks for."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -135,7 +135,7 @@ class RequestCode(IntEnum):
     EXCHANGE_BROKER_HA_INFO = 906
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
-    ASK_TRANSACTION_STATE = 30001  # CometMQ's own, as is the next
+    ASK_TRANSACTION_STATE = 30001  # this one and the next are CometMQ's own
     SET_TRANSACTION_ASIDE = 30002
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
@@ -148,7 +148,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -187,7 +187,7 @@ class ResponseCode(IntEnum):
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
-    POLLING_FULL = 209  # 5.x reuses the numbers
+    POLLING_FULL = 209  # 5.x reuses these numbers
     POLLING_TIMEOUT = 210
     BROKER_NOT_EXIST = 211
     BROKER_DISPATCH_NOT_COMPLETE = 212

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels: raw commands, received calls with typed headers, replies, responses.
+"""Commands in memory: received calls with typed headers, replies, requests and responses.
 
-Invariants
-    A call is answered at most once: by what its handler returns, or later by ``answer`` or
-    ``fail``. An answer to a oneway call, a second answer and an answer after the connection
-    ended do nothing.
+Invariant: a call is answered at most once, by the return value of its handler, or later by
+``answer`` or ``fail``. Answers to a oneway call, second answers, and answers after the connection
+has ended are dropped.
 
-Hot path
-    One ``Call`` is made per request. It is a struct without garbage collection whose JSON form
-    is the header itself, so that the decoder fills it in one step (see ``header.py``).
+Hot path: one ``Call`` is created per request. It is a struct without garbage collection whose JSON
+form is the header itself, so that the decoder fills it in one step (see ``header.py``).
 """
 
 from collections.abc import Mapping
@@ -27,18 +25,18 @@ HeaderT = TypeVar("HeaderT")
 
 
 class ConstantExt(dict[str, str]):
-    """Ext fields that many replies share; encoders keep their encoded form beside them."""
+    """Ext fields that many replies share; encoders cache their encoded form with them."""
 
     __slots__ = ("encoded",)
 
     def __init__(self, fields: Mapping[str, str]) -> None:
-        """Take the fields; they must not change afterwards."""
+        """Store the fields, which must not change afterwards."""
         super().__init__(fields)
         self.encoded: dict[object, Any] = {}
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler gives it; ``ext`` adds fields beside those of the header."""
+    """An answer as a handler returns it; ``ext`` adds fields to the header's own."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -48,11 +46,11 @@ class Reply(msgspec.Struct, gc=False):
 
 
 OK: Final = Reply()
-"""Success without a header: for commands whose reply has none."""
+"""Success without a header, for commands whose reply has none."""
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as the asking end gives it; ``ext`` adds fields beside those of the header."""
+    """A request as its sender gives it; ``ext`` adds fields to the header's own."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -62,7 +60,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """An answer as the asking end receives it."""
+    """An answer as the sender of the request receives it."""
 
     code: int
     header: Any
@@ -78,15 +76,15 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end as ``ip:port``."""
+        """The remote address as ``ip:port``."""
 
     @property
     def host(self) -> bytes:
-        """The other end packed as records hold it: 4 or 16 bytes of ip, 4 of port."""
+        """The remote address as packed in records: 4 or 16 bytes of ip, 4 of port."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can still carry something."""
+        """Whether the connection is still usable."""
 
     @property
     def is_writable(self) -> bool:
@@ -94,7 +92,7 @@ class Peer(Protocol):
 
     @property
     def state(self) -> dict[str, object]:
-        """What handlers remember about this connection; cleared when it ends."""
+        """Per-connection state of handlers; cleared when the connection ends."""
 
     def send(
         self,
@@ -103,7 +101,7 @@ class Peer(Protocol):
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send a oneway request; False if the connection is gone or not writable."""
+        """Send a oneway request; return False if the connection is gone or not writable."""
 
     async def invoke(
         self,
@@ -119,14 +117,14 @@ class Peer(Protocol):
         """Send the answer to a call of this connection; handlers use ``Call.answer``."""
 
     def close(self) -> None:
-        """End the connection, after what is already written has left."""
+        """Close the connection after sending the queued output."""
 
 
 class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFields"}):
     """One received request with its typed header.
 
-    The fields up to ``remark`` are those of the JSON header; the receiving connection sets the
-    others. ``body`` is the request's bytes, independent of the connection's buffers.
+    The fields up to ``remark`` are members of the JSON header; the receiving connection sets the
+    others. ``body`` holds the request's bytes, independent of the connection's buffers.
     """
 
     code: int
@@ -145,17 +143,17 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def language(self) -> Language:
-        """Language of the sender."""
+        """The sender's language."""
         return language_of(self.language_raw)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether the sender expects no answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @property
     def ext(self) -> dict[str, str]:
-        """All ext fields as text, decoded again at each use: for hooks and odd clients."""
+        """All ext fields as text, for hooks and unusual clients; decoded again at each use."""
         return decode_header(self.serialization, self.head).ext
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection without its socket: bytes to calls, answers and requests to bytes.
 
-The transport gives ``receive`` what came from the peer, serves the calls that it returns, and
-sends what gathers in ``out``. Requests to the peer wait in a table by opaque until their
-answer, their deadline (``expire``) or the end of the connection (``lost``).
+The transport passes the peer's bytes to ``receive``, serves the calls that it returns, and sends
+what collects in ``out``. Requests to the peer stay in a table, keyed by opaque, until their answer,
+their deadline (``expire``) or the end of the connection (``lost``).
 
-Invariants
-    ``done`` of a request is called exactly once, with a ``Response`` or an error.
-    After RemoteProtocolError nothing more is read.
+Invariants: ``done`` of a request is called exactly once, with a ``Response`` or an error. After
+RemoteProtocolError nothing more is read.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
 class Codec:
-    """What the connections of one server or client share: the catalogue and its coders."""
+    """Shared by the connections of one server or client: the catalogue and its coders."""
 
     __slots__ = ("decoder", "encoder", "frame_bytes_max", "reply_types", "serialization")
 
@@ -47,7 +46,7 @@ class Codec:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         serialization: Serialization = Serialization.JSON,
     ) -> None:
-        """Prepare the coders; ``serialization`` is that of our own requests."""
+        """Create the coders; ``serialization`` is used for our own requests."""
         self.decoder = RequestDecoder(commands)
         self.encoder = FrameEncoder()
         self.frame_bytes_max = frame_bytes_max
@@ -56,8 +55,6 @@ class Codec:
 
 
 class _Pending(msgspec.Struct, gc=False):
-    """A request of ours that has no answer yet."""
-
     code: int
     deadline_ms: int
     done: Done
@@ -78,7 +75,7 @@ class Connection:
     )
 
     def __init__(self, codec: Codec, peer: Peer) -> None:
-        """Start with nothing received; ``peer`` is put into the calls."""
+        """Start with nothing received; every call refers to ``peer``."""
         self._codec = codec
         self._peer = peer
         self._reader = FrameReader(codec.frame_bytes_max)
@@ -90,23 +87,23 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received that make no whole frame yet."""
+        """The size of received bytes that form no whole frame yet."""
         return self._reader.buffered_bytes
 
     @property
     def pending_count(self) -> int:
-        """Requests of ours that wait for their answer."""
+        """The number of our requests without an answer."""
         return len(self._pending)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next request of ours runs out of time."""
+        """The earliest deadline of our requests; None if there are none."""
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
     def receive(self, data: bytes, now_ms: int) -> list[Call[Any]]:
-        """Return the calls that ``data`` completes; answers go to their requests at once.
+        """Return the calls that ``data`` completes; pass answers to their requests at once.
 
-        Calls whose fields do not fit their command are put into ``faults``.
+        Calls whose fields do not fit their command are added to ``faults``.
         """
         calls: list[Call[Any]] = []
         decode, append, peer = self._codec.decoder.decode, calls.append, self._peer
@@ -120,22 +117,22 @@ class Connection:
             except HeaderFault as fault:
                 call = fault.call
                 self.faults.append(fault)
-            # Every field is set, because a JSON header may have named any of them.
+            # Set every field, because a JSON header may contain any of these names.
             call.body, call.head, call.peer = body, head, peer
             call.serialization, call.received_ms, call.is_answered = serialization, now_ms, False
         return calls
 
     def take(self) -> Buffer:
-        """Return everything in ``out`` as one buffer, and start afresh."""
+        """Return the content of ``out`` as one buffer and clear it."""
         out, self.out, self.out_bytes = self.out, [], 0
         return out[0] if len(out) == 1 else b"".join(out)
 
     def send(self, request: Request) -> None:
-        """Put a request into ``out`` without waiting for an answer."""
+        """Queue a oneway request in ``out``."""
         self._encode(self._opaque(), request)
 
     def invoke(self, request: Request, *, deadline_ms: int, done: Done) -> int:
-        """Put a request into ``out`` and remember it; return its opaque."""
+        """Queue a request in ``out`` and register it; return its opaque."""
         opaque = self._opaque()
         self._encode(opaque, request)
         self._pending[opaque] = _Pending(request.code, deadline_ms, done)
@@ -146,20 +143,20 @@ class Connection:
         self._pending.pop(opaque, None)
 
     def expire(self, now_ms: int) -> None:
-        """End the requests whose deadline has come."""
+        """Fail the requests whose deadline has passed."""
         late = [opaque for opaque, p in self._pending.items() if p.deadline_ms <= now_ms]
         for opaque in late:
             pending = self._pending.pop(opaque)
             pending.done(RequestTimeout(f"no answer to request {pending.code} in time"))
 
     def lost(self, error: CometError) -> None:
-        """End all requests: no answer can come any more."""
+        """Fail all requests, because the connection has ended."""
         pending, self._pending = self._pending, {}
         for request in pending.values():
             request.done(error)
 
     def _opaque(self) -> int:
-        """Return the next number that no waiting request has."""
+        """Return the next opaque that no pending request uses."""
         opaque = self._next_opaque
         while opaque in self._pending:
             opaque = (opaque + 1) & _OPAQUE_MAX
@@ -173,7 +170,7 @@ class Connection:
         )
 
     def _settle(self, raw: RawCommand, body: bytes) -> None:
-        """Hand an answer to its request; one that nobody waits for any more is dropped."""
+        """Pass an answer to its request; drop it if no request is waiting."""
         pending = self._pending.pop(raw.opaque, None)
         if pending is not None:
             pending.done(self._response(raw, body, self._codec.reply_types.get(pending.code)))
@@ -186,7 +183,7 @@ class Connection:
             try:
                 header = convert_ext(raw.ext, reply_type)
             except CommandError as error:
-                # Refusals come without the fields of a success.
+                # Error answers lack the fields of a success.
                 if raw.code == ResponseCode.SUCCESS:
                     return RemoteProtocolError(f"answer without its fields: {error.remark}")
         return Response(raw.code, header, raw.ext, body, raw.remark, raw.version)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# the names are those of the codes; all are errors of this tree
-"""Every error that CometMQ raises on purpose, grouped by who must act.
+# The classes have the names of their codes; all of them are errors of this tree.
+"""Every error that CometMQ raises on purpose, grouped by the party that must act.
 
-A server raises a ``CommandError`` to answer with its code; a client builds the same class from
-the code of an answer (``command_error``). Lower errors are translated at one border per layer,
+A server raises a ``CommandError`` to answer with its code; a client creates the same class from the
+code of an answer (``command_error``). Lower-level errors are translated at one border per layer,
 always with ``from``.
 """
 
@@ -18,39 +18,39 @@ class CometError(Exception):
 
 
 class ProtocolError(CometError):
-    """The wire protocol was broken."""
+    """The wire protocol was violated."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried something that the protocol forbids: a bug of ours."""
+    """Our side tried something that the protocol forbids: a bug in CometMQ."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that no peer may send: its connection is closed."""
+    """The peer sent something that the protocol forbids; its connection is closed."""
 
 
 class TransportError(CometError):
-    """A request has no answer, for a reason between the two ends."""
+    """A request got no answer, for a reason between the two ends."""
 
 
 class ConnectFailed(TransportError):
-    """No connection could be made in time: the request was certainly not seen."""
+    """No connection could be made in time; the peer certainly did not see the request."""
 
 
 class ConnectionLost(TransportError):
-    """The connection ended before the answer came: the request may have been served."""
+    """The connection ended before the answer; the request may have been served."""
 
 
 class RequestTimeout(TransportError):
-    """No answer came in time: the request may have been served."""
+    """No answer came in time; the request may have been served."""
 
 
 class Overloaded(TransportError):
-    """A bound of our own end was reached: the request was not sent."""
+    """A limit on our side was reached; the request was not sent."""
 
 
 class StoreError(CometError):
-    """The store cannot do what was asked."""
+    """The store cannot perform an operation."""
 
 
 class StoreClosed(StoreError):
@@ -58,7 +58,7 @@ class StoreClosed(StoreError):
 
 
 class CorruptRecord(StoreError):
-    """Bytes that should be a message record are not."""
+    """Bytes that should be a message record are not one."""
 
 
 class LockHeld(StoreError):
@@ -66,7 +66,7 @@ class LockHeld(StoreError):
 
 
 class SettingsError(CometError):
-    """A setting is wrong; the message names it."""
+    """A setting is invalid; the message names it."""
 
 
 class CommandError(CometError):
@@ -79,7 +79,7 @@ class CommandError(CometError):
     address: str = ""
 
     def __init__(self, code: int, remark: str = "") -> None:
-        """Keep the code and the remark as they travel on the wire."""
+        """Store code and remark as they travel on the wire."""
         super().__init__(code, remark)
         self.code = int(code)
         self.remark = remark
@@ -90,17 +90,16 @@ class CommandError(CometError):
 
 
 class CodedError(CommandError):
-    """A command error whose class fixes the code."""
+    """A command error whose class determines the code."""
 
     CODE: ClassVar[ResponseCode]
 
     def __init__(self, remark: str = "") -> None:
-        """Take the code from the class."""
         super().__init__(int(self.CODE), remark)
 
 
 class ServerError(CodedError):
-    """The server failed, or refuses the request for a reason without a code of its own."""
+    """The server failed, or refused the request for a reason without a code of its own."""
 
     CODE = ResponseCode.SYSTEM_ERROR
 
@@ -131,13 +130,13 @@ class TransactionFailed(CodedError):
 
 
 class FlushDiskTimeout(CodedError):
-    """The message is stored, but was not on disk in time."""
+    """The message is stored, but was not synced in time."""
 
     CODE = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 class SlaveNotAvailable(CodedError):
-    """The message is stored, but no slave is near enough; or a slave was asked to write."""
+    """The message is stored, but no slave is close enough; or a slave was asked to write."""
 
     CODE = ResponseCode.SLAVE_NOT_AVAILABLE
 
@@ -155,37 +154,37 @@ class MessageIllegal(CodedError):
 
 
 class ServiceNotAvailable(CodedError):
-    """The store takes no writes now."""
+    """The store does not accept writes now."""
 
     CODE = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 class VersionNotSupported(CodedError):
-    """The peer is too old for this."""
+    """The peer's version is too old for this operation."""
 
     CODE = ResponseCode.VERSION_NOT_SUPPORTED
 
 
 class NoPermission(CodedError):
-    """The broker, topic or group does not permit this."""
+    """The permissions of the broker, topic or group forbid the operation."""
 
     CODE = ResponseCode.NO_PERMISSION
 
 
 class TopicNotExist(CodedError):
-    """The topic does not exist, or has no route."""
+    """The topic does not exist or has no route."""
 
     CODE = ResponseCode.TOPIC_NOT_EXIST
 
 
 class TopicExistAlready(CodedError):
-    """The topic exists already."""
+    """The topic already exists."""
 
     CODE = ResponseCode.TOPIC_EXIST_ALREADY
 
 
 class PullNotFound(CodedError):
-    """No message at this offset yet."""
+    """There is no message at this offset yet."""
 
     CODE = ResponseCode.PULL_NOT_FOUND
 
@@ -221,7 +220,7 @@ class SubscriptionNotExist(CodedError):
 
 
 class SubscriptionNotLatest(CodedError):
-    """The broker knows an older subscription than the consumer."""
+    """The broker has an older subscription than the consumer."""
 
     CODE = ResponseCode.SUBSCRIPTION_NOT_LATEST
 
@@ -233,7 +232,7 @@ class SubscriptionGroupNotExist(CodedError):
 
 
 class FilterDataNotExist(CodedError):
-    """The broker has no compiled filter of this consumer."""
+    """The broker has no compiled filter for this consumer."""
 
     CODE = ResponseCode.FILTER_DATA_NOT_EXIST
 
@@ -305,19 +304,19 @@ class NoMessage(CodedError):
 
 
 class UpdateAndCreateAclConfigFailed(CodedError):
-    """An account was not written."""
+    """An account could not be written."""
 
     CODE = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 
 
 class DeleteAclConfigFailed(CodedError):
-    """An account was not deleted."""
+    """An account could not be deleted."""
 
     CODE = ResponseCode.DELETE_ACL_CONFIG_FAILED
 
 
 class UpdateGlobalWhiteAddrsConfigFailed(CodedError):
-    """The global white list was not written."""
+    """The global white list could not be written."""
 
     CODE = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
 
@@ -335,7 +334,7 @@ class BroadcastConsumption(CodedError):
 
 
 class FlowControl(CodedError):
-    """The broker limits this client."""
+    """The broker throttles this client."""
 
     CODE = ResponseCode.FLOW_CONTROL
 

@@ -12,14 +12,12 @@ Layout
     ..     the rest     body, may be empty
     ====== ============ =================================================
 
-Invariants
-    A reader never holds more than one frame's limit plus one received chunk, whatever the
-    lengths claim: only bytes that arrived are kept, and no length is trusted before it is
-    checked against the limit and against the frame around it.
+Invariant: a reader never buffers more than the limit of one frame plus one received chunk, whatever
+the lengths claim. Only received bytes are kept, and every length is checked against the limit and
+against the enclosing frame before it is used.
 
-Hot path
-    ``FrameReader.feed`` runs once per received chunk, its loop once per frame; budget 0.25 us a
-    frame: bench/micro/bench_frame.py.
+Hot path: ``FrameReader.feed`` runs once per received chunk, its loop once per frame; budget 0.25 us
+per frame: bench/micro/bench_frame.py.
 """
 
 import struct
@@ -28,7 +26,7 @@ from typing import Final
 from cometmq.remoting.errors import RemoteProtocolError
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What RocketMQ's decoder accepts after the length word, unless configured otherwise."""
+"""RocketMQ's default limit for the bytes after the length word."""
 
 HEADER_BYTES_MAX: Final = 0xFF_FFFF
 PREFIX_BYTES: Final = 8
@@ -41,12 +39,12 @@ Frame = tuple[int, bytes, bytes]
 
 
 class FrameReader:
-    """Cut frames out of a stream of bytes, however it is split."""
+    """Cuts frames out of a stream of bytes, however it is split."""
 
     __slots__ = ("_frame_bytes_max", "_need", "_tail")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """Refuse frames with more than ``frame_bytes_max`` bytes after the length word."""
+        """Set the limit of bytes after the length word."""
         assert frame_bytes_max > 4
         self._frame_bytes_max = frame_bytes_max
         self._tail = bytearray()
@@ -54,14 +52,14 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """The number of buffered bytes of an incomplete frame."""
         return len(self._tail)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that ``data`` completes; keep what is left for the next call."""
+        """Return the frames that ``data`` completes; keep the rest for the next call."""
         if self._tail:
             self._tail += data
-            if len(self._tail) < self._need:  # a long frame grows without being looked at
+            if len(self._tail) < self._need:  # a long frame grows without being parsed again
                 return []
             data = bytes(self._tail)
             self._tail.clear()
@@ -72,7 +70,7 @@ class FrameReader:
         return frames
 
     def _split(self, data: bytes, frames: list[Frame]) -> int:
-        """Append every whole frame of ``data``; return where the first incomplete one begins."""
+        """Append every whole frame in ``data``; return where the first incomplete one begins."""
         unpack_prefix, append = _unpack_prefix, frames.append
         position, last, limit = 0, len(data) - PREFIX_BYTES, self._frame_bytes_max
         while position <= last:
@@ -91,7 +89,7 @@ class FrameReader:
         return position
 
     def _keep(self, data: bytes, position: int) -> None:
-        """Keep an incomplete frame, and note how many bytes it needs."""
+        """Buffer an incomplete frame and note how many bytes it needs."""
         self._tail += memoryview(data)[position:]
         available = len(self._tail)
         if available < 4:
@@ -104,7 +102,7 @@ class FrameReader:
 
 
 def frame_prefix(serialization: int, header_length: int, body_length: int) -> bytes:
-    """Return the eight bytes before a header; too long a header is a bug of the caller."""
+    """Return the eight bytes before a header; ValueError if the header is too long."""
     if header_length > HEADER_BYTES_MAX:
         raise ValueError(f"header of {header_length} bytes")
     return _PREFIX.pack(4 + header_length + body_length, serialization << 24 | header_length)

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both header encodings, in and out, for any command: fields as text.
+"""Both header encodings, in and out, for any command; fields are text.
 
-This is the complete, lenient codec; ``typed.py`` is the fast way for known commands and falls
-back on this one.
+This codec is complete and lenient. ``typed_decode.py`` is the fast path for known commands and
+falls back on it.
 
-Compatibility
-    Reading accepts what Java accepts: a missing language or version, unknown names, JSON
-    numbers and booleans as ext values, null ext values (dropped); in binary headers an empty
-    text is null, and a field that occurs twice (signed requests) counts once, with its last
-    value. Writing follows Java: JSON fields sorted by name, nulls left out, no spaces. Codes
-    beyond a short do not fit the binary header and travel as JSON.
+Compatibility: reading accepts what Java accepts. Language and version may be missing, and names may
+be unknown. JSON numbers and booleans may be ext values; null ext values are dropped. In binary
+headers an empty text is null, and a field that occurs twice (signed requests) takes its last value.
+Writing follows Java: JSON fields sorted by name, nulls omitted, no spaces. Codes larger than a
+short do not fit the binary header and are sent as JSON.
 
-Hot path
-    ``parse_ext`` runs for every binary request; budget 0.2 us a field:
-    bench/micro/bench_header.py.
+Hot path: ``parse_ext`` runs for every binary request; budget 0.2 us per field:
+bench/micro/bench_header.py.
 """
 
 import struct
@@ -65,7 +63,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 def decode_header(serialization: int, head: bytes, body: bytes = b"") -> RawCommand:
-    """Return the command of a frame, or raise RemoteProtocolError."""
+    """Return the command in a frame; raise RemoteProtocolError."""
     if serialization == Serialization.JSON:
         return _decode_json_header(head, body)
     if serialization == Serialization.ROCKETMQ:
@@ -97,14 +95,14 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def _int32(value: int) -> int:
-    """Return a value that an answer can carry in both encodings."""
+    """Check that both encodings can return the value in an answer."""
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return value
     raise RemoteProtocolError(f"header number {value} is longer than 32 bits")
 
 
 def ext_text(value: object) -> str:
-    """Return an ext value as text, whatever its JSON type was."""
+    """Return an ext value as text, whatever its JSON type is."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
@@ -126,8 +124,9 @@ def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, bytes]:
-    """Return the fixed fields of a binary header, the remark, where the ext fields begin, and
-    the header without anything behind them.
+    """Return the fixed fields of a binary header, its remark and the start of its ext fields.
+
+    The last item is the header without any bytes behind it.
     """
     if len(head) < BINARY_FIXED_BYTES:
         raise RemoteProtocolError(f"binary header of {len(head)} bytes")
@@ -148,7 +147,7 @@ def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, 
 
 
 def _text(data: bytes) -> str:
-    """Return UTF-8 as text; a broken character becomes a replacement one, as in Java."""
+    """Decode UTF-8; a malformed character becomes a replacement character, as in Java."""
     return data.decode("utf-8", "replace")
 
 
@@ -186,7 +185,7 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
 _NAMES_MAX: Final = 2048
 _NAME_BYTES_MAX: Final = 64
 _names: Final = {bytes((byte,)): _text(bytes((byte,))) for byte in range(256)}
-"""Names of ext fields seen so far: there are few, and decoding one costs more than finding it."""
+"""Names of ext fields seen so far. There are few of them, and a lookup is cheaper than decoding."""
 
 
 def _learn_name(name_bytes: bytes) -> str:
@@ -209,7 +208,7 @@ def encode_frame(command: RawCommand) -> bytes:
 
 
 def fits_binary(code: int) -> bool:
-    """Whether a code fits the short of the binary header."""
+    """Return whether a code fits the short of the binary header."""
     return -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How typed headers become ext fields: plainly, or by a template made once per type.
+"""Encode typed headers as ext fields: field by field, or with a template built once per type.
 
-Hot path
-    ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request of
-    a client; budget 0.35 us and 0.5 us for the answer of a send, 2 us for a send itself:
-    bench/micro/bench_header.py. A template is filled in one step. Headers
-    with an unusual set of empty fields take the plain way over a dictionary.
+Hot path: ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request
+of a client. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for a send itself
+(bench/micro/bench_header.py). A template is filled in one step. Headers with an unusual set of
+empty fields are encoded through a dictionary.
 """
 
 import operator
@@ -42,10 +41,10 @@ Values = tuple[Any, ...]
 
 
 class HeaderPlan:
-    """How one header type becomes ext fields.
+    """The encoding of one header type as ext fields.
 
-    The templates hold the fields that are never empty; a header whose other fields are all
-    empty is encoded by them, as nearly every reply is.
+    The templates contain the fields that are never empty. They serve headers whose other fields are
+    all empty, which includes nearly every reply.
     """
 
     __slots__ = (
@@ -61,7 +60,7 @@ class HeaderPlan:
     )
 
     def __init__(self, header_type: type[msgspec.Struct]) -> None:
-        """Look at the type once."""
+        """Build the templates from the fields of the type."""
         fields = msgspec.structs.fields(header_type)
         self._names = tuple(field.encode_name for field in fields)
         self._binary_names = tuple(map(_binary_text, self._names))
@@ -82,14 +81,14 @@ class HeaderPlan:
         )
 
     def ext(self, header: msgspec.Struct) -> dict[str, str]:
-        """Return the ext fields of a header; empty ones are left out."""
+        """Return the ext fields of a header; empty ones are omitted."""
         pairs = zip(self._names, _astuple(header), strict=True)
         return {name: field_text(value) for name, value in pairs if value is not None}
 
     def json_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header of a reply by template, None if it does not fit."""
+        """Return the whole JSON header of a reply from the template; None if it does not fit."""
         texts = self._json_texts(header)
         if texts is None:
             return None
@@ -103,7 +102,7 @@ class HeaderPlan:
     def json_request(
         self, header: msgspec.Struct, code: int, flag: int, opaque: int
     ) -> bytes | None:
-        """Return the whole JSON header of a request by template, None if it does not fit."""
+        """Return the whole JSON header of a request from the template; None if it does not fit."""
         texts = self._json_texts(header)
         if texts is None:
             return None
@@ -111,18 +110,18 @@ class HeaderPlan:
         return text.encode("utf-8", "replace")
 
     def _json_texts(self, header: msgspec.Struct) -> list[str] | None:
-        """Return the values as a template takes them, None if they do not fit one."""
+        """Return the values as the template needs them; None if they do not fit it."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
-        # One call escapes and prints all values; a text with a comma goes the plain way.
+        # One call escapes and prints all values; a text that contains a comma takes the slow path.
         texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
         return texts if len(texts) == self._kept_count else None
 
     def binary_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole binary header of a reply by template, None if it does not fit."""
+        """Return the whole binary header of a reply from the template; None if it does not fit."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
@@ -138,14 +137,14 @@ class HeaderPlan:
         return binary_head(reply.code, FLAG_REPLY, opaque, reply.remark, entries)
 
     def _json_template(self, constant: ConstantExt) -> str:
-        """Return the JSON header of replies with a place for each value."""
+        """Return the JSON header of replies with a placeholder for each value."""
         ext = self._json_ext(constant)
         template = f'{{"code":%s,"extFields":{ext},"flag":{FLAG_REPLY}{MIDDLE}%s%s{TAIL}'
         constant.encoded[self] = template
         return template
 
     def _json_ext(self, constant: ConstantExt) -> str:
-        """Return the ext fields with a place for each value; a text brings its quotes."""
+        """Return the ext fields with a placeholder for each value; texts include their quotes."""
         fields = [
             _percent(quote(name)) + (":%s" if is_text else ':"%s"')
             for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
@@ -211,23 +210,25 @@ def field_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    raise LocalProtocolError(f"header value {value!r} is no text, number or boolean")
+    raise LocalProtocolError(
+        f"header value {value!r} has no text form: not a string, number or boolean"
+    )
 
 
 class SendReplyPlan(HeaderPlan):
-    """The answer of a send, spelled out: 2.5x faster than the templates of the others."""
+    """The answer to a send, hand-written: 2.5x faster than the general templates."""
 
     __slots__ = ()
 
     def json_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header; the fields are those of ``SendMessageReply``."""
+        """Return the whole JSON header; it has the fields of ``SendMessageReply``."""
         if header.transaction_id is not None or reply.remark is not None:
             return super().json_reply(header, constant, opaque, reply)
         constant = constant or _NO_EXT
         template = constant.encoded.get(_JSON) or _sent_template(constant)
-        # Bytes are filled 1.8x faster than an f-string: bench_header.py.
+        # Formatting bytes is 1.8x faster than an f-string: bench_header.py.
         return template % (
             reply.code,
             quote(header.msg_id).encode(),
@@ -239,7 +240,7 @@ class SendReplyPlan(HeaderPlan):
     def binary_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole binary header; the fields are those of ``SendMessageReply``."""
+        """Return the whole binary header; it has the fields of ``SendMessageReply``."""
         message_id = header.msg_id.encode()
         if header.transaction_id is not None or not message_id:
             return super().binary_reply(header, constant, opaque, reply)
@@ -258,14 +259,14 @@ class SendReplyPlan(HeaderPlan):
 
 
 class PullReplyPlan(HeaderPlan):
-    """The answer of a pull, spelled out: 3x faster than the templates of the others."""
+    """The answer to a pull, hand-written: 3x faster than the general templates."""
 
     __slots__ = ()
 
     def json_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header; the fields are those of ``PullMessageReply``."""
+        """Return the whole JSON header; it has the fields of ``PullMessageReply``."""
         if constant is not None or reply.remark is None:
             return super().json_reply(header, constant, opaque, reply)
         return _PULLED % (
@@ -286,7 +287,7 @@ _PULLED: Final = (
 
 
 def _sent_template(constant: ConstantExt) -> bytes:
-    """Return the JSON header of the answer of a send: code, id, queue, offset, opaque."""
+    """Return the JSON header of the answer to a send: code, id, queue, offset, opaque."""
     more = "".join(_percent(f",{quote(name)}:{quote(value)}") for name, value in constant.items())
     template = (
         f'{{"code":%d,"extFields":{{"msgId":%b,"queueId":"%d","queueOffset":"%d"{more}}},'

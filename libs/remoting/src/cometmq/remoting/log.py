@@ -1,36 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log that libraries write to, and the silent one they use by default.
+"""The logging interface of the libraries, and a silent default.
 
-An event is a static name (``noun.past_participle``); everything that varies is a fact. The
-services pass a structlog logger, which fits the protocol as it is.
+An event has a static name (``noun.past_participle``); all variable parts are facts. The services
+pass a structlog logger, which already implements this protocol.
 """
 
 from typing import Final, Protocol
 
 
 class Log(Protocol):
-    """Four levels of events with facts."""
+    """Logs events with facts at four levels."""
 
     def debug(self, event: str, /, **facts: object) -> object:
-        """Record one request's detail; off by default."""
+        """Log the details of one request; off by default."""
 
     def info(self, event: str, /, **facts: object) -> object:
-        """Record a change of state that an operator wants on a timeline."""
+        """Log a change of state that belongs on an operator's timeline."""
 
     def warning(self, event: str, /, **facts: object) -> object:
-        """Record something degraded but handled."""
+        """Log a degradation that was handled."""
 
     def error(self, event: str, /, **facts: object) -> object:
-        """Record something that a person must act on."""
+        """Log a problem that requires a person to act."""
 
 
 class _SilentLog:
-    """Drop every event: the default where nobody passed a log."""
+    """Drops every event: the default if no log is passed."""
 
     __slots__ = ()
 
-    def debug(self, event: str, /, **facts: object) -> None:
-        """Drop the event."""
+    def debug(self, event: str, /, **facts: object) -> None: ...
 
     info = warning = error = debug
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command with its fields as text: what both header encodings can say."""
+"""A command with its fields as text: the common content of both header encodings."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,11 +13,11 @@ FLAG_REPLY: Final = 1
 FLAG_ONEWAY: Final = 2
 
 Body = Buffer | Sequence[Buffer]
-"""What follows a header: one buffer, or several that leave one after the other."""
+"""The bytes after a header: one buffer, or several that are sent one after the other."""
 
 
 class RawCommand(msgspec.Struct, kw_only=True):
-    """One command of either direction, without knowledge of its code."""
+    """One command in either direction, independent of the catalogue."""
 
     code: int
     flag: int = 0
@@ -36,5 +36,5 @@ class RawCommand(msgspec.Struct, kw_only=True):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether the sender expects no answer."""
         return bool(self.flag & FLAG_ONEWAY)

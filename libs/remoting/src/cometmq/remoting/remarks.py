@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remark texts that clients parse or that people know from RocketMQ.
+"""Remark texts that clients parse or that users know from RocketMQ.
 
-Compatibility: the words are those of 4.9.4, byte for byte (leading spaces and all). Texts with
-a variable part are functions; a handler never spells a remark of this list itself.
+Compatibility: the texts equal those in 4.9.4 byte for byte, including leading spaces. Texts with a
+variable part are functions; handlers never spell out a remark of this list themselves.
 """
 
 from typing import Final
@@ -45,7 +45,7 @@ REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is n
 
 
 def filter_refused(kind: str) -> str:
-    """A subscription in a language that the broker does not filter by."""
+    """Answer to a subscription in a language that the broker does not support."""
     return f"The broker does not support consumer to filter message by {kind}"
 
 
@@ -55,7 +55,7 @@ def request_not_supported(code: int) -> str:
 
 
 def rejected(*, in_flight: int, waited_ms: int) -> str:
-    """Answer to a request beyond the bound of requests in flight."""
+    """Answer to a request beyond the limit of requests in flight."""
     return (
         "[OVERLOAD]system busy, start flow control for a while, "
         f"period in queue: {waited_ms}ms, size of queue: {in_flight}"
@@ -63,7 +63,7 @@ def rejected(*, in_flight: int, waited_ms: int) -> str:
 
 
 def message_illegal(body_bytes_max: int) -> str:
-    """Answer to a message whose body or properties are too long."""
+    """Answer to a message with too long a body or properties."""
     return (
         "the message is illegal, maybe msg body or properties length not matched. "
         f"msg body length limit {body_bytes_max}B, msg properties length limit 32KB."
@@ -91,7 +91,7 @@ def pull_topic_not_exist(topic: str) -> str:
 
 
 def send_topic_forbidden(topic: str) -> str:
-    """Answer to a send to a topic that the broker keeps for itself."""
+    """Answer to a send to a topic that is reserved for the broker."""
     return f"Sending message to topic[{topic}] is forbidden."
 
 
@@ -134,12 +134,12 @@ def pull_queue_illegal(*, queue_id: int, topic: str, read_queue_nums: int, peer:
 
 
 def system_topic_conflict(topic: str) -> str:
-    """Answer to creating or deleting a topic that the system owns."""
+    """Answer to an attempt to create or delete a system topic."""
     return f"The topic[{topic}] is conflict with system topic."
 
 
 def message_not_found(physical_offset: int) -> str:
-    """Answer to a look at a message that is gone."""
+    """Answer to a query for a message that is gone."""
     return f"can not find message by the offset, {physical_offset}"
 
 
@@ -179,7 +179,7 @@ def consumers_offline(group: str) -> str:
 
 
 def stats_not_exist(name: str, key: str) -> str:
-    """Answer about a statistic nobody counted."""
+    """Answer about a statistic that does not exist."""
     return f"The stats <{name}> <{key}> not exist"
 
 
@@ -194,7 +194,7 @@ def queue_index_not_exist(index: int, queue_id: int, topic: str) -> str:
 
 
 def reset_offset_offline(*, group: str, topic: str, timestamp: int) -> str:
-    """Answer to a reset of offsets of a group without clients."""
+    """Answer to an offset reset for a group without clients."""
     return (
         "Consumer not online, so can not reset offset, "
         f"Group: {group} Topic: {topic} Timestamp: {timestamp}"
@@ -202,17 +202,17 @@ def reset_offset_offline(*, group: str, topic: str, timestamp: int) -> str:
 
 
 def reset_offset_no_topic(topic: str) -> str:
-    """Answer to a reset of offsets in a topic that the broker does not have."""
+    """Answer to an offset reset for a topic that the broker does not have."""
     return f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
 
 
 def reset_offset_no_group(group: str) -> str:
-    """Answer to a reset of offsets of a group that has none in the topic."""
+    """Answer to an offset reset for a group without offsets in the topic."""
     return f"THe consumer group <{group}> not exist"
 
 
 def client_too_old(version: str) -> str:
-    """Answer to a reset or a question about offsets that a member of the group cannot serve."""
+    """Answer to an offset request that a member of the group is too old to serve."""
     return f"the client does not support this feature. version={version}"
 
 
@@ -222,12 +222,12 @@ def no_consumer_online(group: str) -> str:
 
 
 def consumer_not_online(group: str, client_id: str) -> str:
-    """Answer to a request that should go on to a client who is not there."""
+    """Answer to a request for a client that is not connected."""
     return f"The Consumer <{group}> <{client_id}> not online"
 
 
 def consumer_too_old(client_id: str, version: str) -> str:
-    """Answer to a request that should go on to a client who does not know it."""
+    """Answer to a request for a client that is too old to serve it."""
     return (
         f"The Consumer <{client_id}> Version <{version}> too low to finish, "
         "please upgrade it to V3_1_8_SNAPSHOT"
@@ -235,12 +235,12 @@ def consumer_too_old(client_id: str, version: str) -> str:
 
 
 def consumer_timeout(group: str, client_id: str, reason: str) -> str:
-    """Answer to a request that went on to a client who did not answer in time."""
+    """Answer to a request that was forwarded to a client and timed out."""
     return f"consumer <{group}> <{client_id}> Timeout: {reason}"
 
 
 def consumer_call_failed(group: str, client_id: str, reason: str) -> str:
-    """Answer to a request that could not go on to a client."""
+    """Answer to a request that could not be forwarded to a client."""
     return f"invoke consumer <{group}> <{client_id}> Exception: {reason}"
 
 
@@ -250,5 +250,5 @@ def reply_channel_missing(client_id: str) -> str:
 
 
 def reply_push_failed(client_id: str) -> str:
-    """Answer to a reply that the requester did not take."""
+    """Answer to a reply that could not be pushed to the requester."""
     return f"push reply message to {client_id}fail."

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of requests: who asks, and that nobody has changed the request on its way.
+"""Request signatures: they prove the sender's identity and that the request is unchanged.
 
-The content to sign is the text of all ext fields but the signature itself, ordered by their
-names, followed by the body; the signature is its HMAC-SHA1 in Base64.
+The signed content is the text of all ext fields except the signature, ordered by their names,
+followed by the body. The signature is its HMAC-SHA1 in Base64.
 
-Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Those
-before 5.0 leave it out of the content although their own clients sign it, later ones include it.
-So `Signer.add_to` sends no such field, which only asks for 32 messages at most, and
-`Signer.has_signed` takes either content.
+Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
+before 5.0 leave it out of the content although their own clients sign it; later ones include it. So
+`Signer.add_to` does not send this field, which only raises the limit to 32 messages, and
+`Signer.has_signed` accepts either content.
 """
 
 import hmac
@@ -26,30 +26,29 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 _ORDERS_MAX: Final = 1024
-_ORDER_CHARS_MAX: Final = 512  # of all names: those of the longest header together have 180
+_ORDER_CHARS_MAX: Final = 512  # all names of the longest header together have 180
 _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""How to take the values of such fields in order: each client repeats a few sets of fields."""
+"""Getters that return the values of a set of fields in order; each client repeats a few sets."""
 
 
 class SessionCredentials(msgspec.Struct, frozen=True):
-    """Who a client is, and the secret that proves it."""
+    """A client's access key, and the secret that proves its identity."""
 
     access_key: str
     secret_key: str
     security_token: str = ""
 
     def __repr__(self) -> str:
-        """Keep the secret out of logs and tracebacks."""
         return f"SessionCredentials(access_key={self.access_key!r}, secret_key=***)"
 
 
 class Signer:
-    """Signs with one secret, and checks what was signed with it."""
+    """Signs requests with one secret and verifies their signatures."""
 
     __slots__ = ("_keyed",)
 
     def __init__(self, secret_key: str) -> None:
-        """Prepare the secret, which costs more than signing does."""
+        """Prepare the secret once, because that costs more than signing."""
         self._keyed = hmac.new(secret_key.encode(), digestmod="sha1")
 
     def sign(self, ext: Mapping[str, str], body: Buffer) -> str:
@@ -61,7 +60,7 @@ class Signer:
         return b2a_base64(mac.digest(), newline=False).decode()
 
     def add_to(self, ext: dict[str, str], body: Buffer, credentials: SessionCredentials) -> None:
-        """Put the account and its signature among the fields of a request."""
+        """Add the account and its signature to the fields of a request."""
         ext.pop(UNIQUE_KEY_QUERY, None)
         ext[ACCESS_KEY] = credentials.access_key
         if credentials.security_token:
@@ -69,7 +68,7 @@ class Signer:
         ext[SIGNATURE] = self.sign(ext, body)
 
     def has_signed(self, ext: Mapping[str, str], body: Buffer) -> bool:
-        """Tell whether the signature among the fields is ours."""
+        """Return whether the signature among the fields is valid."""
         given = ext.get(SIGNATURE, "").encode()
         if hmac.compare_digest(self.sign(ext, body).encode(), given):
             return True
@@ -90,7 +89,7 @@ def _values(ext: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _ordered(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
-    """Return what takes the values in the order of Java's strings: by their UTF-16 units."""
+    """Return a getter that orders the values by their names' UTF-16 units, as Java does."""
     signed = [name for name in names if name != SIGNATURE]
     signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     if len(signed) > 1:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed headers to frames.
+"""Encode typed headers as frames.
 
-Hot path
-    ``encode_reply`` runs once per answer; budget 0.6 us for the answer of a send:
-    bench/micro/bench_header.py. What makes it short is in ``header_plan.py``.
+Hot path: ``encode_reply`` runs once per answer; budget 0.6 us for the answer to a send:
+bench/micro/bench_header.py. The fast paths are in ``header_plan.py``.
 """
 
 import struct
@@ -41,12 +40,11 @@ _pack_prefix: Final = struct.Struct(">II").pack
 
 
 class FrameEncoder:
-    """Encode replies and requests with typed headers."""
+    """Encodes replies and requests with typed headers."""
 
     __slots__ = ("_plans",)
 
     def __init__(self) -> None:
-        """Start without plans; each header type gets its own at first use."""
         self._plans: dict[type[msgspec.Struct], HeaderPlan] = {}
 
     def ext(self, header: msgspec.Struct | None) -> dict[str, str]:
@@ -90,7 +88,7 @@ class FrameEncoder:
     def _head(
         self, serialization: int, code: int, flag: int, opaque: int, said: Reply | Request
     ) -> bytes:
-        """Return any header, the plain way."""
+        """Return any header through the general path."""
         remark = said.remark if isinstance(said, Reply) else None
         if serialization == _BINARY:
             entries = self._binary_ext(said.header, said.ext)
@@ -129,7 +127,7 @@ def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: str) 
 
 
 def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> int:
-    """Append prefix and header as one buffer, then the body's buffers; return all their bytes."""
+    """Append prefix and header as one buffer, then the body's buffers; return the total size."""
     head_size = len(head)
     if not body:
         out.append(frame_prefix(serialization, head_size, 0) + head)

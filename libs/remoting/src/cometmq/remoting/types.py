@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small types that every part of the protocol shares."""
+"""Small types that all parts of the protocol share."""
 
 from enum import IntEnum, StrEnum
 from typing import Final, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Anything that holds bytes and can be sliced, written or hashed without a copy."""
+"""Objects whose bytes can be sliced, sent or hashed without a copy."""
 
 
 class Serialization(IntEnum):
@@ -16,7 +16,7 @@ class Serialization(IntEnum):
 
 
 class Language(IntEnum):
-    """Language of the sender, by its number in binary headers; JSON headers hold the name."""
+    """The sender's language: a number in binary headers, a name in JSON headers."""
 
     JAVA = 0
     CPP = 1
@@ -35,7 +35,7 @@ class Language(IntEnum):
 
 
 class Direction(StrEnum):
-    """Who sends a request: a client to a server, or a server on a client's connection."""
+    """The direction of a request: client to server, or server to client on the same connection."""
 
     TO_SERVER = "to-server"
     TO_CLIENT = "to-client"
@@ -46,7 +46,7 @@ _LANGUAGES_BY_CODE: Final = {language.value: language for language in Language}
 
 
 def language_of(value: str | int | None) -> Language:
-    """Return the language that a header names; a missing one is JAVA, an unknown one OTHER."""
+    """Return the language that a header names: JAVA if it is missing, OTHER if it is unknown."""
     if value is None:
         return Language.JAVA
     if isinstance(value, str):

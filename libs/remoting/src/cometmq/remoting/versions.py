@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version ordinals of RocketMQ and the gates that depend on them.
+"""Version ordinals of RocketMQ, and the feature gates that depend on them.
 
-A release is an ordinal of Java's ``MQVersion.Version``: two per release (snapshot, release).
-The gates name the first version whose peers behave differently.
+A version is an ordinal of Java's ``MQVersion.Version``, two per release (snapshot, release). Each
+gate is the first version whose peers behave differently.
 """
 
 from collections.abc import Iterator
@@ -16,36 +16,38 @@ V5_3_3: Final = 479
 HIGHER_VERSION: Final = 612
 
 CURRENT_VERSION: Final = V4_9_4
-"""What our frames say: clients accept SQL filters from brokers of 232 and later only."""
+"""The version in our frames: clients accept SQL filters only from brokers of 232 and later."""
 
 RESET_OFFSET_MIN: Final = 28
-"""A client that a broker may ask (220) to reset its offsets."""
+"""The first client that resets its offsets when a broker asks (220)."""
 
 REGISTER_WITH_FILTER_SERVERS_MIN: Final = 37
-"""A broker whose registration body (103) wraps topics and filter servers; older: topics only."""
+"""The first broker whose registration body (103) wraps topics and filter servers; older ones send
+only topics."""
 
 CLIENT_CALLS_MIN: Final = 62
-"""A client that may be asked for its state (307) and to consume one message (309)."""
+"""The first client that answers questions about its state (307) and consumes one message on request
+(309)."""
 
 REQUEST_MAX_RECONSUME_MIN: Final = V3_4_9
-"""A consumer whose own maxReconsumeTimes is honoured when it sends a message back (36)."""
+"""The first consumer whose own maxReconsumeTimes is honoured when it sends a message back (36)."""
 
 SQL_FILTER_MIN: Final = 232
-"""A broker that clients send SQL92 subscriptions to."""
+"""The first broker to which clients send SQL92 subscriptions."""
 
 STANDARD_JSON_ROUTE_MIN: Final = V4_9_4
-"""A client that asks for routes (105) in standard JSON; ours are always standard."""
+"""The first client that asks for routes (105) in standard JSON; ours are always standard."""
 
 
 _FIRST_NAMES: Final = (
     "SNAPSHOT", "ALPHA1", "BETA1", "BETA2", "BETA3", "BETA4", "BETA5", "BETA6_SNAPSHOT", "BETA6",
     "BETA7_SNAPSHOT", "BETA7", "BETA8_SNAPSHOT", "BETA8", "BETA9_SNAPSHOT", "BETA9", "FINAL",
 )  # fmt: skip
-"""What came before the pattern of two per release: versions of 3.0.0."""
+"""The names of 3.0.0, before the pattern of two ordinals per release."""
 
 
 def version_name(ordinal: int) -> str:
-    """Return the name of a version as Java's tools show it, `V4_9_4`."""
+    """Return the name of a version as Java's tools show it, for example `V4_9_4`."""
     return _NAMES[max(0, min(ordinal, HIGHER_VERSION))]
 
 

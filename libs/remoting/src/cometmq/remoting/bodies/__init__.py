@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests and replies as typed values."""
+"""Typed bodies of requests and replies."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of access control."""
+"""Bodies of access control requests."""
 
 import msgspec
 
 
 class AclAccount(msgspec.Struct, gc=False, rename="camel"):
-    """One account; permissions are texts `NAME=PUB|SUB`."""
+    """One account; permissions have the form `NAME=PUB|SUB`."""
 
     access_key: str = ""
     admin: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a body is: how its bytes become a value and the reverse."""
+"""Codecs that convert bodies between bytes and values."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class BodyCodec(Generic[T]):
     """Reads and writes one kind of body.
 
-    `decode` raises RemoteProtocolError for JSON and text, CorruptRecord for messages;
-    `encode` is None where the value cannot be written back (records of a store).
+    `decode` raises RemoteProtocolError for JSON and text, CorruptRecord for messages. `encode` is
+    None if the value cannot be written back (records of a store).
     """
 
     __slots__ = ("decode", "encode", "name", "type")
@@ -35,14 +35,12 @@ class BodyCodec(Generic[T]):
         decode: Callable[[Buffer], T],
         encode: Callable[[T], bytes] | None,
     ) -> None:
-        """Name the kind for the generated documentation."""
         self.name = name
         self.type = type_
         self.decode = decode
         self.encode = encode
 
     def __repr__(self) -> str:
-        """Show the name."""
         return f"BodyCodec({self.name})"
 
 
@@ -79,7 +77,7 @@ RECORDS: BodyCodec[list[MessageRecord]] = BodyCodec(
 
 
 def _decode_register(data: Buffer) -> RegisterBrokerBody:
-    """Tell the forms apart by the first byte: JSON begins with a brace, zlib with 0x78."""
+    """Tell the two forms apart by the first byte: JSON begins with a brace, zlib with 0x78."""
     is_compressed = bytes(data[:1]) == b"x"
     return decode_register_body(data, compressed=is_compressed)
 

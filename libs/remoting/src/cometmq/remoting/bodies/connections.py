@@ -17,7 +17,7 @@ class Connection(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumerConnections(msgspec.Struct, gc=False, rename="camel"):
-    """Clients of a consumer group and what they subscribe to."""
+    """The clients of a consumer group, and their subscriptions."""
 
     connection_set: list[Connection] = []
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
@@ -27,13 +27,13 @@ class ConsumerConnections(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ProducerConnections(msgspec.Struct, gc=False, rename="camel"):
-    """Clients of a producer group."""
+    """The clients of a producer group."""
 
     connection_set: list[Connection] = []
 
 
 class ProducerInfo(msgspec.Struct, gc=False, rename="camel"):
-    """One client of a producer group, in the table of all."""
+    """One client of a producer group in `ProducerTable`."""
 
     client_id: str = ""
     language: str = "JAVA"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON bodies: Java's dialect in, strict JSON out.
+"""JSON bodies: reads Java's dialect, writes strict JSON.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), which is not JSON; it reads strict JSON everywhere, with a key object as
-a string that holds its JSON. So strict JSON is all we write, and reading tries strict JSON
-first (fast), then the dialect. Null members count as missing, as Java leaves nulls out.
+(`{{"queueId":0}:1}`), which is not JSON. Everywhere it also reads strict JSON, with a key object
+given as a string that contains its JSON. So only strict JSON is written. Reading tries strict JSON
+first, because that is fast, and then the dialect. Null members count as missing, because Java omits
+nulls.
 """
 
 import json
@@ -26,19 +27,19 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 def decode_json(type_: type[T], data: Buffer) -> T:
     """Return the typed value of a body; RemoteProtocolError if it has another shape.
 
-    Unknown members are ignored, missing ones take their defaults, numbers and booleans may
-    be strings: as lenient as Java.
+    As lenient as Java: unknown members are ignored, missing ones take their defaults, and numbers
+    and booleans may be strings.
     """
     decoder = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_, strict=False)
     try:
-        with suppress(msgspec.DecodeError, ValueError):  # else the dialect reader has the last word
+        with suppress(msgspec.DecodeError, ValueError):  # the dialect reader decides
             return decoder.decode(data)  # type: ignore[no-any-return]  # cached as Any
     except RecursionError as exc:
         raise RemoteProtocolError("a JSON body is nested too deeply") from exc
     tree = parse_dialect(data)
-    with suppress(msgspec.ValidationError):  # maps by objects may have their keys as strings
+    with suppress(msgspec.ValidationError):  # maps keyed by objects may have them as strings
         return msgspec.convert(tree, type_, strict=False, str_keys=True)
     try:
         return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
@@ -47,13 +48,13 @@ def decode_json(type_: type[T], data: Buffer) -> T:
 
 
 def encode_json(value: object) -> bytes:
-    """Return strict JSON that Java reads; members that are None are left out."""
+    """Return strict JSON that Java can read; members that are None are omitted."""
     data = _ENCODER.encode(value)
     return _NULL_MEMBER.sub(_without_null, data) if b":null" in data else data
 
 
 def _encode_key(key: object) -> str:
-    """Return a key object as the string that Java takes for it."""
+    """Return a key object as the string form that Java accepts."""
     return _ENCODER.encode(key).decode()
 
 
@@ -64,7 +65,7 @@ _NULL_MEMBER: Final = re.compile(rb'([{,])(?:"[A-Za-z][A-Za-z0-9]*":null(,|(?=})
 
 
 def _without_null(match: re.Match[bytes]) -> bytes:
-    """Keep the one separator that is still needed around removed members."""
+    """Keep the one separator that is still needed between the remaining members."""
     opened_with, closed_with = match.group(1), match.group(2)
     if opened_with == b"{":
         return b"{"
@@ -72,7 +73,7 @@ def _without_null(match: re.Match[bytes]) -> bytes:
 
 
 class _KeyObject(dict[Any, Any]):
-    """An object in the place of a key; hashable by identity, converted to a struct later."""
+    """An object used as a key; hashable by identity, converted to a struct later."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
         return id(self)
@@ -82,7 +83,7 @@ class _KeyObject(dict[Any, Any]):
 
 
 def _expand_keys(tree: Any) -> Any:
-    """Return the tree with string keys that hold objects replaced by these objects."""
+    """Return the tree with string keys that contain objects replaced by these objects."""
     if isinstance(tree, list):
         return [_expand_keys(item) for item in tree]
     if not isinstance(tree, dict):
@@ -115,7 +116,7 @@ _TAKES_KEY: Final = frozenset({_KEY_FIRST, _KEY})
 
 
 class _Frame:
-    """One open object or array, and what it expects next."""
+    """An open object or array, and the token it expects next."""
 
     __slots__ = ("container", "expects", "key")
 
@@ -187,7 +188,7 @@ def _separate(frame: _Frame, character: str, *, is_root: bool) -> None:
 
 
 def _take(frame: _Frame, value: Any) -> None:
-    """Put a key, a member's value or an item where it belongs."""
+    """Store a key, a member's value or an item in the open object or array."""
     if frame.expects in _TAKES_KEY:
         frame.key = value
         frame.expects = _COLON
@@ -226,7 +227,7 @@ def _take_scalar(frame: _Frame, text: str, position: int) -> int:
 
 
 def _without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which no UTF-8 text may hold, by what Java writes for them."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by what Java writes for them."""
     return text.encode("utf-8", "replace").decode()
 
 

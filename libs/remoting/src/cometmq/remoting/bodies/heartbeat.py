@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeats: the groups and subscriptions of a client.
 
-Enumerations stay texts: an unknown one must not reject the heartbeat of a newer client.
+Enumerations stay strings, because an unknown value must not reject the heartbeat of a newer client.
 
-Compatibility: Java reads an enumeration by name or by ordinal, and the C++ client sends
-ordinals. Decoded values always hold the name.
+Compatibility: Java reads an enumeration by name or by ordinal, and the C++ client sends ordinals.
+Decoded values always hold the name.
 """
 
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,7 +15,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 if TYPE_CHECKING:
     EnumName: TypeAlias = str
-else:  # what the decoder takes; ConsumerData turns numbers into names before anyone sees them
+else:  # as decoded; ConsumerData converts numbers to names at once
     EnumName = str | int
 
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -31,7 +31,7 @@ CONSUME_FROM_WHERE: Final = (
 
 
 class SubscriptionData(msgspec.Struct, rename="camel"):
-    """What a consumer wants of a topic; `code_set` holds the tag codes of `tags_set`."""
+    """A consumer's subscription to a topic; `code_set` holds the tag codes of `tags_set`."""
 
     class_filter_mode: bool = False
     code_set: list[Int32] = []
@@ -54,7 +54,6 @@ class ConsumerData(msgspec.Struct, rename="camel"):
     unit_mode: bool = False
 
     def __post_init__(self) -> None:
-        """Turn ordinals into names."""
         self.consume_from_where = _name(self.consume_from_where, CONSUME_FROM_WHERE)
         self.consume_type = _name(self.consume_type, CONSUME_TYPES)
         self.message_model = _name(self.message_model, MESSAGE_MODELS)
@@ -67,7 +66,7 @@ class ProducerData(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Heartbeat(msgspec.Struct, rename="camel"):
-    """Body of HEART_BEAT; the last two members are of 5.x."""
+    """Body of HEART_BEAT; the last two members were added in 5.x."""
 
     client_id: str = msgspec.field(name="clientID", default="")
     consumer_data_set: list[ConsumerData] = []
@@ -77,7 +76,7 @@ class Heartbeat(msgspec.Struct, rename="camel"):
 
 
 class ClientConfigCheck(msgspec.Struct, rename="camel"):
-    """Body of CHECK_CLIENT_CONFIG: is this subscription acceptable?"""
+    """Body of CHECK_CLIENT_CONFIG: asks whether the subscription is acceptable."""
 
     client_id: str = ""
     group: str = ""
@@ -89,5 +88,7 @@ def _name(value: str | int, names: tuple[str, ...]) -> str:
     if isinstance(value, str):
         return value
     if not 0 <= value < len(names):
-        raise ValueError(f"{value} is no ordinal of {names[0]} and its like")
+        raise ValueError(
+            f"{value} is not an ordinal of the enumeration that begins with {names[0]}"
+        )
     return names[value]

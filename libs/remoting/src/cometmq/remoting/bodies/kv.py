@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of texts, and settings as lines of text."""
+"""String tables, and settings as lines of text."""
 
 import msgspec
 
 
 class KVTable(msgspec.Struct, gc=False, rename="camel"):
-    """Names and values: run-time facts of a broker, one namespace of the name server."""
+    """Names and values: run-time information of a broker, or one namespace of the name server."""
 
     table: dict[str, str] = {}
 
 
 class KVConfigTable(msgspec.Struct, gc=False, rename="camel"):
-    """All namespaces of the name server: the file kvConfig.json."""
+    """All namespaces of the name server; also the content of kvConfig.json."""
 
     config_table: dict[str, dict[str, str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of queues for orderly consumption."""
+"""Queue locks for orderly consumption."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 
 class LockBatch(msgspec.Struct, gc=False, rename="camel"):
-    """Queues that a client wants to lock or to unlock; the last member is of 5.x."""
+    """Queues that a client locks or unlocks; the last member was added in 5.x."""
 
     client_id: str = ""
     consumer_group: str = ""
@@ -16,6 +16,6 @@ class LockBatch(msgspec.Struct, gc=False, rename="camel"):
 
 
 class LockBatchReply(msgspec.Struct, gc=False, rename="camel"):
-    """Queues that the client holds now."""
+    """Queues whose locks the client now holds."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)

@@ -44,13 +44,13 @@ class QueueOffsetList(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumerStatus(msgspec.Struct, gc=False, rename="camel"):
-    """Offsets of one client (code 221) or of several by client id (code 223)."""
+    """Offsets of one client (code 221), or of several by client id (code 223)."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
     message_queue_table: dict[MessageQueue, Int64] = {}
 
 
 class CorrectionOffsets(msgspec.Struct, gc=False, rename="camel"):
-    """Least offsets of other groups by queue id."""
+    """The smallest offsets of other groups, by queue id."""
 
     correction_offsets: dict[Int32, Int64] = {}

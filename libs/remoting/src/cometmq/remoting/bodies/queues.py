@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and lists of names, which many bodies share."""
+"""Queues and name lists that many bodies share."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False, rename="camel"):
-    """One queue of a topic at one broker; sorts by topic, broker, queue as Java does."""
+    """One queue of a topic at one broker; sorts by topic, broker and queue id as Java does."""
 
     topic: str
     broker_name: str
@@ -15,7 +15,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False, rename="ca
 
 
 class TopicList(msgspec.Struct, gc=False, rename="camel"):
-    """Names of topics; `broker_addr` only in the answer about system topics."""
+    """Names of topics; `broker_addr` is set only in the answer about system topics."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer says about itself, and the result of consuming one message directly."""
+"""A consumer's report about itself, and the result of consuming one message directly."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class ProcessQueueInfo(msgspec.Struct, gc=False, rename="camel"):
-    """State of one queue in a consumer; `droped` is spelt so on the wire."""
+    """State of one queue in a consumer; `droped` is the spelling on the wire."""
 
     cached_msg_count: Int32 = 0
     cached_msg_max_offset: Int64 = 0

@@ -9,7 +9,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class TopicOffset(msgspec.Struct, gc=False, rename="camel"):
-    """Begin and end of one queue."""
+    """First and next offset of one queue."""
 
     last_update_timestamp: Int64 = 0
     max_offset: Int64 = 0
@@ -17,13 +17,13 @@ class TopicOffset(msgspec.Struct, gc=False, rename="camel"):
 
 
 class TopicStats(msgspec.Struct, gc=False, rename="camel"):
-    """Begin and end of each queue of a topic."""
+    """First and next offset of each queue of a topic."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
 class OffsetPair(msgspec.Struct, gc=False, rename="camel"):
-    """End of one queue and the place where a group is."""
+    """The next offset of a queue, and the offset that a group has committed."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -31,14 +31,14 @@ class OffsetPair(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumeStats(msgspec.Struct, gc=False, rename="camel"):
-    """How far a group is in each queue."""
+    """A group's progress in each queue."""
 
     consume_tps: float = 0.0
     offset_table: dict[MessageQueue, OffsetPair] = {}
 
 
 class BrokerConsumeStats(msgspec.Struct, gc=False, rename="camel"):
-    """How far all groups of a broker are, one single-entry map per group."""
+    """The progress of all groups of a broker, as one single-entry map per group."""
 
     broker_addr: str = ""
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
@@ -62,7 +62,7 @@ class BrokerStatsData(msgspec.Struct, gc=False, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, gc=False, rename="camel"):
-    """How old the messages of one queue are, and the one a group consumes."""
+    """The ages of a queue's messages, and the age of the one that a group consumes."""
 
     consume_time_stamp: Int64 = 0
     consume_time_stamp_str: str = ""
@@ -81,7 +81,7 @@ class ConsumeTimeSpans(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumeQueueEntry(msgspec.Struct, gc=False, rename="camel"):
-    """One entry of a consume queue and what the filter says to it."""
+    """One entry of a consume queue, and the result of the filter for it."""
 
     bit_map: str | None = None
     eval: bool = False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and consumer groups as brokers keep, register and exchange them.
+"""Topics and consumer groups as brokers store, register and exchange them.
 
-Members that only 5.x knows are unset rather than None: a table of ten thousand topics is then
-encoded in 5 ms instead of 70, because no null has to be taken out of it again.
+Members that only 5.x knows default to UNSET instead of None. A table of ten thousand topics is then
+encoded in 5 ms instead of 70, because no nulls have to be removed.
 """
 
 import struct
@@ -19,7 +19,7 @@ from cometmq.remoting.types import Buffer
 
 REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024
 _LENGTH: Final = struct.Struct(">i")
-_ZLIB_LEVEL: Final = 9  # what brokers use
+_ZLIB_LEVEL: Final = 9  # as brokers use
 
 
 class DataVersion(msgspec.Struct, gc=False, rename="camel"):
@@ -35,7 +35,7 @@ class DataVersion(msgspec.Struct, gc=False, rename="camel"):
 
 
 class TopicConfig(msgspec.Struct, gc=False, rename="camel"):
-    """One topic of a broker; `attributes` is of 5.x."""
+    """One topic of a broker; `attributes` was added in 5.x."""
 
     order: bool = False
     perm: Int32 = 6
@@ -48,7 +48,7 @@ class TopicConfig(msgspec.Struct, gc=False, rename="camel"):
 
 
 class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
-    """All topics of a broker: body of GET_ALL_TOPIC_CONFIG and the file topics.json."""
+    """All topics of a broker: body of GET_ALL_TOPIC_CONFIG, and content of topics.json."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = {}
@@ -69,7 +69,7 @@ class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel"):
 
 
 class SubscriptionGroupTable(msgspec.Struct, gc=False, rename="camel"):
-    """All consumer groups of a broker, and the file subscriptionGroup.json."""
+    """All consumer groups of a broker; also the content of subscriptionGroup.json."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
@@ -87,7 +87,7 @@ class RegisterBrokerBody(msgspec.Struct, gc=False, rename="camel"):
 def encode_register_body(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
     """Return the body as JSON or in the compressed form.
 
-    The compressed form loses `order` and `topicSysFlag` of the topics, as in Java.
+    As in Java, the compressed form omits `order` and `topicSysFlag` of the topics.
     """
     if not compressed:
         return encode_json(body)
@@ -114,7 +114,7 @@ def _with_lengths(parts: list[bytes]) -> list[bytes]:
 
 
 def decode_register_body(data: Buffer, *, compressed: bool) -> RegisterBrokerBody:
-    """Return the body of either form; RemoteProtocolError if it is broken."""
+    """Return the body from either form; RemoteProtocolError if it is malformed."""
     if not compressed:
         return decode_json(RegisterBrokerBody, data)
     reader = _Reader(_inflate(data))
@@ -130,14 +130,14 @@ def _inflate(data: Buffer) -> bytes:
     try:
         plain = reader.decompress(data, REGISTER_BYTES_MAX)
     except zlib.error as exc:
-        raise RemoteProtocolError(f"a registration is no zlib stream: {exc}") from exc
+        raise RemoteProtocolError(f"a registration is not a zlib stream: {exc}") from exc
     if not reader.eof:
         raise RemoteProtocolError("a registration ends early or is too large")
     return plain
 
 
 class _Reader:
-    """Parts with a length before each."""
+    """Reads length-prefixed parts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

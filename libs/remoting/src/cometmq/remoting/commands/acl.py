@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers of access control administration.
 
-All fields are optional on the wire: a missing one is answered with the code of the failed
-change, not as a broken request.
+All fields are optional on the wire: a missing one is answered with the code of the failed change,
+not as a malformed request.
 """
 
 import msgspec
@@ -28,7 +28,7 @@ class DeleteAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Versions of a broker's access control files, each a JSON text."""
+    """Versions of a broker's access control files, each as JSON text."""
 
     broker_name: str
     broker_addr: str

@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class GetBrokerConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Version of the settings, a JSON text."""
+    """Version of the settings as JSON text."""
 
     version: str
 
@@ -25,14 +25,14 @@ class GetProducerConnectionList(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class GetConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask how far a consumer group is, in one topic or in all."""
+    """Ask for a consumer group's progress in one topic or in all."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class InvokeBrokerToResetOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Move a consumer group to a moment (-1 is the end), or one queue to an offset (5.x)."""
+    """Move a consumer group to a time (-1 is the end), or one queue to an offset (5.x)."""
 
     topic: str
     group: str
@@ -43,7 +43,7 @@ class InvokeBrokerToResetOffset(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class InvokeBrokerToGetConsumerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask the broker to ask a group's clients for their offsets."""
+    """Make the broker ask a group's clients for their offsets."""
 
     topic: str
     group: str
@@ -57,27 +57,27 @@ class QueryTopicConsumeByWho(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class RegisterFilterServer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Announce a filter server: a dead feature whose request is still answered."""
+    """Announce a filter server: the feature is gone, but the request is still answered."""
 
     filter_server_addr: str | None = None
 
 
 class RegisterFilterServerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Who the broker is."""
+    """The identity of the broker."""
 
     broker_name: str
     broker_id: Int64
 
 
 class QueryConsumeTimeSpan(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask how old the messages are that a group has and consumes."""
+    """Ask for the ages of a topic's messages, and of the messages that a group consumes."""
 
     topic: str
     group: str
 
 
 class QueryCorrectionOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the least offsets of other groups, to correct those of one."""
+    """Ask for the smallest offsets of other groups, to correct the offsets of one group."""
 
     compare_group: str
     topic: str
@@ -101,6 +101,6 @@ class ViewBrokerStatsData(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class GetBrokerConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask how far all groups are."""
+    """Ask for the progress of all groups."""
 
     is_order: bool = False

@@ -7,13 +7,13 @@ from cometmq.remoting.integers import Int64
 
 
 class NotifyConsumerIdsChanged(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Tell a consumer that its group has gained or lost a member."""
+    """Notify a consumer that its group has gained or lost a member."""
 
     consumer_group: str
 
 
 class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have a consumer continue at the offsets of the body."""
+    """Make a consumer continue at the offsets in the body."""
 
     topic: str
     group: str
@@ -30,7 +30,7 @@ class GetConsumerStatusFromClient(msgspec.Struct, frozen=True, gc=False, rename=
 
 
 class GetConsumerRunningInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask a consumer what it does; brokers pass the request on to the client."""
+    """Ask a consumer for its running info; brokers forward the request to the client."""
 
     consumer_group: str
     client_id: str
@@ -38,7 +38,7 @@ class GetConsumerRunningInfo(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class ConsumeMessageDirectly(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have one consumer process one message now; brokers pass the request on."""
+    """Make one consumer process one message now; brokers forward the request."""
 
     consumer_group: str
     client_id: str | None = None

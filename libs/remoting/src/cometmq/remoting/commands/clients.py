@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of the requests by which clients register at a broker and find each other."""
+"""Headers of the requests with which clients register at a broker and find each other."""
 
 import msgspec
 
 
 class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take a client out of its producer or consumer group."""
+    """Remove a client from its producer or consumer group."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -13,6 +13,6 @@ class UnregisterClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class GetConsumerListByGroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask which clients consume for a group, to share the queues among them."""
+    """Ask for the clients of a consumer group, to divide the queues among them."""
 
     consumer_group: str

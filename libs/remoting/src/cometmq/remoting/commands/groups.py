@@ -5,7 +5,7 @@ import msgspec
 
 
 class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Delete a consumer group, with its offsets if asked to."""
+    """Delete a consumer group, and on request its offsets."""
 
     group_name: str
     remove_offset: bool = False

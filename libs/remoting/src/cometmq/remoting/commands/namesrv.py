@@ -47,14 +47,14 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Where a slave finds its master."""
+    """The addresses that a slave uses to find its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take a broker out of the routes."""
+    """Remove a broker from the routes."""
 
     broker_name: str
     broker_addr: str
@@ -70,31 +70,31 @@ class GetRouteinfoByTopic(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class WipeWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take the write permission of all topics of a broker."""
+    """Remove the write permission from all topics of a broker."""
 
     broker_name: str
 
 
 class WipeWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How many topics lost the permission."""
+    """The number of topics that lost the permission."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Give the write permission of all topics of a broker back."""
+    """Restore the write permission of all topics of a broker."""
 
     broker_name: str
 
 
 class AddWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How many topics got the permission."""
+    """The number of topics that got the permission."""
 
     add_topic_count: Int32
 
 
 class DeleteTopicInNamesrv(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Take a topic out of the routes, of one cluster or of all."""
+    """Remove a topic from the routes of one cluster or of all."""
 
     topic: str
     cluster_name: str | None = None
@@ -113,7 +113,7 @@ class GetTopicsByCluster(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class QueryDataVersion(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask whether the name server knows the broker's topics in their present version."""
+    """Ask whether the name server has the current version of the broker's topics."""
 
     broker_name: str
     broker_addr: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers about committed offsets and the ends of queues."""
+"""Headers about committed offsets and the first and next offsets of queues."""
 
 import msgspec
 
@@ -25,7 +25,7 @@ class UpdateConsumerOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class SearchOffsetByTimestamp(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the offset whose message was stored nearest to a moment."""
+    """Ask for the offset of the message stored nearest to a time."""
 
     topic: str
     queue_id: Int32
@@ -59,15 +59,15 @@ class QueryConsumerOffsetReply(OffsetReply, frozen=True, gc=False, rename="camel
 
 
 class SearchOffsetByTimestampReply(OffsetReply, frozen=True, gc=False, rename="camel"):
-    """The offset found; 0 when the queue is empty."""
+    """The offset found; 0 if the queue is empty."""
 
 
 class GetMaxOffsetReply(OffsetReply, frozen=True, gc=False, rename="camel"):
-    """The exclusive end of the queue."""
+    """The offset of the queue's next message."""
 
 
 class GetMinOffsetReply(OffsetReply, frozen=True, gc=False, rename="camel"):
-    """The begin of the queue."""
+    """The offset of the queue's oldest message."""
 
 
 class GetEarliestMsgStoretime(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -78,6 +78,6 @@ class GetEarliestMsgStoretime(msgspec.Struct, frozen=True, gc=False, rename="cam
 
 
 class GetEarliestMsgStoretimeReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Milliseconds since 1970; -1 when the queue is empty."""
+    """Milliseconds since 1970; -1 if the queue is empty."""
 
     timestamp: Int64

@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read messages of one queue from an offset on, waiting for the first if asked to."""
+    """Read messages of one queue from an offset on; optionally wait for the first one."""
 
     consumer_group: str
     topic: str
@@ -24,7 +24,7 @@ class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PullMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Where to read next, and from which broker of the group."""
+    """The offset to continue at, and the broker of the group to read it from."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

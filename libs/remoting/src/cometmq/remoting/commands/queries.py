@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of reading messages by key, by id, and the entries of a consume queue."""
+"""Headers of queries by key and by id, and for the entries of a consume queue."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from cometmq.remoting.integers import Int32, Int64
 class QueryMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Find messages of a topic by key and store time.
 
-    Compatibility: a query for a unique key says so in the ext field `_UNIQUE_KEY_QUERY`.
+    Compatibility: the ext field `_UNIQUE_KEY_QUERY` marks a query for a unique key.
     """
 
     topic: str
@@ -21,7 +21,7 @@ class QueryMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class QueryMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """How far the index reaches."""
+    """The newest store time and offset that the index covers."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -35,7 +35,7 @@ class ViewMessageById(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class QueryConsumeQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read entries of a consume queue, and how a group's filter judges them."""
+    """Read entries of a consume queue, and the results of a group's filter for them."""
 
     topic: str
     queue_id: Int32

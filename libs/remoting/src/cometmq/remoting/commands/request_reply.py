@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of replies to messages: from the replier to the broker, and on to the requester."""
+"""Headers of replies to messages: from replier to broker, and from there to the requester."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class SendReplyMessage(SendMessage, frozen=True, gc=False, rename="camel"):
-    """Hand the reply to a message to the broker."""
+    """Send the reply to a message to the broker."""
 
 
 class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
@@ -20,7 +20,7 @@ class SendReplyMessageReply(SendMessageReply, frozen=True, gc=False, rename="cam
 
 
 class PushReplyMessageToClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Hand a reply to the client that waits for it; hosts are `ip:port` texts."""
+    """Push a reply to the client that is waiting for it; hosts have the form `ip:port`."""
 
     producer_group: str
     topic: str

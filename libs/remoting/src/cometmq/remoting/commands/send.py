@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of sending a message, a batch, and a message back to the broker."""
+"""Headers for sending a message, a batch, or a message back to the broker."""
 
 from typing import Final
 
@@ -61,7 +61,7 @@ class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
 
 
 class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Where the message lies; a batch has comma-separated ids and its first queue offset."""
+    """The place of the message; a batch has comma-separated ids and its first queue offset."""
 
     msg_id: str
     queue_id: Int32
@@ -70,9 +70,9 @@ class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ConsumerSendMsgBack(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have a message that could not be consumed delivered again, later, to its group.
+    """Return a message that could not be consumed, so that it is redelivered to its group later.
 
-    A delay level of 0 lets the broker choose, a negative one means the dead-letter queue.
+    A delay level of 0 lets the broker choose; a negative one means the dead-letter queue.
     """
 
     offset: Int64

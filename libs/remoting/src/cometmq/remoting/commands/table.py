@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of the command catalogue says."""
+"""The type of a row in the command catalogue."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,10 +19,10 @@ NO_HEADER: Final = NoHeader
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One kind of request: its header, its reply, its bodies, and who may send it.
+    """One kind of request: its header, its reply, its bodies, and its direction.
 
-    `body` and `reply_body` are None where there is no body. `oneway` says that senders
-    usually do not wait for an answer; a server answers whenever the flag of the request asks.
+    `body` and `reply_body` are None if there is no body. `oneway` says that senders usually do not
+    wait for an answer; a server answers whenever the flag of the request asks for it.
     """
 
     code: RequestCode
@@ -35,7 +35,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def command_table(*commands: Command) -> Mapping[int, Command]:
-    """Return the commands by code; a code listed twice is a mistake."""
+    """Return the commands by code; raise ValueError for a code listed twice."""
     table: dict[int, Command] = {}
     for command in commands:
         if command.code in table:

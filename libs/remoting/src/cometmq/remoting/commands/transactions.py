@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of the end of transactions and the question about their state.
+"""Headers for ending transactions and for asking about their state.
 
-`AskTransactionState` and `SetTransactionAside` are CometMQ's own: RocketMQ's broker decides
-itself when to ask, ours is told by the txn-checker.
+`AskTransactionState` and `SetTransactionAside` are CometMQ's own. RocketMQ's broker decides itself
+when to ask a producer; here the txn-checker decides and instructs the broker.
 """
 
 import msgspec
@@ -34,13 +34,13 @@ class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have the broker ask again about a half message that it gave up."""
+    """Make the broker resume asking about a half message that it gave up."""
 
     msg_id: str | None = None
 
 
 class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have the broker ask a producer of its group about a half message."""
+    """Make the broker ask a producer of its group about a half message."""
 
     commit_log_offset: Int64
     tran_state_table_offset: Int64
@@ -48,14 +48,14 @@ class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class AskTransactionStateReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Whether the half message is still open, and who was asked."""
+    """Whether the half message is still open, and which producer was asked."""
 
     is_ended: bool = False
     producer_address: str | None = None
 
 
 class SetTransactionAside(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Have the broker give a half message up: nobody knows how its transaction ended."""
+    """Make the broker give up a half message whose outcome no producer knows."""
 
     commit_log_offset: Int64
     tran_state_table_offset: Int64

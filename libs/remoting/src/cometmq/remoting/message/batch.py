@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Body of SEND_BATCH_MESSAGE: items with their own flag, body and properties.
 
-Layout per item: int size, int magic, int crc, int flag, int body length, body,
-short properties length, properties. Java brokers do not look at size, magic and crc, nor do we.
+Layout per item: int size, int magic, int crc, int flag, int body length, body, short properties
+length, properties. Size, magic and crc are ignored, as by Java brokers.
 """
 
 import struct
@@ -20,7 +20,7 @@ _FIXED_BYTES: Final = _ITEM_HEAD.size + _LENGTH.size
 
 
 class BatchItem(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch before it gets the fields that the request gives to all."""
+    """One message of a batch, without the fields that the request sets for all."""
 
     flag: int
     body: Buffer
@@ -28,10 +28,10 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
 
 
 def split_batch(body: Buffer) -> list[BatchItem]:
-    """Return the items of a batch body; bodies are slices of `body`, not copies.
+    """Return the items of a batch body; their bodies are slices of `body`, not copies.
 
-    A malformed batch raises CorruptRecord: the sender gets MESSAGE_ILLEGAL, the
-    connection stays.
+    A malformed batch raises CorruptRecord: the sender gets MESSAGE_ILLEGAL, and the connection
+    stays open.
     """
     view = memoryview(body)
     end = len(view)
@@ -55,7 +55,7 @@ def split_batch(body: Buffer) -> list[BatchItem]:
 
 
 def join_batch(items: Iterable[BatchItem]) -> bytes:
-    """Return the batch body of the items, byte for byte what the Java client sends."""
+    """Return the batch body of the items, byte for byte as the Java client sends it."""
     parts: list[Buffer] = []
     for item in items:
         properties = item.properties.encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of message bodies: zlib, LZ4 frames and zstd frames, output bounded.
+"""Compression of message bodies: zlib, LZ4 frames and zstd frames, with bounded output.
 
-A body of a few bytes can stand for gigabytes, so every reader says how much it accepts.
+A body of a few bytes can expand to gigabytes, so every reader sets a limit.
 """
 
 import zlib
@@ -21,13 +21,13 @@ from cometmq.remoting.message.flags import (
 from cometmq.remoting.types import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-ZLIB_LEVEL: Final = 5  # what the Java client uses
+ZLIB_LEVEL: Final = 5  # as the Java client uses
 ZSTD_LEVEL: Final = 3
 _ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
 
 
 def compression_type(sys_flag: int) -> CompressionType:
-    """Return how a body is compressed; old clients set only the COMPRESSED bit."""
+    """Return the compression of a body; old clients set only the COMPRESSED bit."""
     if not sys_flag & SysFlag.COMPRESSED:
         return CompressionType.UNSPECIFIED
     value = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
@@ -54,14 +54,14 @@ def compress(
 
 
 def compression_bits(kind: CompressionType) -> int:
-    """Return what a message compressed so carries in its sysFlag."""
+    """Return the sysFlag bits of a message with this compression."""
     return int(SysFlag.COMPRESSED) | kind << COMPRESSION_SHIFT
 
 
 def decompress(
     body: Buffer, kind: CompressionType, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """Return the plain body; CorruptRecord when it is broken or larger than `bytes_max`."""
+    """Return the plain body; CorruptRecord if it is malformed or larger than `bytes_max`."""
     reader = _READERS.get(kind)
     if reader is None:
         return bytes(body)
@@ -110,7 +110,7 @@ def _read_zstd(body: Buffer, bytes_max: int) -> bytes:
             plain = stream.read(bytes_max + 1)
         if len(plain) > bytes_max:
             return plain
-        # Only this interface tells whether the frame is whole, but it knows no bound.
+        # Only this interface reveals whether the frame is complete, but it has no output limit.
         whole = reader.decompressobj()
         whole.decompress(body)
     except zstandard.ZstdError as exc:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bits of messages, topics and pulls, and the hash that tags and keys are found by.
+"""Bits of messages, topics and pulls, and the hash of tags and keys.
 
-Hot path: `tag_code` and `index_hash` run once per message and key. Evaluating a base-31
-polynomial is what `int(text, 31)` does in C, so the hash is one or two conversions of a
-translated key instead of a loop: 0.2 us for 32 hex digits against 3 us
-(bench/micro/bench_record.py). Anything else goes
-through the plain loop of `_hash_units`.
+Hot path: `tag_code` and `index_hash` run once per message and key. `int(text, 31)` evaluates a
+base-31 polynomial in C, so the hash takes one or two conversions of a translated key instead of a
+loop: 0.2 us for 32 hex digits instead of 3 us (bench/micro/bench_record.py). Other texts go through
+the plain loop of `_hash_units`.
 """
 
 from collections.abc import Sequence
@@ -87,7 +86,7 @@ _HIGH_DIGIT: Final = bytes(_DIGITS[byte // _BASE] for byte in range(256))
 
 
 def _repeated_first() -> tuple[int, ...]:
-    """Hashes of "0", "00", ...: what `_ONE_DIGIT` takes away from each character."""
+    """Return the hashes of "0", "00", ...: the amounts that `_ONE_DIGIT` subtracts."""
     sums = [0]
     for _ in range(_POLYNOMIAL_LENGTH_MAX):
         sums.append((sums[-1] * _BASE + _FIRST) & 0xFFFFFFFF)
@@ -104,7 +103,7 @@ def _hash_unsigned(text: str) -> int:
         return _hash_units(text)
     data = text.encode()
     digits = data.translate(_ONE_DIGIT)
-    if _NO_DIGIT not in digits:  # a number as the needle: 4x faster than b"!"
+    if _NO_DIGIT not in digits:  # searching for a number is 4x faster than for b"!"
         # 2x faster than two conversions: bench/micro/bench_record.py
         return int(digits or b"0", _BASE) + _FIRST_SUMS[length]
     # 8x faster than the loop: bench/micro/bench_record.py
@@ -126,14 +125,14 @@ def java_hash(text: str) -> int:
 
 
 _MEMO_SIZE_MAX: Final = 4096
-_TAG_LENGTH_MAX: Final = 64  # longer ones are not worth remembering
+_TAG_LENGTH_MAX: Final = 64  # longer ones are not cached
 _tag_codes: dict[str, int] = {"": 0}
 
 
 def tag_code(tags: str | None) -> int:
     """Return the code of a tag in the consume queue; 0 without a tag.
 
-    Tags repeat, so the codes are remembered; the memory is bounded.
+    Tags repeat, so their codes are cached in bounded memory.
     """
     if tags is None:
         return 0
@@ -162,9 +161,9 @@ def _topic_hash(topic: str) -> int:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """Return the hash of `topic#key` in the index file: never negative.
+    """Return the hash of `topic#key` in the index file; never negative.
 
-    Java takes the absolute value and maps the one that has none (-2**31) to 0.
+    Java takes the absolute value and maps -2**31, which has none, to 0.
     """
     length = len(key)
     if length > _POLYNOMIAL_LENGTH_MAX or not key.isascii():
@@ -177,10 +176,10 @@ def index_hash(topic: str, key: str) -> int:
 
 
 def index_hashes(topics: Sequence[str], keys: Sequence[str]) -> list[int]:
-    """Return `index_hash` of each topic with the key at its place.
+    """Return `index_hash` for each pair of topic and key.
 
-    Keys of decimal and upper-case hex digits, as unique keys are, are converted together:
-    1.8x faster than one by one (bench_record.py).
+    Keys of decimal and upper-case hex digits, such as unique keys, are converted together: 1.8x
+    faster than one by one (bench_record.py).
     """
     digits = "".join(keys).encode("utf-8", "surrogatepass").translate(_ONE_DIGIT)
     if _NO_DIGIT in digits or max(map(len, keys), default=0) > _POLYNOMIAL_LENGTH_MAX:

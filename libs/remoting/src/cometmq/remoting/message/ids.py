@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message ids: where a record lies (offset message id) and who sent it (unique key)."""
+"""Message ids: the place of a record (offset message id), and its sender (unique key)."""
 
 import struct
 from collections.abc import Callable
@@ -16,14 +16,14 @@ _host_texts: dict[bytes, str] = {}
 
 
 class MessageLocation(NamedTuple):
-    """What an offset message id says: the broker and the place in its commit log."""
+    """The content of an offset message id: the broker and the place in its commit log."""
 
     host: bytes
     physical_offset: int
 
 
 def pack_host(address: bytes, port: int) -> bytes:
-    """Return a host as records hold it: 4 or 16 address bytes and an int port."""
+    """Return a host as packed in records: 4 or 16 address bytes and an int port."""
     if len(address) not in {IPV4_BYTES, IPV6_BYTES}:
         raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
     return address + _PORT.pack(port)
@@ -46,7 +46,7 @@ def host_text(host: bytes) -> str:
 
 
 def host_hex(host: bytes) -> str:
-    """Return a packed host as an offset message id begins with it."""
+    """Return a packed host as the hex digits at the start of an offset message id."""
     text = _host_texts.get(host)
     if text is None:
         if len(_host_texts) >= _MEMO_SIZE_MAX:
@@ -56,7 +56,7 @@ def host_hex(host: bytes) -> str:
 
 
 def offset_message_id(host: bytes, physical_offset: int) -> str:
-    """Return the id that names the stored record: upper-case hex of host and offset."""
+    """Return the id of the stored record: upper-case hex of host and offset."""
     # 1.3x faster than an f-string
     return "%s%016X" % (host_hex(host), physical_offset)  # noqa: UP031
 
@@ -72,11 +72,11 @@ def parse_offset_message_id(text: str) -> MessageLocation:
 
 
 class UniqueIds:
-    """Makes the unique keys of one producing process (32 or 56 upper-case hex digits).
+    """Generates the unique keys of one producing process (32 or 56 upper-case hex digits).
 
-    Layout: address, low 16 bits of the process id, a number that tells two generators of
-    one process apart, milliseconds since the month began, counter. The month is that of the local
-    time zone: RocketMQ's tools read from the id when its message was sent.
+    Layout: address, low 16 bits of the process id, a number that distinguishes generators of one
+    process, milliseconds since the month began, counter. The month is that of the local time zone,
+    because RocketMQ's tools derive the send time from the id.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class UniqueIds:
         self._counter = 0
 
     def renew(self, *, process_id: int, instance: int) -> None:
-        """Be another generator from now on: a child process must not repeat its parent's ids."""
+        """Restart with another identity: a child process must not repeat its parent's ids."""
         number = struct.pack(">HI", process_id & 0xFFFF, instance & 0xFFFFFFFF)
         self._prefix = (self._address + number).hex().upper()
 
@@ -105,7 +105,7 @@ class UniqueIds:
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    """Return where the local month of a moment begins and ends."""
+    """Return the start and end of the local month that contains a time."""
     moment = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  # local, as tools read it
     year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
     return _month_start_ms(moment.year, moment.month), _month_start_ms(year, month)

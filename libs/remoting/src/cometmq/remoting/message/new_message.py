@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that are not stored yet, and the encoder of commit log records.
 
-`encode_records` is a pure function from values to bytes: it does not know queues, files or
-clocks. The store decides where a record lies (`cometmq.store.append`) and calls it once per run of
-adjacent records, so a compiled function can take its place.
+`encode_records` is a pure function from values to bytes: it does not know queues, files or clocks.
+The store chooses the place of each record (`cometmq.store.append`) and calls it once per file of a
+commit, so a compiled function can replace it.
 
-Hot path: `encode_records` once per commit, its loop once per message (budget 0.5 us);
+Hot path: `encode_records` once per commit, its loop once per message (budget 0.6 us);
 bench/micro/bench_record.py.
 """
 
@@ -150,7 +150,7 @@ def encode_records(placed: Sequence[Placed], store_timestamp: int) -> list[bytes
             body_length,
         )
         packed_length = _LENGTHS[length] if length < 1024 else _SHORT.pack(length)
-        # One join per record: joining all of them at once is slower, bench_record.py.
+        # One join per record: a single join of all records is slower, bench_record.py.
         records.append(b"".join((head, body, topic, packed_length, properties)))
     return records
 

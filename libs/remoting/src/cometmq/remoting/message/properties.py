@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Property text of messages: `key \\x01 value \\x02 key \\x01 value`, and the known keys.
 
-Compatibility: clients up to 4.9.0 end the text with `\\x02`, newer ones do not. A pair
-without a key or without a value does not count; the later of two equal keys wins.
+Compatibility: clients up to 4.9.0 end the text with `\\x02`, newer ones do not. A pair without a
+key or a value is ignored; the last of several equal keys wins.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ PROPERTIES_BYTES_MAX: Final = 32767  # the length field is a signed short
 
 
 class PropertyKey(StrEnum):
-    """Property names that RocketMQ gives a meaning to."""
+    """Property names with a meaning in RocketMQ."""
 
     KEYS = "KEYS"
     TAGS = "TAGS"
@@ -73,11 +73,11 @@ class PropertyKey(StrEnum):
 
 
 RESERVED_KEYS: Final = frozenset(key.value for key in PropertyKey)
-"""Names that the client refuses as user properties."""
+"""Names that the client rejects as user properties."""
 
 
 def parse_properties(text: str | None) -> dict[str, str]:
-    """Return the pairs of a property text; malformed pairs are left out as in Java."""
+    """Return the pairs of a property text; malformed pairs are ignored as in Java."""
     properties: dict[str, str] = {}
     if not text:
         return properties
@@ -96,9 +96,9 @@ def render_properties(properties: Mapping[str, str]) -> str:
 
 
 def property_value(text: str, key: str) -> str | None:
-    """Return one value without parsing the others: 0.3 us where a full parse takes 1 us.
+    """Return one value without parsing the others: 0.3 us instead of 1 us for all.
 
-    The last pair of that key counts, as in `parse_properties`.
+    The last pair with the key counts, as in `parse_properties`.
     """
     end = len(text)
     name = key + VALUE_SEPARATOR
@@ -116,7 +116,7 @@ def property_value(text: str, key: str) -> str | None:
 
 
 def without_property(text: str, key: str) -> str:
-    """Return the text without every pair of that key; the rest keeps its order."""
+    """Return the text without any pair of that key; the others keep their order."""
     name = key + VALUE_SEPARATOR
     if name not in text:
         return text
@@ -140,7 +140,7 @@ def join_properties(first: str, second: str) -> str:
 
 
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
-    """Return the keys that the index holds for a message: the unique key comes first."""
+    """Return the keys under which the index stores a message, the unique key first."""
     found = (unique_key,) if unique_key else ()
     if not keys:
         return found

@@ -9,7 +9,7 @@ import msgspec
 
 
 class GoldenFrame(msgspec.Struct, frozen=True):
-    """One captured frame, with the length word, and what it says."""
+    """One captured frame, including its length word, with its decoded content."""
 
     frame: str
     header: dict[str, Any]
@@ -22,18 +22,18 @@ class GoldenFrame(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> int:
-        """The code of the header."""
+        """The code in the header."""
         return int(self.header["code"])
 
     @property
     def ext(self) -> dict[str, str]:
-        """The ext fields as texts, as the header codec gives them."""
+        """The ext fields as text, as the header codec returns them."""
         fields = self.header.get("extFields") or {}
         return {name: _text(value) for name, value in fields.items() if value is not None}
 
 
 class Exchange(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
-    """A request and its answer; `name` says in which file and line it stands."""
+    """A request and its answer; `name` gives their file and line."""
 
     sender: str
     receiver: str

@@ -13,15 +13,14 @@ from cometmq.remoting.types import Serialization
 
 
 class End:
-    """One end of a link: its connection, and the calls that reached it."""
+    """One end of a link: its connection, and the calls it has received."""
 
     def __init__(self, codec: Codec, peer: Peer | None) -> None:
-        """Start with nothing received; calls carry ``peer``."""
         self.connection = Connection(codec, cast("Peer", peer))
         self.calls: list[Call[Any]] = []
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Take bytes as they would come from a socket."""
+        """Process bytes as if they came from a socket."""
         self.calls += self.connection.receive(data, now_ms)
 
 
@@ -36,7 +35,7 @@ class Link:
         chunk_sizes: tuple[int, ...] = (65_536,),
         peer: Peer | None = None,
     ) -> None:
-        """Join two fresh connections; chunks take the sizes in turn."""
+        """Join two new connections; chunks take the given sizes in turn."""
         codec = Codec(commands, serialization=serialization)
         self.client = End(codec, peer)
         self.server = End(codec, peer)
@@ -44,7 +43,7 @@ class Link:
         self._sizes: Iterator[int] = cycle(chunk_sizes)
 
     def transfer(self) -> None:
-        """Carry what both ends have put out, until neither has anything left."""
+        """Move the output of both ends until neither has any left."""
         while self.client.connection.out or self.server.connection.out:
             self._carry(self.client, self.server)
             self._carry(self.server, self.client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer without a connection: it records what handlers tell it, and answers by script."""
+"""A peer without a connection: it records what handlers send, and answers from a script."""
 
 import struct
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from cometmq.remoting.versions import CURRENT_VERSION
 class ScriptedPeer:
     """A ``Peer`` for tests of handlers.
 
-    ``script`` holds what ``invoke`` gives for a code: a Response, or an error to raise; a code
-    without an entry times out. ``sent`` holds oneway requests, ``asked`` the others,
-    ``replies`` the answers to calls in order.
+    ``script`` maps a code to the result of ``invoke``: a Response, or an error to raise; a code
+    without an entry times out. ``sent`` holds oneway requests, ``asked`` the others, ``replies``
+    the answers to calls in order.
     """
 
     def __init__(self, address: str = "127.0.0.1:50000") -> None:
@@ -35,7 +35,7 @@ class ScriptedPeer:
         self.replies: list[tuple[Call[Any], Reply]] = []
 
     def call(self, code: int, header: Any = None, body: bytes = b"", **more: Any) -> Call[Any]:
-        """Return a request as it would come from this peer."""
+        """Return a request as if it came from this peer."""
         more.setdefault("version", CURRENT_VERSION)
         return Call(code=code, header=header, body=body, peer=self, **more)
 
@@ -46,7 +46,7 @@ class ScriptedPeer:
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Record a oneway request; False if the script says that nothing can be sent."""
+        """Record a oneway request; return False if the script forbids sending."""
         if not (self.is_open and self.is_writable):
             return False
         self.sent.append(Request(code, header, body, ext, is_oneway=True))
@@ -61,7 +61,7 @@ class ScriptedPeer:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Record a request, and answer by the script."""
+        """Record a request, and answer from the script."""
         self.asked.append(Request(code, header, body, ext))
         answer = self.script.get(code, RequestTimeout(f"no answer in {timeout_ms} ms"))
         if isinstance(answer, CometError):
@@ -69,11 +69,11 @@ class ScriptedPeer:
         return answer
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
-        """Record an answer; a plain header counts as a success with it."""
+        """Record an answer; a plain header counts as a success."""
         if self.is_open and not call.is_oneway:
             answer = reply if isinstance(reply, Reply) else Reply(header=reply)
             self.replies.append((call, answer))
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.is_open = False

@@ -23,7 +23,7 @@ def topics() -> SearchStrategy[str]:
 
 
 def property_maps() -> SearchStrategy[dict[str, str]]:
-    """Properties that survive the text form: no separators, nothing empty."""
+    """Properties that survive the text form: without separators and empty texts."""
     texts = st.text(_PROPERTY_CHARACTERS, min_size=1, max_size=12)
     return st.dictionaries(texts, texts, max_size=6)
 
