@@ -34,14 +34,14 @@ from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
 
 PROPERTIES_CHARS_MAX: Final = 32767
-UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) have no place in a queue
+UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) get no queue entry
 ROLLBACK: Final = 0xC
 
 CLOCK_STEP_MS: Final = 10_000
-"""A clock that goes back less is waited for; one that was set back is followed, for delays and
-retries count from the store time."""
+"""If the clock goes back by less, store times stand still until it has caught up. After a larger
+step they follow the clock, because delays and retries count from the store time."""
 
-_PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns: bench_append.py
+_PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
 
 _Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...], PutDone]
@@ -65,12 +65,13 @@ class Batch:
     )
 
     def __init__(self, start: int, file_end: int, store_timestamp: int) -> None:
-        """Begin at the end of the log, in the file that ends at `file_end`."""
         self.start = self.end = start
         self.file_end = file_end
         self.store_timestamp = store_timestamp
         self.message_count = 0
-        self.placed: list[tuple[int, list[Placed]]] = [(start, [])]  # per file: where it begins
+        self.placed: list[tuple[int, list[Placed]]] = [
+            (start, [])
+        ]  # one list per file, with its physical offset
         self.segments: list[tuple[int, list[bytes]]] = []  # the same, encoded
         self.touched: list[ConsumeQueue] = []
         self.keyed: list[KeyedRecord] = []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known to be on the disk: RocketMQ's checkpoint, and our more exact progress file.
+"""RocketMQ's checkpoint file and our more exact progress file: how far the disk is complete.
 
 Layout: `checkpoint` holds three int64 timestamps (log, queues, index) in 4096 bytes. `progress`
 holds magic, offset, verify offset, number of queue entries, index entry count, the checkpoint's
-timestamps, the name of the index file and a CRC-32 of all that.
+timestamps, the name of the index file and a CRC-32 of all these fields.
 
-Invariants: everything of records before `Progress.offset` is on the disk: their bytes, their
-queue entries and their index entries. Another program that ran on the store has moved the
-checkpoint's timestamps on, so a progress file that has older ones is not believed.
+Invariant: every record before `Progress.offset` is on the disk, with its queue entry and its index
+entries. If another program has used the store since, it has advanced the timestamps in
+`checkpoint`. A progress file with older timestamps is therefore ignored.
 """
 
 import struct
@@ -27,7 +27,7 @@ _PROGRESS_BYTES: Final = _PROGRESS.size + _CRC.size
 
 
 class Checkpoint(NamedTuple):
-    """Store times up to which each part is on the disk."""
+    """For each part, the store time up to which it is on the disk."""
 
     log_timestamp: int = 0
     queue_timestamp: int = 0
@@ -35,26 +35,26 @@ class Checkpoint(NamedTuple):
 
     @property
     def min_timestamp(self) -> int:
-        """Records stored before this time are complete, as RocketMQ reckons."""
+        """The time before which records are complete, computed as RocketMQ does."""
         return max(0, min(self.log_timestamp, self.queue_timestamp) - SAFETY_MS)
 
     def encode(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the content of the file."""
         return _TIMESTAMPS.pack(*self).ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
-        """Read the file; a short one knows nothing."""
+        """Parse the file; a short file gives timestamps of 0."""
         if len(data) < _TIMESTAMPS.size:
             return cls()
         return cls(*_TIMESTAMPS.unpack_from(data))
 
 
 class Progress(NamedTuple):
-    """Up to where everything is on the disk.
+    """The offset up to which log, queues and index are on the disk.
 
-    `verify_offset` is an earlier record border, near enough to look at all headers in between;
-    `entry_count` is the sum of all queues' maximum offsets: a queue that somebody deleted shows.
+    `verify_offset` is an earlier record border; recovery checks all headers from there on.
+    `entry_count` is the sum of all queues' maximum offsets and reveals queues that were deleted.
     """
 
     offset: int
@@ -65,7 +65,7 @@ class Progress(NamedTuple):
     index_name: str
 
     def encode(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the content of the file."""
         data = _PROGRESS.pack(
             _MAGIC,
             self.offset,
@@ -78,7 +78,7 @@ class Progress(NamedTuple):
         return data + _CRC.pack(crc32(data))
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
-        """Whether no other program has written this checkpoint since."""
+        """Return whether no other program has written the checkpoint since."""
         own = self.checkpoint
         return (
             checkpoint.log_timestamp <= own.log_timestamp
@@ -87,7 +87,7 @@ class Progress(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Progress | None":
-        """Read the file; None unless it is whole."""
+        """Parse the file; return None if it is truncated or damaged."""
         if len(data) < _PROGRESS_BYTES:
             return None
         if crc32(data[: _PROGRESS.size]) != _CRC.unpack_from(data, _PROGRESS.size)[0]:
@@ -100,17 +100,17 @@ class Progress(NamedTuple):
 
 
 class CheckpointFiles:
-    """The two files."""
+    """The checkpoint file and the progress file of a store."""
 
     __slots__ = ("_checkpoint", "_progress")
 
     def __init__(self, disk: Disk, *, checkpoint: str, progress: str, temporary: str) -> None:
-        """Make the files that do not exist yet."""
+        """Create the files that do not exist yet."""
         self._checkpoint = _open(disk, checkpoint, CHECKPOINT_BYTES, temporary)
         self._progress = _open(disk, progress, _PROGRESS_BYTES, temporary)
 
     def load(self) -> tuple[Checkpoint, Progress | None]:
-        """Return what they say; no progress if it does not belong to the checkpoint."""
+        """Return both; the progress is None if it does not belong to the checkpoint."""
         checkpoint = Checkpoint.decode(self._checkpoint.read(0, CHECKPOINT_BYTES))
         progress = Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
         if progress is not None and not progress.is_newest(checkpoint):
@@ -118,9 +118,9 @@ class CheckpointFiles:
         return checkpoint, progress
 
     def save(self, progress: Progress) -> None:
-        """Write both and wait for the disk; a worker thread runs this.
+        """Write and sync both files; runs on a worker thread.
 
-        The progress goes first: a crash in between leaves a checkpoint that is older.
+        The progress file goes first, so a crash in between leaves the older checkpoint.
         """
         self._progress.write(0, [progress.encode()])
         self._progress.sync()
@@ -128,7 +128,7 @@ class CheckpointFiles:
         self._checkpoint.sync()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._checkpoint.close()
         self._progress.close()
 

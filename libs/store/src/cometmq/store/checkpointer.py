@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep derived data on the disk no more than a moment behind the log.
+"""Checkpoints: keep queues and index on the disk close behind the log.
 
-A checkpoint writes what queues and index hold in memory only, syncs it all, and then records the
-offset up to which nothing is missing: recovery starts there.
+A checkpoint writes the entries that queues and index hold only in memory, syncs them, and then
+records the offset up to which everything is on the disk. Recovery starts there.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,15 @@ from cometmq.store.parts import Parts
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
 PAUSE_FACTOR: Final = 4
-"""Pause after a checkpoint as a multiple of the time it took: one fifth of the disk's time."""
+"""Minimum pause after a checkpoint, as a multiple of its duration: the disk is busy with
+checkpoints for at most one fifth of the time."""
 
 VERIFY_BYTES_MAX: Final = 64 << 20
-"""Distance of the verify offset: what a recovery looks at again to find damage."""
+"""Distance of the verify offset: how much of the log recovery checks again for damage."""
 
 
 class Checkpointer:
-    """What changed since the last checkpoint."""
+    """Tracks changes since the last checkpoint and plans the next one."""
 
     __slots__ = (
         "_commit_log",
@@ -45,7 +46,6 @@ class Checkpointer:
     )
 
     def __init__(self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher) -> None:
-        """Watch these parts; `begin` says where they stand."""
         self._disk = parts.disk
         self._files = files
         self._commit_log = parts.commit_log
@@ -57,43 +57,43 @@ class Checkpointer:
         self._elapsed_ms = 0
         self._timestamp = 0
         self._verify_offset = 0
-        self.offset = -1  # nothing is certain before the first checkpoint
+        self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
 
     def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
-        """Take over what recovery has built: all that is in memory is dirty."""
+        """Adopt the result of recovery: every queue with entries in memory is dirty."""
         self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
         self._timestamp = last_timestamp
         self._verify_offset = start
         self.dispatched_offset = end
 
     def note_commit(self, batch: Batch) -> None:
-        """Remember what a commit has touched."""
+        """Record which queues a commit has changed."""
         self._dirty.update(batch.touched)
         self._timestamp = max(self._timestamp, batch.store_timestamp)
         self.dispatched_offset = batch.end
 
     def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:
-        """Remember what replicated records have touched."""
+        """Record which queues replicated records have changed."""
         self._dirty |= queues
         self._timestamp = max(self._timestamp, timestamp)
         self.dispatched_offset = offset
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Never write this queue again: it was deleted, which the next checkpoint must say."""
+        """Stop writing a deleted queue; the next checkpoint must no longer count it."""
         self._dirty.discard(queue)
         self.offset = -1
 
     def note_truncated(self, offset: int) -> None:
-        """Follow a log that ends earlier now."""
+        """Adopt the earlier end of a truncated log."""
         self.dispatched_offset = offset
         self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
         self.offset = -1
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether something changed and the interval has passed.
+        """Return whether something has changed and the interval has passed.
 
-        A checkpoint of thousands of queues takes seconds: then there are fewer of them.
+        A checkpoint of thousands of queues takes seconds; the interval then grows with it.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:
@@ -107,7 +107,7 @@ class Checkpointer:
         *,
         is_closing: bool = False,
     ) -> CheckpointJob:
-        """Copy what is to be written."""
+        """Copy everything that the next checkpoint writes."""
         self._last_ms = now_ms
         index_flushes = self._index.plan_flush(is_closing=is_closing)
         index_name, index_count = self._index.position()
@@ -140,7 +140,7 @@ class Checkpointer:
         return max(self._verify_offset, self._commit_log.min_offset)
 
     def take_over(self, job: CheckpointJob, now_ms: int) -> None:
-        """Let go of what a finished job has brought to the disk."""
+        """Release the entries that a finished job has brought to the disk."""
         self._elapsed_ms = max(0, now_ms - self._last_ms)
         for queue, queue_offset, entries in job.writes:
             queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
@@ -151,25 +151,24 @@ class Checkpointer:
         self.offset = job.progress.offset
 
     def give_back(self, job: CheckpointJob) -> None:
-        """Keep everything that a failed job should have written."""
+        """Keep the entries that a failed job should have written."""
         self._index.mark_failed(job.index_flushes)
 
     def save_all(self, now_ms: int) -> None:
-        """Write a complete checkpoint at once, as at the end; raise DiskError."""
+        """Write a complete checkpoint now, as before closing; raise DiskError."""
         self._index.catch_up()
         job = self.plan(now_ms, _nothing, is_closing=True)
         job.run()
         self.take_over(job, now_ms)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the checkpoint files."""
         self._files.close()
 
 
-def _nothing(_job: CheckpointJob, _error: Exception | None) -> None:
-    """Nobody waits for a job that runs at once."""
+def _nothing(_job: CheckpointJob, _error: Exception | None) -> None: ...
 
 
 def is_sync_failure(error: Exception | None) -> bool:
-    """Whether a disk refused to make written bytes safe: nothing is certain then."""
+    """Return whether fsync failed; the content of the disk is then unknown."""
     return isinstance(error, DiskError) and error.operation == "sync"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the disk, delete old files, and let queues and index follow.
+"""Retention: measure the disk, delete old files, and trim queues and index.
 
-Three jobs after each other: look (usage and ages), trim (new minimum of each queue), remove. In
-between the loop decides and forgets the files; nobody can read them then but who already does.
+Three jobs run one after the other: look (disk usage and file ages), trim (new minimum of each
+queue), remove. Between them the loop decides which files go and forgets them, so that no new reader
+can open them; readers that have one open may finish.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from cometmq.store.parts import Parts
 from cometmq.store.retention import FILES_PER_ROUND_MAX, DiskState, decide
 from cometmq.store.write_state import Refusal
 
-ROUNDS_ASKED_FOR: Final = 20  # how often a request to delete is looked at, as in RocketMQ
+ROUNDS_ASKED_FOR: Final = 20  # number of rounds that a delete request stays active, as in RocketMQ
 
 
 class Cleaner:
-    """Retention of one store."""
+    """Applies the retention rules of one store."""
 
     def __init__(self, parts: Parts, flusher: Flusher) -> None:
-        """Watch these parts."""
         self._parts = parts
         self._flusher = flusher
         self._disk = parts.disk
@@ -39,22 +39,22 @@ class Cleaner:
         self.used_percent = 0
 
     def ask(self) -> None:
-        """Delete what has expired at whatever hour."""
+        """Request deletion of expired files regardless of the hour."""
         self._rounds_asked_for = ROUNDS_ASKED_FOR
         self._last_ms = -self._parts.settings.clean_resource_interval
 
     def ask_trim(self) -> None:
-        """Let queues and index follow the begin of the log."""
+        """Request that queues and index drop entries before the start of the log."""
         self._must_trim = True
 
     def doom(self, paths: list[str]) -> None:
-        """Let these files and folders be deleted."""
+        """Queue files and folders for deletion."""
         self._doomed += paths
 
     def removal(self) -> Job | None:
-        """Return the job that deletes what nobody uses any more.
+        """Return the job that deletes queued files, or None.
 
-        It comes before the next checkpoint, which may make a file of the same name.
+        It must run before the next checkpoint, which may create a file of the same name.
         """
         if not self._doomed:
             return None
@@ -62,7 +62,7 @@ class Cleaner:
         return RemoveJob(self._disk, paths, self._note_removed)
 
     def remove_at_end(self) -> None:
-        """Delete at once what nobody uses; what cannot be deleted stays. Blocks."""
+        """Delete all queued files and ignore failures; blocks."""
         removal = self.removal()
         if removal is None:
             return
@@ -72,7 +72,7 @@ class Cleaner:
             self.note_failed("remove", error)
 
     def job(self, now_ms: int) -> Job | None:
-        """Return the next step."""
+        """Return the next job of the current round, or None."""
         if self._must_trim:
             self._must_trim = False
             return _TrimJob(self)
@@ -110,7 +110,7 @@ class Cleaner:
         return max(self._disk.usage(folder).percent for folder in folders)
 
     def take(self, state: DiskState, now_ms: int) -> None:
-        """Decide and forget the files that go."""
+        """Decide which files expire, and forget them."""
         self.used_percent = state.used_percent
         decision = decide(
             self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0
@@ -126,7 +126,7 @@ class Cleaner:
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
 
     def _synced_count(self) -> int:
-        """Count the files at the begin that no sync waits for."""
+        """Count the leading files that no sync needs any more."""
         files = self._commit_log.files
         return max(0, self._flusher.needed_from - files.first) // files.file_size
 
@@ -141,19 +141,19 @@ class Cleaner:
         self._was_above_ratio = is_above
 
     def trimmed_minimums(self) -> list[tuple[ConsumeQueue, int]]:
-        """Find where each queue begins now; blocks."""
+        """Find the new first offset of each queue; blocks."""
         first = self._commit_log.min_offset
         queues = list(self._parts.queues.queues.values())
         return [(queue, queue.first_at(first)) for queue in queues]
 
     def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
-        """Let queues and index forget what points before the log."""
+        """Drop queue and index entries that point before the log."""
         for queue, queue_offset in minimums:
             self._doomed += queue.trim(queue_offset)
         self._doomed += self._parts.index.remove_before(self._commit_log.min_offset)
 
     def note_failed(self, name: str, error: Exception) -> None:
-        """Say that a step failed; the next round tries again."""
+        """Log that a step failed; the next round retries it."""
         self._parts.log.warning("cleaning.failed", step=name, error=str(error))
 
     def _note_removed(self, error: Exception | None) -> None:
@@ -162,8 +162,6 @@ class Cleaner:
 
 
 class _LookJob:
-    """Read usage and ages."""
-
     name = "look"
 
     def __init__(self, cleaner: Cleaner, now_ms: int) -> None:
@@ -172,11 +170,9 @@ class _LookJob:
         self._state = DiskState(0, [])
 
     def run(self) -> None:
-        """Read."""
         self._state = self._cleaner.look()
 
     def done(self, error: Exception | None) -> None:
-        """Decide."""
         if error is not None:
             self._cleaner.note_failed(self.name, error)
         else:
@@ -184,8 +180,6 @@ class _LookJob:
 
 
 class _TrimJob:
-    """Find the new minimum of each queue."""
-
     name = "trim"
 
     def __init__(self, cleaner: Cleaner) -> None:
@@ -193,11 +187,9 @@ class _TrimJob:
         self._minimums: list[tuple[ConsumeQueue, int]] = []
 
     def run(self) -> None:
-        """Search."""
         self._minimums = self._cleaner.trimmed_minimums()
 
     def done(self, error: Exception | None) -> None:
-        """Apply."""
         if error is not None:
             self._cleaner.note_failed(self.name, error)
         else:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The append-only log of all messages: where it begins and ends, writing, reading.
+"""The append-only log of all messages: its files, its end, writing and reading.
 
-What the bytes mean is the business of `append.py` (records in) and `recovery.py`. A reader on
-another thread works on a `LogView`, which never changes.
+This module does not interpret the bytes; `append.py` and `recovery.py` do. Readers on other threads
+use an immutable `LogView`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from cometmq.store.layout import Layout
 
 
 class LogView(NamedTuple):
-    """The files of the log at one moment, for reading."""
+    """An immutable snapshot of the log, for readers; `end` is the confirm offset."""
 
     files: Sequence[DiskFile]
     file_size: int
@@ -23,7 +23,7 @@ class LogView(NamedTuple):
     end: int
 
     def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
-        """Return bytes of one file; None if they are not in memory and must not be waited for."""
+        """Return bytes of one file; None if reading them would block and `may_block` is false."""
         index, position = divmod(offset - self.first, self.file_size)
         if may_block:
             return self.files[index].read(position, count)
@@ -33,13 +33,12 @@ class LogView(NamedTuple):
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    Without replication the confirm offset follows every commit. It never exceeds `end`.
+    The confirm offset never exceeds `end`; if there is no replication, it follows every commit.
     """
 
     __slots__ = ("_view", "confirm_offset", "end", "files")
 
     def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
-        """Know the folder; `load` finds the files."""
         self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
         self.end = 0
         self.confirm_offset = 0
@@ -47,11 +46,11 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """The physical offset of the oldest byte."""
+        """The physical offset of the oldest byte in the log."""
         return self.files.first
 
     def view(self) -> LogView:
-        """Return the log as it is now."""
+        """Return a snapshot of the files up to the confirm offset."""
         view = self._view
         if view is None or view.end != self.confirm_offset:
             files = self.files
@@ -60,11 +59,11 @@ class CommitLog:
         return view
 
     def forget_view(self) -> None:
-        """Make the next view see that files came or went."""
+        """Discard the cached snapshot after files were added or removed."""
         self._view = None
 
     def write(self, offset: int, records: Sequence[Buffer]) -> None:
-        """Write whole records into the one file that holds the offset, made if it is missing."""
+        """Write whole records into the file that holds `offset`; create that file if needed."""
         files = self.files
         if offset >= files.end:
             assert offset == files.end
@@ -72,34 +71,35 @@ class CommitLog:
         files.file_at(offset).write((offset - files.first) % files.file_size, records)
 
     def advance(self, end: int) -> None:
-        """Make everything up to `end` part of the log."""
+        """Make the bytes up to `end` part of the log."""
         assert end >= self.end
         self.end = end
 
     def confirm(self, offset: int) -> None:
-        """Let readers see the log up to `offset`, the end of a whole record."""
+        """Move the confirm offset forward to the end of a whole record."""
         assert self.confirm_offset <= offset <= self.end
         self.confirm_offset = offset
 
     def set_end(self, offset: int) -> None:
-        """Set both offsets to the end that a scan of the files has found."""
+        """Set end and confirm offset to the end that a scan of the files has found."""
         self.end = self.confirm_offset = offset
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the log; may block."""
+        """Return up to `count` bytes, fewer at the end of the log; may block."""
         return self.files.read(offset, min(count, self.end - offset))
 
     def forget_first(self, count: int) -> list[str]:
-        """Let the log begin that many files later; return the paths to delete."""
+        """Drop the first `count` files; return their paths for deletion."""
         paths = self.files.forget_first(count)
         self.forget_view()
         return paths
 
     def truncate(self, offset: int) -> None:
-        """Let the log end here: later bytes become zeros on the disk, later files go.
+        """Truncate the log: zero the rest of this file on the disk and delete later files.
 
-        Zeros, because a later end may meet an old record border, and recovery would take
-        what follows for the log (docs/protocol/store.md#torn-tails).
+        Zeros are required: a later write may end exactly at an old record border, and recovery
+        would then accept the old bytes behind it as part of the log
+        (docs/protocol/store.md#torn-tails).
         """
         assert self.files.first <= offset
         self.files.clear_from(offset)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of one topic: 20-byte entries that say where its messages are in the log.
+"""A consume queue: 20-byte entries that locate the messages of one queue in the log.
 
 Layout (docs/protocol/store.md#consume-queue): physical offset int64, record size int32, tag code
-int64. Entry n lies at byte n * 20 of the queue and nowhere else.
+int64. Entry n lies at byte n * 20 of the queue.
 
-Invariants: entries [0, max_offset) are visible; the last of them may still be in `_tail`, in
-memory, and are written at the next checkpoint (they can be built again from the log). Entries
-[max_offset, next_offset) are given away to records that the log does not have yet.
+Invariants: entries [0, max_offset) are visible. The newest of them may exist only in memory, in
+`_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. Entries
+[max_offset, next_offset) are assigned to records that are not in the log yet.
 
-Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan`
-once per pull; bench/micro/bench_consume_queue.py.
+Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan` once
+per pull; bench/micro/bench_consume_queue.py.
 """
 
 import struct
@@ -23,13 +23,13 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 ENTRY: Final = struct.Struct(">qiq")
 FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
-_BLOCK_COUNT: Final = 200  # entries that one read gets instead of eight
+_BLOCK_COUNT: Final = 200  # below this, one read of all is cheaper than further bisection
 
 _pack = ENTRY.pack
 
 
 class QueueEntry(NamedTuple):
-    """Where one message is."""
+    """Location and tag code of one message."""
 
     physical_offset: int
     size: int
@@ -37,16 +37,16 @@ class QueueEntry(NamedTuple):
 
 
 class QueuePlan(NamedTuple):
-    """Which bytes hold some entries: pieces of files, then a copy of the tail.
+    """The file ranges and the copy of the tail that hold a range of entries.
 
-    It never changes, so a worker thread may read it.
+    Immutable, so a worker thread may read it.
     """
 
     pieces: tuple[tuple[DiskFile, int, int], ...]
     tail: bytes
 
     def read(self, *, may_block: bool) -> Buffer | None:
-        """Return the entries; None if they are not in memory and must not be waited for."""
+        """Return the entries; None if reading would block and `may_block` is false."""
         if not self.pieces:
             return self.tail
         parts: list[Buffer] = []
@@ -68,7 +68,7 @@ def _counts(entry: tuple[int, int, int], log_end: int) -> bool:
 
 
 def _count_in(file: DiskFile, per_file: int, log_end: int) -> int:
-    """Count the entries of one file that point before the log's end."""
+    """Count the leading entries of a file that point before `log_end`."""
     low, high = 0, min(per_file, -(-file.data_end() // CQ_ENTRY_BYTES))
     while high - low > _BLOCK_COUNT:
         middle = (low + high) // 2
@@ -86,7 +86,7 @@ def _count_in(file: DiskFile, per_file: int, log_end: int) -> int:
 
 
 class ConsumeQueue:
-    """One queue of one topic."""
+    """The consume queue of one topic and queue id."""
 
     __slots__ = (
         "_staged",
@@ -103,7 +103,7 @@ class ConsumeQueue:
     def __init__(
         self, topic: str, queue_id: int, files: FileSequence, delay_ms: int | None = None
     ) -> None:
-        """Begin as an empty queue; `delay_ms` is set for queues of delayed messages."""
+        """Create an empty queue; queues of delayed messages have a `delay_ms`."""
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
@@ -116,19 +116,19 @@ class ConsumeQueue:
 
     @property
     def written_offset(self) -> int:
-        """The first entry that is only in memory."""
+        """The offset of the first entry that exists only in memory."""
         return self.max_offset - len(self._tail) // CQ_ENTRY_BYTES
 
     @property
     def tail_bytes(self) -> int:
-        """Bytes that are only in memory."""
+        """The size of the entries that exist only in memory."""
         return len(self._tail)
 
     def stage(self, physical_offset: int, size: int, tag_code: int, store_timestamp: int) -> bool:
-        """Give the next place to a record that is about to be written.
+        """Assign the next offset to a record that is about to be written.
 
-        Return whether it is the first one since the last publish. Delayed messages have the
-        time of their delivery instead of a tag code.
+        Return whether this is the first entry staged since the last publish. Entries of delayed
+        messages hold the delivery time in place of the tag code.
         """
         staged = self._staged
         is_first = not staged
@@ -139,7 +139,7 @@ class ConsumeQueue:
         return is_first
 
     def publish(self) -> int:
-        """Make the staged entries visible; return how many."""
+        """Make the staged entries visible; return their number."""
         staged = self._staged
         count = len(staged) // CQ_ENTRY_BYTES
         self._tail += staged
@@ -149,7 +149,7 @@ class ConsumeQueue:
         return count
 
     def newest_tag_code(self, log_offset: int) -> int | None:
-        """Return the tag code of the one entry behind a place of the log; None if several are."""
+        """Return the tag code of the only entry from `log_offset` on; None if there are several."""
         tail = self._tail
         if len(tail) > CQ_ENTRY_BYTES:
             before = ENTRY.unpack_from(tail, len(tail) - 2 * CQ_ENTRY_BYTES)
@@ -159,18 +159,18 @@ class ConsumeQueue:
         return code
 
     def unstage(self) -> None:
-        """Forget the staged entries: their records were not written."""
+        """Discard the staged entries after their records could not be written."""
         self._staged.clear()
         self.next_offset = self.max_offset
 
     def last_entry(self) -> QueueEntry | None:
-        """Return the newest entry; None if the queue holds none."""
+        """Return the newest entry; None if the queue is empty."""
         if self.max_offset <= self.min_offset:
             return None
         return self.entry(self.max_offset - 1)
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None outside of the queue and for a filler."""
+        """Return one entry; None for a filler or an offset outside the queue."""
         if not self.min_offset <= queue_offset < self.max_offset:
             return None
         data = self.plan(queue_offset, 1).read(may_block=True)
@@ -188,7 +188,7 @@ class ConsumeQueue:
         return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
 
     def plan(self, queue_offset: int, count: int) -> QueuePlan:
-        """Say where up to `count` entries from this offset on are."""
+        """Locate up to `count` entries from an offset on."""
         end = min(queue_offset + count, self.max_offset)
         written = self.written_offset
         if queue_offset >= written:
@@ -203,7 +203,7 @@ class ConsumeQueue:
         stop = end * CQ_ENTRY_BYTES - files.first
         index, in_file = divmod(position, file_size)
         if index < len(files.files) and position < stop <= position - in_file + file_size:
-            return ((files.files[index], in_file, stop - position),)  # as nearly always
+            return ((files.files[index], in_file, stop - position),)  # the usual case
         stop = min(stop, len(files.files) * file_size)
         pieces = []
         while position < stop:
@@ -214,21 +214,21 @@ class ConsumeQueue:
         return tuple(pieces)
 
     def unwritten(self) -> bytes:
-        """Return the entries that are only in memory, to be given to `write`."""
+        """Return a copy of the entries that exist only in memory, for `write`."""
         return bytes(self._tail)
 
     def write(self, queue_offset: int, entries: Buffer) -> list[DiskFile]:
-        """Put entries into the files and return these; a worker thread may do this."""
+        """Write entries to the files and return those; may run on a worker thread."""
         return self._write(queue_offset * CQ_ENTRY_BYTES, entries)
 
     def mark_written(self, queue_offset: int) -> None:
-        """Forget entries before this offset that the files have now."""
+        """Release the entries before this offset; the files have them now."""
         count = queue_offset - self.written_offset
         if count > 0:
             del self._tail[: count * CQ_ENTRY_BYTES]
 
     def write_tail(self) -> None:
-        """Write at once what is only in memory."""
+        """Write the entries that exist only in memory; blocks."""
         if self._tail:
             self.write(self.written_offset, self._tail)
             self._tail = bytearray()
@@ -251,9 +251,9 @@ class ConsumeQueue:
         return written
 
     def _make_first_file(self, position: int) -> None:
-        """Begin the files where the first entry lies, with fillers before it.
+        """Create the first file at the first entry, with fillers before it.
 
-        Compatibility: RocketMQ fills the head of such a file so, and counts from there.
+        Compatibility: RocketMQ fills the start of such a file with the same fillers.
         """
         files = self.files
         if files.files:
@@ -265,14 +265,14 @@ class ConsumeQueue:
             file.write(0, [FILLER * missing])
 
     def skip_to(self, queue_offset: int) -> None:
-        """Let an empty queue go on here, as when the log's head is gone."""
+        """Continue an empty queue at this offset after the start of the log was lost."""
         assert self.max_offset == self.next_offset == self.min_offset
         if self.files.files:
             self.fill_to(queue_offset)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
     def begin_again(self) -> None:
-        """Become empty and begin at 0, as the queue of a topic that was deleted and made again."""
+        """Empty the queue and restart at 0, because its topic was deleted and created again."""
         self._staged.clear()
         self._tail.clear()
         self.files.remove_from(self.files.first)
@@ -280,13 +280,13 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = self.next_offset = 0
 
     def fill_to(self, queue_offset: int) -> None:
-        """Close a gap whose records are gone with entries that every reader skips."""
+        """Fill a gap with entries that every reader skips; its records are lost."""
         assert not self._staged
         self._tail += FILLER * (queue_offset - self.max_offset)
         self.max_offset = self.next_offset = queue_offset
 
     def recover(self, log_first: int, log_end: int) -> None:
-        """Keep the entries that point into this part of the log; what is behind becomes zeros."""
+        """Keep the entries that point into the given range of the log; zero the rest."""
         files = self.files
         files.pad_last()
         self.measure(log_first, log_end)
@@ -295,15 +295,15 @@ class ConsumeQueue:
             files.clear_from(position)
 
     def measure(self, log_first: int, log_end: int) -> None:
-        """Find the entries that point into this part of the log, without changing a file.
+        """Find the entries that point into the given range of the log; change no file.
 
-        The entries that count come first, in the order of the log, and everything behind them is
-        zero or points further: searching finds the border whatever a crash has left.
+        Valid entries come first, in log order; all entries behind them are zero or point past the
+        log's end. Bisection therefore finds the border in every state that a crash can leave.
         """
         files = self.files
         per_file = files.file_size // CQ_ENTRY_BYTES
         first = end = files.first // CQ_ENTRY_BYTES
-        low, high = 0, len(files.files)  # how many files begin with an entry that counts
+        low, high = 0, len(files.files)  # number of files whose first entry is valid
         while low < high:
             middle = (low + high) // 2
             if _counts(self._file_entry(first + middle * per_file), log_end):
@@ -320,7 +320,7 @@ class ConsumeQueue:
     def first_at(self, log_first: int) -> int:
         """Return the first offset whose record is still in the log; reads files only."""
         low, high = self.min_offset, self.written_offset
-        middle = low  # mostly it is the first one
+        middle = low  # usually nothing has expired
         while low < high:
             offset, size, _ = self._file_entry(middle)
             if size == FILLER_SIZE or offset < log_first:
@@ -331,7 +331,7 @@ class ConsumeQueue:
         return low
 
     def trim(self, queue_offset: int) -> list[str]:
-        """Begin at this offset; return the paths of files that are before it."""
+        """Set the first offset; return the paths of the files before it."""
         self.min_offset = max(self.min_offset, queue_offset)
         files = self.files
         return files.forget_first(
@@ -346,7 +346,7 @@ class ConsumeQueue:
         return ENTRY.unpack(data.ljust(CQ_ENTRY_BYTES, b"\0"))  # a short last file ends in zeros
 
     def truncate(self, queue_offset: int) -> None:
-        """Let the queue end here; what lies behind becomes zeros."""
+        """Truncate the queue at this offset; zero the rest of its file."""
         assert not self._staged
         self.write_tail()
         if self.files.files:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delay levels: how long each one waits, and the topic whose queues they are."""
+"""The delays of RocketMQ's delay levels."""
 
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ class DelayLevels(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "DelayLevels":
-        """Read `1s 5m 2h`: one level per word."""
+        """Parse `1s 5m 2h`, one level per word."""
         return cls(tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split()))
 
     @property
@@ -24,7 +24,7 @@ class DelayLevels(NamedTuple):
         return len(self.delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """Return the delay; an unknown level waits one second, as in RocketMQ."""
+        """Return the delay of a level; unknown levels get one second, as in RocketMQ."""
         if 1 <= level <= len(self.delays_ms):
             return self.delays_ms[level - 1]
         return UNKNOWN_LEVEL_DELAY_MS

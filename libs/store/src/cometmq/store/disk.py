@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH116, PTH120, PTH208
-# Plain path texts: thousands of queues keep one each.
-"""The disk as the store sees it: a port, and the operating system behind it.
+# Paths are plain strings: thousands of queues keep one each.
+"""The store's interface to the disk, and its implementation on the operating system.
 
-Everything that touches files goes through `Disk` and `DiskFile`, so that tests can crash, fill
-and break a disk in memory. An OSError becomes a DiskError here and nowhere else.
+All file access goes through `Disk` and `DiskFile`, so tests can crash, fill and break a disk in
+memory. OSError is translated to DiskError here and nowhere else.
 
-Invariants: nothing is mapped, so no access can end in SIGBUS (docs/adr/0002); files are created
-under a temporary name with their full size and renamed in, because RocketMQ refuses a folder that
+Invariants: nothing is mapped, so no access can end in SIGBUS (docs/adr/0002). Files are created
+under a temporary name with their full size and then renamed, because RocketMQ refuses a folder that
 holds a file of another size.
 """
 
@@ -31,98 +31,98 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # Linux's struct flock with 64-bit off
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of the file system that holds a path."""
+    """Used and total bytes of a file system."""
 
     used: int
     available: int
 
     @property
     def percent(self) -> int:
-        """Used share in percent, rounded up as RocketMQ does."""
+        """The used share in percent, rounded up as RocketMQ does."""
         total = self.used + self.available
         return -(-100 * self.used // total) if total else 0
 
 
 class DiskFile(Protocol):
-    """One file of a fixed size. Reads and syncs may come from any thread."""
+    """A file of fixed size; any thread may read and sync it."""
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
 
     def close(self) -> None:
-        """Let go of what the system holds for the file; the next use opens it again."""
+        """Close the descriptor; the next use opens the file again."""
 
     def size(self) -> int:
-        """Return the length in bytes."""
+        """Return the size in bytes."""
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the file; may block."""
+        """Return up to `count` bytes, fewer at the end of the file; may block."""
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly the bytes if they are in memory, else None; never blocks."""
+        """Return exactly `count` bytes if they are in memory, else None; never blocks."""
 
     def next_data(self, offset: int) -> int | None:
-        """Return where the next bytes lie that were ever written, at or behind this offset."""
+        """Return the offset of the first written data at or after `offset`; None without any."""
 
     def data_end(self) -> int:
-        """Return where the first part begins that was never written; the size without one."""
+        """Return the offset from which on nothing was written, or the size."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers one after the other, or raise DiskError."""
+        """Write the buffers one after the other; raise DiskError."""
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk."""
+        """Return when all written bytes are on the disk."""
 
 
 class DiskLock(Protocol):
     """A lock on a store's folder, held until it is released."""
 
     def release(self) -> None:
-        """Let others lock."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
-    """What a store needs of a file system."""
+    """The file system operations that a store needs."""
 
     def open(self, path: str) -> DiskFile:
-        """Return the file at this path; it is opened when it is first used."""
+        """Return the file at this path; it is opened on first use."""
 
     def create(self, path: str, size: int, *, temporary: str) -> DiskFile:
-        """Make a file of zeros without allocating its blocks; rename it in when it is complete."""
+        """Create a sparse file of zeros under a temporary name and rename it when complete."""
 
     def resize(self, path: str, size: int) -> None:
-        """Pad a file with zeros, or cut it."""
+        """Truncate a file or extend it with zeros."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; none if there is no such folder."""
+        """Return the sorted names in a folder; an empty list if it does not exist."""
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder."""
+        """Return whether a folder exists."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it."""
+        """Create a folder and its parents."""
 
     def remove(self, path: str) -> None:
-        """Delete a file; one that is gone is fine."""
+        """Delete a file if it exists."""
 
     def remove_tree(self, path: str) -> None:
-        """Delete a folder with all in it; one that is gone is fine."""
+        """Delete a folder and its contents if it exists."""
 
     def rename(self, path: str, target: str) -> None:
-        """Move a file, replacing another."""
+        """Rename a file, replacing the target."""
 
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder are on the disk."""
 
     def usage(self, path: str) -> DiskUsage:
-        """Return how full the file system is."""
+        """Return the usage of the file system."""
 
     def lock(self, path: str) -> DiskLock:
-        """Lock the folder by this file, or raise LockHeld."""
+        """Lock the folder through this file; raise LockHeld."""
 
     def locked_by(self, path: str) -> int | None:
         """Return the process that holds the lock (0 if its id is unknown), None if none does."""
@@ -137,10 +137,10 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 
 
 class _Descriptor:
-    """An open file descriptor; closed when the last user lets go of it.
+    """An open file descriptor that closes with its last reference.
 
-    Other threads may still read or sync while the loop evicts or deletes the file: a
-    descriptor that is closed by reference count can never be another file's.
+    Other threads may still read or sync while the loop evicts or deletes the file. Because the
+    descriptor lives as long as its last user, its number can never refer to another file.
     """
 
     __slots__ = ("number",)
@@ -153,12 +153,11 @@ class _Descriptor:
 
 
 class OsFile:
-    """A file that is opened on first use and may be closed and opened again behind the scenes."""
+    """A file that is opened on first use and may be closed and reopened transparently."""
 
     __slots__ = ("_descriptor", "_disk", "path")
 
     def __init__(self, disk: "OsDisk", path: str) -> None:
-        """Remember the path; nothing is opened yet."""
         self.path = path
         self._disk = disk
         self._descriptor: _Descriptor | None = None
@@ -173,16 +172,16 @@ class OsFile:
         return descriptor
 
     def close(self) -> None:
-        """Let go of the descriptor; the next use opens the file again."""
+        """Close the descriptor; the next use opens the file again."""
         self._descriptor = None
 
     def size(self) -> int:
-        """Return the length in bytes."""
+        """Return the size in bytes."""
         with _translated("stat", self.path):
             return os.stat(self.path).st_size
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the file; may block."""
+        """Return up to `count` bytes, fewer at the end of the file; may block."""
         descriptor = self._open()
         with _translated("read", self.path):
             data = os.pread(descriptor.number, count, offset)
@@ -194,7 +193,7 @@ class OsFile:
         return data
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly the bytes if they are in the page cache, else None; never blocks."""
+        """Return exactly `count` bytes if the page cache has them, else None; never blocks."""
         if not self._disk.can_read_no_wait:
             return self.read(offset, count)
         descriptor = self._descriptor or self._open()
@@ -211,7 +210,7 @@ class OsFile:
         return buffer if got == count else None
 
     def next_data(self, offset: int) -> int | None:
-        """Return where the next bytes lie that were ever written, at or behind this offset."""
+        """Return the offset of the first written data at or after `offset`; None without any."""
         descriptor = self._open()
         try:
             return os.lseek(descriptor.number, offset, os.SEEK_DATA)
@@ -221,7 +220,7 @@ class OsFile:
             raise DiskError("seek in", self.path, error.errno or errno.EIO) from error
 
     def data_end(self) -> int:
-        """Return where the first part begins that was never written; the size without one."""
+        """Return the offset from which on nothing was written, or the size."""
         descriptor = self._open()
         with _translated("seek in", self.path):
             if not os.fstat(descriptor.number).st_size:
@@ -229,7 +228,7 @@ class OsFile:
             return os.lseek(descriptor.number, 0, os.SEEK_HOLE)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers one after the other, or raise DiskError."""
+        """Write the buffers one after the other; raise DiskError."""
         descriptor = self._descriptor or self._open()
         for start in range(0, len(buffers), _IOV_COUNT_MAX):
             part = buffers[start : start + _IOV_COUNT_MAX]
@@ -243,14 +242,14 @@ class OsFile:
             offset += total
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk."""
+        """Return when all written bytes are on the disk."""
         descriptor = self._open()
         with _translated("sync", self.path):
             os.fdatasync(descriptor.number)
 
 
 def _write_rest(number: int, buffers: Sequence[Buffer], offset: int, written: int) -> None:
-    """Go on after a short write, as a signal or a nearly full disk causes it."""
+    """Continue after a short write, which a signal or a nearly full disk can cause."""
     data = memoryview(b"".join(buffers))
     while written < len(data):
         written += os.pwrite(number, data[written:], offset + written)
@@ -267,7 +266,6 @@ class _OsLock:
         self._descriptor: _Descriptor | None = descriptor
 
     def release(self) -> None:
-        """Unlock by closing the file."""
         self._descriptor = None
         _locked_paths.discard(self._path)
 
@@ -275,11 +273,10 @@ class _OsLock:
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files stay open; the one opened longest ago is closed first.
+    At most `open_files_max` files stay open; the one that was opened first is closed first.
     """
 
     def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:
-        """Open nothing yet."""
         assert open_files_max > 0
         self._open_files_max = open_files_max
         self._open_files: dict[OsFile, None] = {}
@@ -288,9 +285,9 @@ class OsDisk:
         self.open_flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
 
     def note_open(self, file: OsFile) -> None:
-        """Count one more open file and close the oldest one above the bound."""
+        """Count an opened file; close the oldest ones above the limit."""
         open_files = self._open_files
-        with self._open_files_lock:  # the loop and all workers open files
+        with self._open_files_lock:  # the loop and all worker threads open files
             open_files[file] = None
             if len(open_files) > self._open_files_max:
                 oldest = next(iter(open_files))
@@ -298,11 +295,11 @@ class OsDisk:
                 oldest.close()
 
     def open(self, path: str) -> OsFile:
-        """Return the file at this path; it is opened when it is first used."""
+        """Return the file at this path; it is opened on first use."""
         return OsFile(self, path)
 
     def create(self, path: str, size: int, *, temporary: str) -> OsFile:
-        """Make a sparse file of zeros and rename it in when it has its size."""
+        """Create a sparse file of zeros and rename it when it has its size."""
         with _translated("create", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC
@@ -312,12 +309,12 @@ class OsDisk:
         return OsFile(self, path)
 
     def resize(self, path: str, size: int) -> None:
-        """Pad a file with zeros, or cut it."""
+        """Truncate a file or extend it with zeros."""
         with _translated("resize", path):
             os.truncate(path, size)
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; none if there is no such folder."""
+        """Return the sorted names in a folder; an empty list if it does not exist."""
         try:
             return sorted(os.listdir(folder))
         except FileNotFoundError:
@@ -326,20 +323,20 @@ class OsDisk:
             raise DiskError("list", folder, error.errno or errno.EIO) from error
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         return os.path.lexists(path)
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder."""
+        """Return whether a folder exists."""
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it."""
+        """Create a folder and its parents."""
         with _translated("make folder", path):
             os.makedirs(path, exist_ok=True)
 
     def remove(self, path: str) -> None:
-        """Delete a file; one that is gone is fine."""
+        """Delete a file if it exists."""
         with _translated("delete", path):
             try:
                 os.unlink(path)
@@ -347,7 +344,7 @@ class OsDisk:
                 return
 
     def remove_tree(self, path: str) -> None:
-        """Delete a folder with all in it; one that is gone is fine."""
+        """Delete a folder and its contents if it exists."""
         with _translated("delete", path):
             try:
                 shutil.rmtree(path)
@@ -355,7 +352,7 @@ class OsDisk:
                 return
 
     def rename(self, path: str, target: str) -> None:
-        """Move a file, replacing another."""
+        """Rename a file, replacing the target."""
         with _translated("rename", path):
             os.rename(path, target)
 
@@ -366,16 +363,16 @@ class OsDisk:
             os.fsync(descriptor.number)
 
     def usage(self, path: str) -> DiskUsage:
-        """Return how full the file system is, as an unprivileged process sees it."""
+        """Return the usage of the file system as an unprivileged process sees it."""
         with _translated("stat", path):
             stat = os.statvfs(path)
         used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
         return DiskUsage(used, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> DiskLock:
-        """Lock the folder by this file, or raise LockHeld.
+        """Lock the folder through this file; raise LockHeld.
 
-        fcntl locks do not exclude the own process, so its locks are remembered.
+        An fcntl lock does not exclude its own process, so this process keeps a list of its locks.
         """
         path = os.path.realpath(path)
         if path in _locked_paths:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From records that are in the log already to queue entries and index entries.
+"""Dispatch: derive queue entries and index entries from records that are in the log.
 
-Puts do not come this way: they bring both with them (`append.py`). Recovery and replicated bytes
-do, and there a record may have been dispatched before: an entry that its queue has is left alone,
-so doing it twice is the same as doing it once.
+Puts bypass this module, because `append.py` creates both with the record. Recovery and replication
+use it. They may dispatch a record twice, so dispatch is idempotent: an entry that a queue already
+has is left alone.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from cometmq.store.queue_table import QueueTable
 
 
 def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return tag code and index keys of a property text; of two equal names the later counts."""
+    """Return tag code and index keys of a property text; the last pair of a name counts."""
     tags = keys = unique_key = b""
     for pair in properties.split(b"\x02"):
         if pair[:5] == b"TAGS\x01":
@@ -34,7 +34,7 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 class Dispatcher:
-    """Feeds scanned records to the queues and collects what the index needs."""
+    """Adds scanned records to the queues and collects the keys for the index."""
 
     __slots__ = (
         "_behind",
@@ -54,10 +54,10 @@ class Dispatcher:
         may_begin_again: bool = False,
         behind: Mapping[ConsumeQueue, int] | None = None,
     ) -> None:
-        """Begin with nothing dispatched.
+        """Set the rules for queues that are behind.
 
-        `may_begin_again`: queues may lose their files at once, as in a recovery. `behind`: fill
-        these queues only, with records behind these places of the log.
+        `may_begin_again` allows a queue to drop its files, as recovery must. `behind`
+        restricts dispatch to these queues, with records at or after the given log offsets.
         """
         self._table = table
         self._is_indexing = is_indexing
@@ -68,11 +68,11 @@ class Dispatcher:
         self.gaps: set[ConsumeQueue] = set()
 
     def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
-        """Dispatch one record; `is_from_head` means that no older record can follow.
+        """Dispatch one record; `is_from_head` says that no older record can follow.
 
-        A queue that lacks entries before this one joins `gaps`, and gets nothing until its
-        entries are built again from an earlier place of the log; from the head of the log on,
-        what is missing is gone, and fillers take its place.
+        A queue that lacks entries before this record is added to `gaps` and gets no more entries
+        until it is rebuilt from an earlier offset. When scanning from the head of the log, missing
+        records are lost, and fillers take their places.
         """
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
@@ -106,10 +106,10 @@ class Dispatcher:
         return place is None or scan.physical_offset < place
 
     def _begin_again(self, queue: ConsumeQueue, scan: Scan) -> None:
-        """Empty a queue that has another, older first record: its topic was deleted meanwhile.
+        """Empty the queue if its first record is older: its topic was deleted and created again.
 
-        The offsets of a topic that is made again begin at 0 again, and what the old one had is
-        not to come back in its place.
+        Offsets of a new topic start at 0 again; the messages of the deleted topic must not
+        reappear.
         """
         queue.publish()
         first = queue.entry(0)
@@ -117,7 +117,7 @@ class Dispatcher:
             queue.begin_again()
 
     def publish(self) -> None:
-        """Make what was dispatched visible in the queues."""
+        """Make the dispatched entries visible in the queues."""
         for queue in self.touched:
             queue.publish()
         self.touched.clear()

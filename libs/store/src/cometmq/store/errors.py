@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a store, by the phase in which a caller meets them.
 
-Opening: LockHeld, CorruptStore, DiskError. Running: DiskError inside the store only: what callers
-see of it is a status, and a store that takes no writes. Closed: StoreClosed.
+Opening: LockHeld, CorruptStore, DiskError. Running: a DiskError stays inside the store; callers see
+a status and a store that refuses writes. Closed: StoreClosed.
 """
 
 import errno as numbers
@@ -16,7 +16,6 @@ class DiskError(StoreError):
     """The operating system refused an operation on a file."""
 
     def __init__(self, operation: str, path: str, number: int) -> None:
-        """Remember what failed and why."""
         name = numbers.errorcode.get(number, str(number))
         super().__init__(f"cannot {operation} {path}: {name}")
         self.operation = operation
@@ -25,9 +24,9 @@ class DiskError(StoreError):
 
     @property
     def is_space_missing(self) -> bool:
-        """Whether it may succeed by itself once files are deleted."""
+        """Whether the operation may succeed once files have been deleted."""
         return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
 
 
 class CorruptStore(StoreError):
-    """The files contradict each other: starting would lose or misplace acknowledged messages."""
+    """The files contradict each other; starting would lose or misplace acknowledged messages."""

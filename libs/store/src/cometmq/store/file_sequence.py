@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of one size that follow each other, named by the offset of their first byte.
+"""Consecutive files of one size, named by the offset of their first byte.
 
-Invariants: `files` has no hole; a file's place is arithmetic on its offset, never a search.
+Invariants: `files` has no gap; the file of an offset is found by arithmetic, never by a search.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,6 @@ class FileSequence:
     def __init__(
         self, disk: Disk, folder: str, file_size: int, temporary: Callable[[str], str]
     ) -> None:
-        """Know no file yet; `temporary` says where a new file is made."""
         self._disk = disk
         self._temporary = temporary
         self.folder = folder
@@ -36,9 +35,9 @@ class FileSequence:
         return self.first + len(self.files) * self.file_size
 
     def load(self) -> None:
-        """Find the files in the folder; raise CorruptStore for a hole or a foreign file.
+        """Find the files in the folder; raise CorruptStore for a gap or an unknown file.
 
-        The last file may be short, as a crash or a copy leaves it: `pad_last` repairs that.
+        A crash or a copy may leave a short last file; `pad_last` repairs it.
         """
         starts = sorted(self._start_of(name) for name in self._disk.names(self.folder))
         if not starts:
@@ -47,8 +46,8 @@ class FileSequence:
         for expected, start in enumerate(starts):
             if start != self.first + expected * self.file_size:
                 raise CorruptStore(
-                    f"{self.folder}: {file_name(start)} does not follow the file before it;"
-                    f" files are configured to have {self.file_size} bytes"
+                    f"{self.folder}: {file_name(start)} does not follow the file before it"
+                    f" (configured file size: {self.file_size} bytes)"
                 )
         self.files = [self._disk.open(self.path(start)) for start in starts]
         for position, file in enumerate(self.files):
@@ -56,17 +55,17 @@ class FileSequence:
 
     def _start_of(self, name: str) -> int:
         if not name.isdigit():
-            raise CorruptStore(f"{self.folder}/{name} does not belong there; move it away")
+            raise CorruptStore(f"{self.folder}/{name} is not a file of this store; move it away")
         return int(name)
 
     def _check_size(self, file: DiskFile, *, is_last: bool) -> None:
         size = file.size()
         if size == self.file_size or (is_last and size < self.file_size):
             return
-        raise CorruptStore(f"{file.path} has {size} bytes, configured are {self.file_size}")
+        raise CorruptStore(f"{file.path} has {size} bytes; the configured size is {self.file_size}")
 
     def pad_last(self) -> bool:
-        """Give a short last file its full size; return whether it was short."""
+        """Extend a short last file to its full size; return whether it was short."""
         if not self.files or self.files[-1].size() == self.file_size:
             return False
         self._disk.resize(self.files[-1].path, self.file_size)
@@ -82,25 +81,25 @@ class FileSequence:
         return self.files[(offset - self.first) // self.file_size]
 
     def begin_at(self, start: int) -> None:
-        """Let the first file, which does not exist yet, begin here."""
+        """Set the offset of the first file, which does not exist yet."""
         assert not self.files
         assert start % self.file_size == 0
         self.first = start
 
     def create_next(self) -> DiskFile:
-        """Make the file behind the last one."""
+        """Create the file behind the last one."""
         path = self.path(self.end)
         file = self._disk.create(path, self.file_size, temporary=self._temporary(path))
         self.files.append(file)
         return file
 
     def adopt_next(self, file: DiskFile) -> None:
-        """Take over a file that was made elsewhere as the next one."""
+        """Append a file that was created elsewhere."""
         assert file.path == self.path(self.end)
         self.files.append(file)
 
     def forget_first(self, count: int) -> list[str]:
-        """Begin that many files later, the last file stays; return the paths to delete."""
+        """Drop up to `count` leading files but never the last one; return their paths."""
         doomed = self.files[: max(0, min(count, len(self.files) - 1))]
         self.files = self.files[len(doomed) :]
         self.first += len(doomed) * self.file_size
@@ -109,7 +108,7 @@ class FileSequence:
         return [file.path for file in doomed]
 
     def remove_from(self, offset: int) -> None:
-        """Delete the files that begin at or behind this offset."""
+        """Delete the files that begin at or after this offset."""
         keep = max(0, -(-(offset - self.first) // self.file_size))
         doomed = self.files[keep:]
         self.files = self.files[:keep]
@@ -121,7 +120,7 @@ class FileSequence:
             self._disk.remove(file.path)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the last file; may block."""
+        """Return up to `count` bytes, fewer at the end of the last file; may block."""
         parts: list[bytes] = []
         while count > 0 and self.first <= offset < self.end:
             position = (offset - self.first) % self.file_size
@@ -135,7 +134,7 @@ class FileSequence:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def has_data_from(self, offset: int) -> bool:
-        """Whether a byte at or behind this offset may differ from zero."""
+        """Return whether a byte at or after this offset may differ from zero."""
         if not self.first <= offset < self.end:
             return False
         file = self.file_at(offset)
@@ -150,10 +149,10 @@ class FileSequence:
         return position + rest < self.file_size and file.next_data(position + rest) is not None
 
     def clear_from(self, offset: int) -> None:
-        """Make every byte from here on zero: later files go. The caller syncs.
+        """Zero everything from this offset on and delete later files. The caller syncs.
 
-        Cutting the file and giving it its size back frees the blocks instead of writing
-        zeros; a crash in between leaves a short last file, which `pad_last` repairs.
+        Truncating and extending the file frees its blocks instead of writing zeros. A crash in
+        between leaves a short last file, which `pad_last` repairs.
         """
         self.remove_from(offset)
         if not self.first <= offset < self.end:

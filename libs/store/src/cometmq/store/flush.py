@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the log is synced, and who waits for it: a pure policy, the syncing is a job.
+"""Flush policy: when the log is synced, and which puts are answered. Syncing itself is a job.
 
-Group commit: one sync serves every put that was written before it began. A sync that fails is
-fatal for the store, for the system may have dropped the pages: nothing is retried as if it had
-not happened.
+Group commit: one sync covers every put that was written before it began. A failed sync is fatal for
+the store: the kernel may have dropped the dirty pages, so a second sync that succeeds would prove
+nothing.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ PAGE_BYTES: Final = 4096
 
 
 class FlushJob:
-    """Sync the log up to an offset: `run` on a worker thread, then the store's `flush_done`."""
+    """Syncs the log up to an offset: `run` on a worker thread, then `flush_done`."""
 
     __slots__ = ("_disk", "_files", "_folder", "file_end", "offset", "start")
 
@@ -34,7 +34,7 @@ class FlushJob:
         offset: int,
         file_end: int,
     ) -> None:
-        """Take the files as they are now; `folder` is synced if a file came into it."""
+        """Capture the files; `folder` is synced if it has got a new file."""
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -43,7 +43,7 @@ class FlushJob:
         self.file_end = file_end
 
     def run(self) -> None:
-        """Wait until the disk has everything."""
+        """Sync the files, then the folder."""
         for file in self._files:
             file.sync()
         if self._folder is not None:
@@ -58,7 +58,7 @@ class _Waiter(NamedTuple):
 
 
 class Flusher:
-    """Decides when to sync and answers who waited."""
+    """Decides when to sync and completes the puts that wait for a sync."""
 
     __slots__ = (
         "_last_flush_ms",
@@ -77,9 +77,9 @@ class Flusher:
     def __init__(
         self, parts: Parts, on_failure: Callable[[Exception], None], *, flushed_offset: int
     ) -> None:
-        """Begin with a log that is certainly on the disk up to an offset.
+        """Start with `flushed_offset` as the only part that is certainly on the disk.
 
-        After a kill what follows may be in the system's memory only.
+        After a kill the bytes behind it may exist only in the page cache.
         """
         self._parts = parts
         self._log = parts.commit_log
@@ -87,7 +87,7 @@ class Flusher:
         self._running: FlushJob | None = None
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
-        self._named_end = -1  # names of files before this offset are on the disk
+        self._named_end = -1  # the folder is synced for all files before this offset
         self.flushed_offset = flushed_offset
         self.flush_count = 0
         self.has_failed = False
@@ -95,26 +95,26 @@ class Flusher:
 
     @property
     def is_sync(self) -> bool:
-        """Whether puts wait for the disk."""
+        """Whether puts wait for a sync."""
         return self._parts.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
     def waiting_count(self) -> int:
-        """Puts that wait for a sync."""
+        """The number of puts that wait for a sync."""
         return len(self._waiters)
 
     @property
     def needed_from(self) -> int:
-        """Files that end before this offset are of no use to any sync, running or to come."""
+        """The offset before which no running or future sync needs a file."""
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
     def wait(self, offset: int, now_ms: int, done: PutDone, result: PutResult) -> None:
-        """Answer once the log is on the disk up to here, or the time is over."""
+        """Complete the put when the log is synced up to `offset`, or on timeout."""
         self._waiters.append(_Waiter(offset, now_ms, done, result))
 
     def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
-        """Return what to sync now, if anything; one job runs at a time."""
+        """Return the sync that is due, or None; only one job runs at a time."""
         self._expire(now_ms)
         if self._running is not None or self.has_failed:
             return None
@@ -155,14 +155,14 @@ class Flusher:
         return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)
 
     def _expire(self, now_ms: int) -> None:
-        """Answer those who waited too long: stored, but perhaps not on the disk."""
+        """Answer expired waiters: their messages are stored, but perhaps not on the disk."""
         waiters = self._waiters
         timeout_ms = self._parts.settings.sync_flush_timeout
         while waiters and has_passed(timeout_ms, since_ms=waiters[0].since_ms, now_ms=now_ms):
             self._answer(waiters.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
 
     def done(self, job: FlushJob, error: Exception | None) -> None:
-        """Answer everyone whose bytes a finished job has synced."""
+        """Complete the puts that a finished job has synced."""
         if job is self._running:
             self._running = None
         if error is not None:
@@ -172,9 +172,10 @@ class Flusher:
         self.note_flushed(job)
 
     def note_flushed(self, job: FlushJob) -> None:
-        """Answer everyone whose bytes are on the disk.
+        """Complete the puts whose records are on the disk.
 
-        After a failure nobody knows: the system reports a lost page to one sync only.
+        After a failed sync this does nothing: the kernel reports a lost page to one sync only, so a
+        later success proves nothing.
         """
         if self.has_failed:
             return
@@ -185,14 +186,14 @@ class Flusher:
             self._answer(waiters.popleft(), PutStatus.PUT_OK)
 
     def fail(self, error: Exception) -> None:
-        """Answer everyone that their bytes are not safe."""
+        """Fail all waiting puts; the store stays read-only."""
         self.has_failed = True
         self.on_failure(error)
         while self._waiters:
             self._answer(self._waiters.popleft(), PutStatus.SERVICE_NOT_AVAILABLE)
 
     def note_truncated(self, offset: int) -> None:
-        """Follow a log that ends earlier now."""
+        """Adopt the earlier end of a truncated log."""
         self.flushed_offset = min(self.flushed_offset, offset)
         self._named_end = -1
 

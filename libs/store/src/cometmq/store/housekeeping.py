@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store does beside puts and reads: checkpoints, new and old files, failing disks.
+"""Background duties of a store: checkpoints, new and old files, recovery from disk errors.
 
-Each duty has a time and gives a job; `jobs` asks them in order of urgency and never has more
-than one job on its way.
+Each duty becomes due at a time and supplies a job. `jobs` asks the duties in order of urgency; only
+one job runs at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ RETRY_INTERVAL_MS: Final = 1_000
 
 
 class Housekeeping:
-    """The duties of one store."""
+    """Schedules the background duties of one store."""
 
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
-        """Look after these parts."""
         self._parts = parts
         self._commit_log = parts.commit_log
         self._index = parts.index
@@ -41,11 +40,11 @@ class Housekeeping:
         self._last_try_ms = 0
         self._create_failed_ms = -RETRY_INTERVAL_MS
         self._now_ms = 0
-        self._is_index_behind = False  # keys wait for a disk that has room again
+        self._is_index_behind = False  # keys could not be written for lack of space
         self.cleaner = Cleaner(parts, flusher)
 
     def jobs(self, now_ms: int) -> list[Job]:
-        """Return the most urgent job that is due, unless one is on its way."""
+        """Return the most urgent due job, or nothing while a job is running."""
         self._now_ms = now_ms
         if self._running is not None or self._write_state.has(Refusal.SYNC_FAILED):
             return []
@@ -77,7 +76,7 @@ class Housekeeping:
     # Failing writes
 
     def note_write_failed(self, error: DiskError, batch: Batch) -> None:
-        """Take no writes until a probe succeeds where this one failed."""
+        """Refuse writes until a probe succeeds at the place where this write failed."""
         self._failed_segments = [
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]
@@ -102,7 +101,7 @@ class Housekeeping:
         self._flusher.fail(error if error is not None else RuntimeError("sync failed"))
 
     def put_index(self, batch: Batch) -> None:
-        """Add a batch's keys; a disk that has no room for the index stops the puts."""
+        """Add a batch's keys to the index; on DiskError the store refuses further puts."""
         try:
             self._index.remember(batch.keyed)
         except DiskError as error:
@@ -110,7 +109,7 @@ class Housekeeping:
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
-        """Try again to add keys that a failing disk kept out; no checkpoint without them."""
+        """Retry the keys that a disk error kept out; no checkpoint may be written without them."""
         try:
             self._index.catch_up()
         except DiskError as error:
@@ -131,7 +130,7 @@ class Housekeeping:
         if error is None:
             self._checkpointer.take_over(job, self._parts.clock_ms())
             if self._is_index_behind:
-                return  # this checkpoint was planned before the disk refused the keys
+                return  # planned before the disk refused the keys
             if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
                 self._log.info("queues.write_recovered")
             return
@@ -158,7 +157,7 @@ class Housekeeping:
         return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
 
     def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
-        """Let the new file be the next one, unless a put that could not wait has made that."""
+        """Adopt the prepared file, unless a put that could not wait has created its own."""
         disk, files = self._parts.disk, self._commit_log.files
         if error is None:
             try:
@@ -177,13 +176,13 @@ class Housekeeping:
     # Topics and the end
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic's queues and delete their files."""
+        """Drop a topic's queues and delete their files."""
         for queue in list(self._parts.queues.of_topic(topic)):
             self._checkpointer.forget(queue)
         self.cleaner.doom(self._parts.queues.remove_topic(topic))
 
     def finish(self) -> bool:
-        """Bring everything to the disk; return whether nothing is missing."""
+        """Bring everything to the disk; return whether that succeeded."""
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:
@@ -198,7 +197,7 @@ class Housekeeping:
         return True
 
     def _remove_unused_file(self) -> None:
-        """Delete a file that was made ahead, as RocketMQ does when it stops."""
+        """Delete a file that was created ahead of use, as RocketMQ does on shutdown."""
         files = self._commit_log.files
         last_start = files.end - files.file_size
         if len(files.files) > 1 and last_start >= self._commit_log.end:
@@ -206,22 +205,17 @@ class Housekeeping:
 
 
 class _Running:
-    """A job that says when it is no longer on its way."""
-
     def __init__(self, job: Job, on_end: Callable[[], None]) -> None:
         self._job = job
         self._on_end = on_end
 
     @property
     def name(self) -> str:
-        """What the job does."""
         return self._job.name
 
     def run(self) -> None:
-        """Run the job."""
         self._job.run()
 
     def done(self, error: Exception | None) -> None:
-        """Finish the job."""
         self._on_end()
         self._job.done(error)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash index of a store: all its files, of which the newest grows.
+"""The hash index of a store: a sequence of files, of which the newest grows.
 
-Compatibility: a new file inherits the last file's end as begin and end until its first entry, as
-RocketMQ's does; file names are local creation times.
+Compatibility: as in RocketMQ, a new file inherits the previous file's end as its begin and end
+until its first entry; files are named by their local creation time.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
 
 BACKLOG_COUNT_MAX: Final = 256
-"""Records whose keys are added together."""
+"""Keys of up to this many records are added together."""
 
 
 class Index:
@@ -43,7 +43,6 @@ class Index:
     def __init__(
         self, disk: Disk, layout: Layout, settings: StoreSettings, clock_ms: Callable[[], int]
     ) -> None:
-        """Know no file yet; `load` finds them."""
         self._disk = disk
         self._layout = layout
         self._clock_ms = clock_ms
@@ -58,7 +57,9 @@ class Index:
         """
         for name in self._disk.names(self._layout.index):
             if not name.isdigit():
-                raise CorruptStore(f"{self._layout.index}/{name} does not belong there")
+                raise CorruptStore(
+                    f"{self._layout.index}/{name} is not an index file; move it away"
+                )
             file = self._disk.open(f"{self._layout.index}/{name}")
             try:
                 self.files.append(IndexFile.load(name, file, self._shape))
@@ -69,20 +70,20 @@ class Index:
 
     @property
     def end_timestamp(self) -> int:
-        """Store time of the newest indexed message."""
+        """The store time of the newest indexed message."""
         if self._backlog:
             return self._backlog[-1][3]
         return self.files[-1].header.end_timestamp if self.files else 0
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the newest indexed message."""
+        """The physical offset of the newest indexed message."""
         if self._backlog:
             return self._backlog[-1][2]
         return self.files[-1].header.end_offset if self.files else 0
 
     def remember(self, keyed: Iterable[KeyedRecord]) -> None:
-        """Add the keys of records, in the order of the log, to the files some time later.
+        """Queue the keys of records, in log order, for a later addition to the files.
 
         One addition costs as much as three entries, so small ones are collected.
         """
@@ -91,7 +92,7 @@ class Index:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Add to the files what is remembered; DiskError leaves it for the next time."""
+        """Add the queued keys to the files; after a DiskError they stay queued."""
         rows = self._backlog
         hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
         while hashes:
@@ -119,7 +120,7 @@ class Index:
         self.files.append(index_file)
 
     def plan_flush(self, *, is_closing: bool = False) -> list[IndexFlush]:
-        """Say what to write so that all entries are on the disk."""
+        """Plan the writes that bring all entries to the disk."""
         return [
             file.plan_flush(is_complete=is_closing or file is not self.files[-1] or file.is_full)
             for file in self.files
@@ -127,7 +128,7 @@ class Index:
         ]
 
     def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
-        """Forget what flushes have written; full files stop growing."""
+        """Release what the flushes have written; full files stop growing."""
         by_file = {flush.file: flush for flush in flushes}
         for file in self.files:
             flush = by_file.get(file.file)
@@ -138,7 +139,7 @@ class Index:
                 file.rest()
 
     def mark_failed(self, flushes: Iterable[IndexFlush]) -> None:
-        """Remember that nothing of these flushes is certain."""
+        """Note that the content of failed flushes may be missing on the disk."""
         by_file = {flush.file: flush for flush in flushes}
         for file in self.files:
             if file.file in by_file:
@@ -149,7 +150,7 @@ class Index:
     ) -> None:
         """Keep the entries of records before `offset_end`; the caller adds the rest again.
 
-        `name` and `written_count` say what the last checkpoint knew of the file that grew.
+        `name` and `written_count` are what the last checkpoint recorded about the growing file.
         """
         while self.files and self.files[-1].begins_at_or_after(offset_end):
             file = self.files.pop()
@@ -164,9 +165,9 @@ class Index:
         last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
 
     def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
-        """Have the records checked that may hold the key, newest first, until one is the last.
+        """Check the candidate records of a key, newest first, until `check` ends the search.
 
-        What moves from memory to a file meanwhile may be checked twice.
+        An entry that moves from memory to a file meanwhile may be checked twice.
         """
         for stored_topic, stored_key, offset, _ in self._backlog[::-1]:
             if stored_topic == topic and stored_key == key and not (yield from check(offset)):
@@ -179,7 +180,7 @@ class Index:
                 return
 
     def remove_before(self, offset: int) -> list[str]:
-        """Forget files that speak only of records before the log's begin; return their paths."""
+        """Drop files whose records are all before the start of the log; return their paths."""
         paths = []
         while len(self.files) > 1 and self.files[0].header.end_offset < offset:
             file = self.files.pop(0)
@@ -188,5 +189,5 @@ class Index:
         return paths
 
     def position(self) -> tuple[str, int]:
-        """Return name and entry count of the file that grows, for the checkpoint."""
+        """Return name and entry count of the growing file, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)

@@ -3,13 +3,13 @@
 
 Layout (docs/protocol/store.md#index): header of 40 bytes, then the slots (int32: number of the
 newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, int32 seconds since
-the file's first message, int32 number of the entry before it in the same slot). Entry 0 is never
+the file's first message, int32 number of the previous entry in the same slot). Entry 0 is never
 used, so the header holds the next free number.
 
-Invariants: the file that grows has its slots in memory; its new entries are in `_unwritten`
-until they are appended. Slots and header reach the disk after all entries that they speak of, so
-that a crash can be undone: entries that the header does not count are linked again, and a slot
-that points at an entry which does not count leads, through the entries, to one that does.
+Invariants: the growing file keeps its slots in memory; new entries stay in `_unwritten` until they
+are appended. Slots and header reach the disk after all entries they refer to, so a crash can be
+undone: recovery links entries again that the header does not count, and a slot that points at an
+uncounted entry leads through the chain to a counted one.
 """
 
 import struct
@@ -26,36 +26,36 @@ ENTRY: Final = struct.Struct(">iqii")
 SECONDS_MAX: Final = 0x7FFFFFFF
 
 KeyedRecord: TypeAlias = tuple[str, str, int, int]
-"""What the index needs: topic, key, physical offset, store timestamp; one for each key."""
+"""Topic, key, physical offset and store timestamp of a message; one tuple per key."""
 
 Check: TypeAlias = Callable[[int], Lookup[bool]]
-"""Looks at the record at a physical offset and says whether the search goes on."""
+"""Examines the record at a physical offset; its result says whether the search continues."""
 
 _pack_entry = ENTRY.pack
 
 
 class IndexShape(NamedTuple):
-    """How many slots and entries each file has."""
+    """The number of slots and entries per file."""
 
     slot_count: int
     entry_count: int
 
     @property
     def file_size(self) -> int:
-        """Bytes of a whole file."""
+        """The size of a whole file in bytes."""
         return self.entry_position(self.entry_count)
 
     def slot_position(self, slot: int) -> int:
-        """Return where a slot is in the file."""
+        """Return the position of a slot in the file."""
         return HEADER.size + slot * SLOT_BYTES
 
     def entry_position(self, number: int) -> int:
-        """Return where an entry is in the file."""
+        """Return the position of an entry in the file."""
         return HEADER.size + self.slot_count * SLOT_BYTES + number * ENTRY.size
 
 
 class IndexHeader(NamedTuple):
-    """What the first 40 bytes say."""
+    """The fields of the 40-byte header."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -66,7 +66,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexFlush(NamedTuple):
-    """What to write, fixed at one moment; a worker thread runs it."""
+    """The writes of one flush, copied; a worker thread runs them."""
 
     file: DiskFile
     shape: IndexShape
@@ -91,12 +91,11 @@ class IndexFlush(NamedTuple):
 
 
 def _seconds(timestamp: int, begin: int) -> int:
-    """Return what an entry says of its time."""
     return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0
 
 
 class IndexFile:
-    """One index file; the newest one grows."""
+    """One index file; only the newest one grows."""
 
     __slots__ = (
         "_flushed_count",
@@ -110,15 +109,15 @@ class IndexFile:
     )
 
     def __init__(self, name: str, file: DiskFile, shape: IndexShape, header: IndexHeader) -> None:
-        """Be a file that only answers look-ups; `begin` and `recover` make it grow."""
+        """Create a read-only file; `begin` and `recover` make it grow."""
         self.name = name
         self.file = file
         self.shape = shape
         self.header = header
         self._slots: SlotTable[IndexHeader] | None = None
         self._unwritten = bytearray()
-        self._flushed_count = header.next_number  # entries that the file's header counts
-        self._has_begin = False  # whether the file's header says when it begins
+        self._flushed_count = header.next_number  # entries that the header on the disk counts
+        self._has_begin = False  # whether the header on the disk has its begin timestamp
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
@@ -126,7 +125,7 @@ class IndexFile:
         if file.size() != shape.file_size:
             raise CorruptStore(
                 f"{file.path} has {file.size()} bytes, but maxHashSlotNum={shape.slot_count} and"
-                f" maxIndexNum={shape.entry_count} make {shape.file_size}"
+                f" maxIndexNum={shape.entry_count} require {shape.file_size}"
             )
         header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
         count = min(max(header.next_number, 1), shape.entry_count)
@@ -136,7 +135,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Whether no further entry fits."""
         return self.header.next_number >= self.shape.entry_count
 
     @property
@@ -145,25 +144,25 @@ class IndexFile:
         return self._slots is not None
 
     def begins_at_or_after(self, offset: int) -> bool:
-        """Whether no entry can be of a record before this offset."""
+        """Return whether every entry refers to a record at or after this offset."""
         return not self._has_begin or self.header.begin_offset >= offset
 
     @property
     def written_count(self) -> int:
-        """The first entry number that is only in memory."""
+        """The number of the first entry that exists only in memory."""
         return self.header.next_number - len(self._unwritten) // ENTRY.size
 
     @property
     def unflushed_count(self) -> int:
-        """Entries that the file's header does not count."""
+        """The number of entries that the header on the disk does not count."""
         return self.header.next_number - self._flushed_count
 
     def begin(self) -> None:
-        """Start to grow as a new, empty file."""
+        """Start growing as a new, empty file."""
         self._slots = SlotTable(self.shape.slot_count)
 
     def add(self, hashes: list[int], rows: Sequence[KeyedRecord]) -> int:
-        """Add entries in the order of the log as far as they fit; return how many did."""
+        """Add entries in log order while they fit; return the number added."""
         table, header = self._slots, self.header
         assert table is not None
         slots = table.values
@@ -200,9 +199,9 @@ class IndexFile:
         return count
 
     def plan_flush(self, *, is_complete: bool) -> IndexFlush:
-        """Say what to write so that the disk has all entries.
+        """Plan the writes that bring all entries to the disk.
 
-        `is_complete` adds all slots and the header; otherwise they follow in small steps.
+        `is_complete` includes all slots and the header; otherwise they follow in small steps.
         """
         table = self._slots
         assert table is not None
@@ -220,7 +219,7 @@ class IndexFile:
         return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
 
     def mark_flushed(self, flush: IndexFlush) -> None:
-        """Forget what a flush has written."""
+        """Release what a flush has written."""
         end = flush.first_number + len(flush.entries) // ENTRY.size
         del self._unwritten[: (end - self.written_count) * ENTRY.size]
         if flush.header is not None:
@@ -228,21 +227,21 @@ class IndexFile:
             self._has_begin = True
 
     def mark_failed(self, flush: IndexFlush) -> None:
-        """Remember that slots of a flush may not be on the disk."""
+        """Mark the slots of a failed flush as dirty again."""
         if self._slots is not None:
             self._slots.give_back(flush.slots)
 
     def rest(self) -> None:
-        """Stop growing: free the slots, which the file has now."""
+        """Stop growing and free the slots; the file has them now."""
         assert not self._unwritten
         self._slots = None
 
     def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
-        """Grow again, with the entries of records before `offset_end` only.
+        """Grow again, with only the entries of records before `offset_end`.
 
-        `written_count` is how many entries the file is known to have, which may be more than
-        its header says: they are linked again without a look at the log. After a crash slots
-        may lead to entries that neither of the two counts.
+        `written_count` is the number of entries known to be in the file. It may exceed the header's
+        count; such entries are linked again without reading the log. After a crash, slots may point
+        at entries that neither count includes.
         """
         old = self.header
         known = max(old.next_number, min(written_count, self.shape.entry_count))
@@ -254,12 +253,12 @@ class IndexFile:
         if not was_clean or not count == old.next_number == written_count:
             self._unlink(table, count)
         if count < old.next_number:
-            self._flushed_count = 0  # the file's header counts too many
+            self._flushed_count = 0  # the header on the disk counts too many
             used = sum(map(bool, table.values))
         self._rewrite_header(count, used)
 
     def _count_before(self, offset_end: int, known: int) -> int:
-        """Count the leading entries that are valid and of records before an offset."""
+        """Count the leading entries that are valid and refer to records before an offset."""
         low, high = 1, known
         while low < high:
             middle = (low + high) // 2
@@ -271,9 +270,9 @@ class IndexFile:
         return low
 
     def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
-        """Make the slots point at entries that the file has but its header does not count.
+        """Link entries that the file has but its header does not count.
 
-        Return how many of these were the first of their slot.
+        Return how many of them were the first of their slot.
         """
         slots, mark_dirty = table.values, table.dirty_pages.add
         slot_count = self.shape.slot_count
@@ -286,7 +285,7 @@ class IndexFile:
         return first_count
 
     def _unlink(self, table: SlotTable[IndexHeader], count: int) -> None:
-        """Lead slots that point at or beyond `count` back to the entry before it."""
+        """Reset slots that point at or beyond `count` to the previous entry of their chain."""
         slots, entry_count = table.values, self.shape.entry_count
         if max(slots) < count:
             return
@@ -327,7 +326,7 @@ class IndexFile:
         return ENTRY.unpack(data)
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield written entries with their numbers, some thousand per read."""
+        """Yield written entries with their numbers, in reads of some thousand."""
         step = 16384
         for first in range(start, end, step):
             last = min(first + step, end)
@@ -342,10 +341,10 @@ class IndexFile:
         return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
 
     def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
-        """Have the records of entries with this hash checked, newest first.
+        """Check the records of entries with this hash, newest first.
 
-        Return whether the search goes on with older files. Entries know whole seconds only, so
-        a candidate may be up to a second out of range.
+        Return whether the search continues in older files. Entries store whole seconds, so a
+        candidate may be out of range by up to a second.
         """
         header = self.header
         number = yield from self.newest(hash_ % self.shape.slot_count)
@@ -357,18 +356,21 @@ class IndexFile:
                 return True
             if entry_hash == hash_ and stored_ms <= end_ms and not (yield from check(offset)):
                 return False
-            limit = number  # an entry only ever points at older ones
+            limit = number  # a chain only leads to older entries
             number = previous
         return True
 
     def newest(self, slot: int) -> Lookup[int]:
-        """Find the number of a slot's newest entry."""
+        """Find the number of the newest entry in a slot."""
         if self._slots is not None:
             return self._slots.values[slot]
         data = yield Read(self.file, self.shape.slot_position(slot), SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may have messages of this time; a recovery knows whole seconds only."""
+        """Return whether the file may hold messages of this period.
+
+        After recovery the file's bounds are whole seconds.
+        """
         header = self.header
         return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp + 999

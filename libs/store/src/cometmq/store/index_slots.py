@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of the index file that grows: in memory, written to the file page by page.
+"""The slots of the growing index file: kept in memory, written to the file page by page.
 
-A sweep writes the pages that were dirty when it began, some at each checkpoint, so that the loop
-never copies 20 MB at once; when the last one is written, the file's header may count the entries
-that there were at the beginning. Pages may then hold newer numbers than the header counts: the
-entries that those numbers name are in the file already, so a recovery can put that right.
+A sweep writes the pages that were dirty when it began, a few at each checkpoint, so the loop never
+copies 20 MB at once. When its last page is written, the file's header may count all entries that
+existed when the sweep began. Pages may then hold newer entry numbers than the header counts. The
+file already has the entries of these numbers, so recovery can repair this.
 """
 
 import sys
@@ -15,18 +15,18 @@ from cometmq.store.disk import DiskFile
 
 SLOT_BYTES: Final = 4
 PAGE_SLOTS: Final = 1024
-STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms, and a sweep of 20 MB takes ten checkpoints
+STEP_PAGES: Final = 512  # 2 MiB: copied in 0.3 ms; a sweep of 20 MB takes ten checkpoints
 
 Mark = TypeVar("Mark")
 
 
 class SlotPages:
-    """A copy of neighbouring pages."""
+    """A copy of adjacent pages."""
 
     __slots__ = ("_first_page", "_values")
 
     def __init__(self, first_page: int, values: bytes) -> None:
-        """Hold native numbers; the first is that of the page's first slot."""
+        """Take slot values in native byte order, beginning at the first slot of the page."""
         self._first_page = first_page
         self._values = values
 
@@ -37,7 +37,7 @@ class SlotPages:
         return range(self._first_page, self._first_page + count)
 
     def write(self, file: DiskFile, position: int) -> None:
-        """Write them into the file, whose slots begin at `position`."""
+        """Write the pages to the file, whose slots begin at `position`."""
         values = array("i", self._values)
         if sys.byteorder == "little":
             values.byteswap()
@@ -45,12 +45,12 @@ class SlotPages:
 
 
 class SlotTable(Generic[Mark]):
-    """The numbers of the newest entries; `Mark` is what a finished sweep vouches for."""
+    """The newest entry number of each slot; a finished sweep returns its `Mark`."""
 
     __slots__ = ("_mark", "_sweep", "dirty_pages", "values")
 
     def __init__(self, count: int, data: bytes | None = None) -> None:
-        """Begin with zeros (whose memory is taken when they change), or with a file's bytes."""
+        """Start with a file's bytes, or with zeros, whose memory is allocated on first change."""
         if data is None:
             self.values = memoryview(bytearray(count * SLOT_BYTES)).cast("i")
         else:
@@ -64,17 +64,17 @@ class SlotTable(Generic[Mark]):
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether a sweep has begun and not ended."""
+        """Whether a sweep is in progress."""
         return self._mark is not None
 
     def begin_sweep(self, mark: Mark) -> None:
-        """Let the next steps write what is dirty now."""
+        """Start a sweep over the pages that are dirty now."""
         self._sweep = sorted(self.dirty_pages | set(self._sweep), reverse=True)
         self.dirty_pages.clear()
         self._mark = mark
 
     def step(self, page_count: int = STEP_PAGES) -> tuple[list[SlotPages], Mark | None]:
-        """Copy the sweep's next pages; with the last ones return its mark."""
+        """Copy the next pages of the sweep; return its mark with the last ones."""
         taken = self._sweep[-page_count:]
         del self._sweep[-page_count:]
         mark = None
@@ -83,7 +83,7 @@ class SlotTable(Generic[Mark]):
         return self._copies(taken[::-1]), mark
 
     def copy_all(self) -> list[SlotPages]:
-        """Copy everything that is dirty; a sweep is over with that."""
+        """Copy all dirty pages; this ends a sweep."""
         pages = sorted(self.dirty_pages.union(self._sweep))
         self.dirty_pages.clear()
         self._sweep.clear()
@@ -91,7 +91,7 @@ class SlotTable(Generic[Mark]):
         return self._copies(pages)
 
     def give_back(self, copies: list[SlotPages]) -> None:
-        """Take pages as dirty again that may not have been written; the sweep fails with them."""
+        """Mark pages of a failed write as dirty again; a sweep in progress fails."""
         for copy in copies:
             self.dirty_pages.update(copy.pages)
         self.dirty_pages.update(self._sweep)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look into a store's folder without a broker and without changing anything.
+"""Inspect a store's folder without a broker and without changing anything.
 
 Works on folders that RocketMQ wrote as well. A store that is in use can be looked at too: it is
 read as its files were at that moment, and files that expire meanwhile are left out.
@@ -32,7 +32,7 @@ OPEN_ATTEMPTS: Final = 5
 
 
 class QueueSummary(NamedTuple):
-    """One consume queue."""
+    """Summary of one consume queue."""
 
     topic: str
     queue_id: int
@@ -42,7 +42,7 @@ class QueueSummary(NamedTuple):
 
 
 class IndexSummary(NamedTuple):
-    """One index file."""
+    """Summary of one index file."""
 
     name: str
     begin_timestamp: int
@@ -62,7 +62,7 @@ class Damage(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """A store at a glance."""
+    """Summary of a store."""
 
     root: str
     in_use_by: int | None  # process that holds the lock, 0 if its id is unknown
@@ -180,7 +180,7 @@ class StoreView:
         return self.in_use_by is not None and error.errno == errno.ENOENT
 
     def measure_queues(self, log_end: int) -> None:
-        """Find where each queue begins, and its end before this place of the log."""
+        """Find the first and last offset of each queue, given the end of the log."""
         for queue in self.parts.queues.queues.values():
             queue.measure(self.files.first, log_end)
 
@@ -289,7 +289,7 @@ def dump_queue(
 
 
 def _index_summaries(view: StoreView) -> list[IndexSummary]:
-    """Read the headers alone: the shape of the files does not matter for that."""
+    """Read only the headers; they do not depend on the configured file shape."""
     folder = view.parts.layout.index
     summaries = []
     for name in view.disk.names(folder):
@@ -300,7 +300,7 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
 
 
 def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
-    """Take file sizes from the first files that are there."""
+    """Take file sizes from the first file of each kind."""
     root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see disk.py
     log_folder = settings.store_path_commit_log or f"{root}/commitlog"
     changes: dict[str, object] = {"store_path_root_dir": root}

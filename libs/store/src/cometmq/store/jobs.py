@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow disk work as jobs: made on the loop, run on a worker thread, finished on the loop.
+"""Slow disk work as jobs: created on the loop, run on a worker thread, completed on the loop.
 
-Invariants: a job holds copies or things that only jobs change, so `run` needs no lock; at most
-one job is on its way at any time (syncs of the log aside, see `flush.py`).
+Invariants: a job holds copies, or objects that only jobs change, so `run` needs no lock. Only one
+job runs at a time, apart from syncs of the log (`flush.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,17 +24,17 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """What it does, for metrics and logs."""
+        """The name for metrics and logs."""
 
     def run(self) -> None:
-        """Do the work; may block, may raise DiskError."""
+        """Do the work; may block and may raise DiskError."""
 
     def done(self, error: Exception | None) -> None:
-        """Take the outcome over, on the loop."""
+        """Apply the outcome on the loop."""
 
 
 class QueueWrite(NamedTuple):
-    """Entries of one queue that the files lack."""
+    """Entries of one queue that its files lack."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -42,7 +42,7 @@ class QueueWrite(NamedTuple):
 
 
 class CheckpointJob:
-    """Bring everything up to one offset to the disk, then say so in the checkpoint."""
+    """Brings everything up to one offset to the disk and then records that in the checkpoint."""
 
     name = "checkpoint"
 
@@ -57,7 +57,6 @@ class CheckpointJob:
         progress: Progress,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
-        """Hold what the loop has copied."""
         self._disk = disk
         self._files = files
         self._on_done = on_done
@@ -67,7 +66,7 @@ class CheckpointJob:
         self.progress = progress
 
     def run(self) -> None:
-        """Write and sync: log, queues, index; the checkpoint last."""
+        """Write and sync log, queues and index, then the checkpoint."""
         self.flush.run()
         written: dict[str, DiskFile] = {}
         folders: set[str] = set()
@@ -86,12 +85,12 @@ class CheckpointJob:
         self._files.save(self.progress)
 
     def done(self, error: Exception | None) -> None:
-        """Hand the outcome to the store."""
+        """Report the outcome to the store."""
         self._on_done(self, error)
 
 
 class ProbeJob:
-    """Try whether the log can be written again, by overwriting what a failed write left."""
+    """Probes whether the log is writable again by overwriting the remains of a failed write."""
 
     name = "probe"
 
@@ -101,13 +100,13 @@ class ProbeJob:
         segments: Sequence[tuple[int, int]],
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """`segments` are offset and length of what the failed write may have left."""
+        """Take the offset and length of each range that the failed write may have touched."""
         self._files = files
         self._segments = segments
         self._on_done = on_done
 
     def run(self) -> None:
-        """Write zeros and sync them."""
+        """Overwrite the ranges with zeros and sync."""
         files = self._files
         for offset, count in self._segments:
             if offset >= files.end:
@@ -119,15 +118,15 @@ class ProbeJob:
             file.sync()
 
     def done(self, error: Exception | None) -> None:
-        """Hand the outcome to the store."""
+        """Report the outcome to the store."""
         self._on_done(error)
 
 
 class CreateJob:
-    """Make the next file of the log, under another name, before it is needed.
+    """Creates the next file of the log, under a temporary name, before it is needed.
 
-    The loop may make the file itself meanwhile and write messages to it, so only the loop may
-    give this one its name.
+    The loop may meanwhile create that file itself and write messages to it, so only the loop may
+    rename this one.
     """
 
     name = "create-file"
@@ -135,24 +134,23 @@ class CreateJob:
     def __init__(
         self, disk: Disk, prepared: str, size: int, on_done: Callable[[Exception | None], None]
     ) -> None:
-        """`prepared` is the path to make it at."""
         self._disk = disk
         self._prepared = prepared
         self._size = size
         self._on_done = on_done
 
     def run(self) -> None:
-        """Make the file."""
+        """Create the file."""
         temporary = f"{self._prepared}{TEMPORARY_SUFFIX}"
         self._disk.create(self._prepared, self._size, temporary=temporary)
 
     def done(self, error: Exception | None) -> None:
-        """Hand the outcome to the store."""
+        """Report the outcome to the store."""
         self._on_done(error)
 
 
 class RemoveJob:
-    """Delete files and folders."""
+    """Deletes files and folders."""
 
     name = "remove"
 
@@ -164,14 +162,14 @@ class RemoveJob:
         *,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """`pause` is called between two files, so that the disk can do other work."""
+        """Call `pause` between two files, so that the disk can do other work."""
         self._disk = disk
         self._paths = paths
         self._on_done = on_done
         self._pause = pause
 
     def run(self) -> None:
-        """Delete one after the other."""
+        """Delete the files and folders one after the other."""
         for path in self._paths:
             if self._disk.is_folder(path):
                 self._disk.remove_tree(path)
@@ -181,5 +179,5 @@ class RemoveJob:
                 self._pause()
 
     def done(self, error: Exception | None) -> None:
-        """Hand the outcome to the store."""
+        """Report the outcome to the store."""
         self._on_done(error)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables kept as JSON files beside the messages: topics, groups, offsets.
 
-Invariants: a reader finds the old content or the new one, never a part (temporary file, fsync,
-rename, fsync of the directory); `.bak` is the last content that could be read, so a damaged
-file never replaces it.
+Invariants: a reader finds the old content or the new one, never a mixture (temporary file, fsync,
+rename, fsync of the folder). `.bak` holds the last content that could be parsed; a damaged file
+never replaces it.
 
-Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#config-files). What
-a table means is the codec's business: strict JSON is written, Java's dialect is read.
+Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#config-files). The codec
+interprets the content: strict JSON is written, Java's dialect is read.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class ConfigFiles(Protocol):
-    """What a table needs of a file system; tests put failing disks behind it."""
+    """The file operations of a table; tests substitute failing disks."""
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content, None if there is no such file."""
+        """Return the content; None if the file does not exist."""
         ...
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write the content and wait until the disk has it."""
+        """Write the content and sync it."""
         ...
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give a file another name at one instant, which survives a power loss."""
+        """Rename a file atomically and durably."""
         ...
 
 
@@ -46,14 +46,14 @@ class OsFiles:
     __slots__ = ()
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content, None if there is no such file."""
+        """Return the content; None if the file does not exist."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write the content and wait until the disk has it."""
+        """Write the content and sync it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(data)
@@ -61,7 +61,7 @@ class OsFiles:
             os.fsync(file.fileno())
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give a file another name at one instant, which survives a power loss."""
+        """Rename a file atomically and durably."""
         source.replace(target)
         directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -81,9 +81,9 @@ class JsonTable(Generic[T]):
         encode: Callable[[T], bytes],
         files: ConfigFiles | None = None,
     ) -> None:
-        """Name the file; nothing is read or written yet.
+        """Set the paths; nothing is read or written yet.
 
-        `decode` raises a ValueError or CometError for content that it cannot read.
+        `decode` raises ValueError or CometError for content that it cannot parse.
         """
         self.path = Path(path)
         self.backup_path = Path(f"{path}{BACKUP_SUFFIX}")
@@ -91,13 +91,13 @@ class JsonTable(Generic[T]):
         self._decode = decode
         self._encode = encode
         self._files: ConfigFiles = files or OsFiles()
-        self._readable_digest = b""  # of the content written last
+        self._readable_digest = b""  # of the last content written
 
     def load(self) -> T | None:
-        """Return the file's content, else the backup's; None if there is neither.
+        """Return the content of the file, or of its backup; None if neither exists.
 
-        Raises CorruptStore when what is there cannot be read: starting with an empty
-        table would look like a loss of all topics or offsets.
+        Raise CorruptStore if neither can be parsed: starting with an empty table would look like
+        the loss of all topics or offsets.
         """
         found = False
         for path in (self.path, self.backup_path):
@@ -115,7 +115,7 @@ class JsonTable(Generic[T]):
         return None
 
     def encode(self, value: T) -> bytes:
-        """Return the bytes of the file; cheap, so that a loop may do it before it hands over."""
+        """Return the content for `write`; cheap enough for the loop."""
         return self._encode(value)
 
     def write(self, data: bytes) -> None:
@@ -132,14 +132,14 @@ class JsonTable(Generic[T]):
         self._readable_digest = _digest(data)
 
     def save(self, value: T) -> None:
-        """Encode and write at once, where blocking does not matter: start, stop, tests."""
+        """Encode and write at once; for start, stop and tests, where blocking does not matter."""
         self.write(self._encode(value))
 
     def _is_readable(self, data: bytes) -> bool:
-        """Whether the content may become the backup.
+        """Return whether the content may become the backup.
 
-        What was written here is known by its digest: to decode a large table would hold the
-        interpreter, and with it the loop, for as long as it takes.
+        Content that this process wrote is recognised by its digest. Parsing a large table instead
+        would hold the interpreter lock, and block the loop, for as long as it takes.
         """
         return _digest(data) == self._readable_digest or self._readable(data) is not None
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH111, PTH119, PTH120
-# Plain path texts: thousands of queues keep one each.
-"""Where everything lies in a store's folder (docs/protocol/store.md#folder)."""
+# Paths are plain strings: thousands of queues keep one each.
+"""The paths inside a store's folder (docs/protocol/store.md#folder)."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def file_name(offset: int) -> str:
 
 
 def is_topic(topic: str) -> bool:
-    """Whether a topic can be the name of a folder, as that of every stored message is."""
+    """Return whether the topic can name a folder, as the topic of every stored message must."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}
 
 
@@ -39,7 +39,6 @@ class Layout:
     )
 
     def __init__(self, settings: StoreSettings) -> None:
-        """Derive all paths from the settings."""
         root = os.path.expanduser(settings.store_path_root_dir)
         self.root = root
         self.commit_log = os.path.expanduser(settings.store_path_commit_log) or f"{root}/commitlog"
@@ -58,10 +57,10 @@ class Layout:
         return f"{self.consume_queue}/{topic}/{queue_id}"
 
     def temporary(self, path: str) -> str:
-        """Return where a file of the store is made before it is renamed in.
+        """Return the temporary path under which a file is created before it is renamed.
 
-        On the same file system, in no folder that RocketMQ loads completely, and of its own for
-        each path: several threads make files at the same time.
+        It is on the same file system, in no folder that RocketMQ loads completely, and unique per
+        path, because several threads create files at the same time.
         """
         if os.path.dirname(path) == self.commit_log:
             return f"{self._log_temporary}{os.path.basename(path)}{TEMPORARY_SUFFIX}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walk through the records of a commit log, in big reads, until something is no record.
+"""Walk through the records of a commit log in large reads, up to the first invalid one.
 
-A record counts only if it says itself that it lies where it lies: bytes of an older log that a
-crash brings back do not.
+A record is valid only if the physical offset it contains is its own. This rejects bytes of an older
+log that a crash has brought back.
 """
 
 import struct
@@ -27,19 +27,19 @@ _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
 class LogScanner:
-    """An iterator over the records from an offset on; `offset` is where the next one begins."""
+    """Iterates over records from an offset on; `offset` is where the next one begins."""
 
     __slots__ = ("_check_crc", "_chunk_bytes", "_files", "offset")
 
     def __init__(self, files: FileSequence, offset: int, *, check_crc: bool) -> None:
-        """Begin at a record border."""
+        """Start at a record border."""
         self._files = files
         self._check_crc = check_crc
         self._chunk_bytes = CHUNK_BYTES_MIN
         self.offset = offset
 
     def __iter__(self) -> Iterator[Scan]:
-        """Yield records; end at the first place that holds none."""
+        """Yield records up to the first place that holds none."""
         files = self._files
         while files.first <= self.offset < files.end:
             position = (self.offset - files.first) % files.file_size
@@ -74,7 +74,7 @@ class LogScanner:
             if scan.size != file_left - cursor:
                 raise CorruptStore(
                     f"offset {self.offset} of the log closes a file {scan.size} bytes before its"
-                    f" end, the configured file size says {file_left - cursor}"
+                    f" end, but by the configured file size it must be {file_left - cursor}"
                 )
             self.offset = base + file_left
         return scan.status
@@ -85,7 +85,7 @@ _HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
 
 
 def follow_headers(files: FileSequence, start: int, end: int) -> int:
-    """Follow sizes and offsets from record to record; return how far they lead, `end` at most.
+    """Follow sizes and offsets from record to record; return the offset reached, at most `end`.
 
     Five times faster than scanning whole records: bench/micro/bench_recovery.py.
     """
@@ -107,7 +107,7 @@ def follow_headers(files: FileSequence, start: int, end: int) -> int:
 
 
 def _follow_chunk(data: bytes, base: int, end: int) -> tuple[int, int | None]:
-    """Return how far records lead, and the magic of what is none."""
+    """Return the offset reached, and the magic of the first invalid record."""
     cursor = 0
     stop = min(len(data) - _HEAD.size, end - base - 1)
     while cursor <= stop:
@@ -120,13 +120,13 @@ def _follow_chunk(data: bytes, base: int, end: int) -> tuple[int, int | None]:
 
 
 def first_record(files: FileSequence, offset: int) -> Scan | None:
-    """Return the record that begins exactly here, if one does."""
+    """Return the record that begins exactly at this offset, or None."""
     scan = next(iter(LogScanner(files, offset, check_crc=False)), None)
     return scan if scan is not None and scan.physical_offset == offset else None
 
 
 def find_record(files: FileSequence, offset: int) -> Scan | None:
-    """Return the first whole record that begins at or behind an offset; None without one."""
+    """Return the first whole record that begins at or after an offset, or None."""
     minimum = offset
     while files.first <= offset < files.end:
         file_start = offset - (offset - files.first) % files.file_size
@@ -139,7 +139,7 @@ def find_record(files: FileSequence, offset: int) -> Scan | None:
         found = _find_in(files, file_start + position, data, minimum)
         if found is not None:
             return found
-        # the next part overlaps, as a magic may lie across the border
+        # Parts overlap, because a magic may lie across their border.
         step = len(data) - BLANK_BYTES_MIN
         offset = file_start + files.file_size if step <= 0 else file_start + position + step
     return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find messages by physical offset, by time and by key.
 
-Nothing here is on the path of sends or pulls. What must be read may not be in memory, so each
-search is a `Lookup` (`reads.py`).
+Sends and pulls do not use this module. Its reads may have to wait for the disk, so each search is a
+`Lookup` (`reads.py`).
 """
 
 from typing import Final
@@ -19,9 +19,9 @@ from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _SIZE_BYTES: Final = 4
-_FIRST_BYTES: Final = 1_024  # most records, so that one read is enough
+_FIRST_BYTES: Final = 1_024  # covers most records with one read
 _HEAD_BYTES: Final = 76  # up to the store timestamp behind the longest host
-CANDIDATES_COUNT_MAX: Final = 10_000  # of one query: keys that many messages share stay bounded
+CANDIDATES_COUNT_MAX: Final = 10_000  # per query: bounds keys that many messages share
 
 
 class Lookups:
@@ -30,13 +30,12 @@ class Lookups:
     __slots__ = ("_commit_log", "_index", "_queues")
 
     def __init__(self, parts: Parts) -> None:
-        """Look into these parts."""
         self._commit_log = parts.commit_log
         self._queues = parts.queues
         self._index = parts.index
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record at an offset; None unless one begins exactly there."""
+        """Find the record that begins exactly at an offset; None if there is none."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
@@ -54,14 +53,14 @@ class Lookups:
         return record if record.physical_offset == physical_offset else None
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find where in the log a message is; -1 if it is not there."""
+        """Find the physical offset of a message; -1 if it is not there."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return -1
         return (yield from _place_of(queue, offset))
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find out when a message was stored; -1 if it is not there."""
+        """Find the store time of a message; -1 if it is not there."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return -1
@@ -74,7 +73,7 @@ class Lookups:
         return (yield from self._stored_at(physical_offset))
 
     def _stored_at(self, physical_offset: int) -> Lookup[int]:
-        """Read the time alone: bodies may be large."""
+        """Read only the store time, because bodies may be large."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return -1
@@ -88,10 +87,10 @@ class Lookups:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType | None
     ) -> Lookup[int]:
-        """Find the offset of the message stored nearest to a time, the older one in doubt.
+        """Find the offset of the message stored nearest to a time; on a tie, the older one.
 
-        With a boundary (5.x): LOWER is the first message stored then or later, UPPER the last
-        one stored then or earlier.
+        A boundary (5.x) changes this: LOWER finds the first message stored at that time or later,
+        UPPER the last one stored at that time or earlier.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
@@ -106,9 +105,9 @@ class Lookups:
     def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
         """Search one file of the queue, as RocketMQ does.
 
-        Of several messages with that very time any may be found; the same search finds the
-        same one. The file is the first whose last message is not older than the time: its
-        modification time, which RocketMQ looks at, says that only until somebody copies it.
+        If several messages have exactly that time, any of them may be found, but always the same
+        one. The file is the first whose last message is not older than the time. RocketMQ uses the
+        file's modification time instead, which a copy of the store changes.
         """
         low, high = yield from self._file_of_time(queue, timestamp)
         before: tuple[int, int] | None = None
@@ -145,7 +144,7 @@ class Lookups:
         return first, min(last_offset, (low + 1) * per_file - 1)
 
     def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
-        """Return the first offset stored at that time or later; the maximum without one."""
+        """Return the first offset stored at that time or later; the maximum if there is none."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -159,9 +158,9 @@ class Lookups:
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find the newest messages that hold a key, the oldest of them first.
+        """Find the newest messages that hold a key; return them oldest first.
 
-        The index knows hashes only, so each candidate is checked.
+        The index knows only hashes, so each candidate's key is compared.
         """
         found: dict[int, MessageRecord] = {}
         checked_count = 0
@@ -186,13 +185,13 @@ class Lookups:
 
 
 def _log_read(log: LogView, offset: int, count: int) -> Read:
-    """Say where bytes of the log are, fewer at the end of the log and of a file."""
+    """Return the read for a range of the log, cut at the end of the log and of the file."""
     index, position = divmod(offset - log.first, log.file_size)
     return Read(log.files[index], position, min(count, log.file_size - position, log.end - offset))
 
 
 def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:
-    """Find where in the log a message of a queue is; -1 outside of the queue and for a filler."""
+    """Find the physical offset of an entry; -1 for a filler or an offset outside the queue."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     data = yield from read_entries(queue.plan(offset, 1))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a queue that a test of whole records accepts (SQL filters).
+"""Read messages of a queue whose records pass a test (SQL filters).
 
-Most records that such a read looks at are not returned, so it is a `Lookup`: it asks for a few
-neighbouring records at a time, and its runner decides how many reads one turn of the loop makes
-and which wait for the disk. What it returns, and how far it looks, are `read_queue`'s rules.
+Such a read skips most records it examines, so it is a `Lookup`. It asks for a few adjacent records
+at a time; its runner decides how many reads one turn of the loop makes and which of them wait for
+the disk. Limits and results follow the rules of `read_queue`.
 """
 
 import struct
@@ -19,24 +19,24 @@ from cometmq.store.results import GetResult, GetStatus
 
 RecordTest: TypeAlias = Callable[[Buffer], bool]
 
-BLOCK_COUNT_MAX: Final = 16  # records of one read: testing them may take some 20 us
+BLOCK_COUNT_MAX: Final = 16  # records per read: testing them may take about 20 us
 BLOCK_BYTES_MAX: Final = 64 << 10
 PORTION_BYTES: Final = 64 * ENTRY.size
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 
 
 class _Place(NamedTuple):
-    """Where a read stands."""
+    """The queue, offset and limits of a read."""
 
     queue: ConsumeQueue
     queue_offset: int
     log: LogView
     limits: ReadLimits
     block_count: int
-    memory_start: int  # what lies before counts as on disk
+    memory_start: int  # records before this count as on disk
 
     def most(self, offset: int) -> tuple[int, int]:
-        """Return how many records, and bytes, an answer has at most that goes on here."""
+        """Return the limits of count and bytes for an answer that continues at this offset."""
         limits = self.limits
         if offset >= self.memory_start:
             return limits.count_max, limits.bytes_max
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 
 class _Found:
-    """What a read has found, and how far it has looked."""
+    """The records found so far, and how far the read has scanned."""
 
     __slots__ = ("bytes", "damaged_count", "last_offset", "records", "scanned_count", "status")
 
@@ -57,14 +57,14 @@ class _Found:
         self.status = GetStatus.NO_MATCHED_MESSAGE
 
     def is_full(self, size: int, offset: int, place: _Place) -> bool:
-        """Tell whether the answer has no room for this record, wanted or not."""
+        """Return whether the answer has no room for a record of this size."""
         if not self.records:
             return False
         count_max, bytes_max = place.most(offset)
         return len(self.records) >= count_max or self.bytes + size > bytes_max
 
     def result(self, place: _Place) -> GetResult:
-        """Return it as the answer to a read."""
+        """Return the answer to the read."""
         status = self.status
         if self.records:
             status = GetStatus.FOUND
@@ -91,9 +91,9 @@ def read_matching(
     limits: ReadLimits,
     block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records at this offset that pass a test, or a status with where to go on.
+    """Find the records at this offset that pass a test, or a status with the next offset.
 
-    `block_count` is how many records one read gets: fewer for a test that takes long.
+    `block_count` is the number of records per read; slow tests need fewer.
     """
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
@@ -110,7 +110,7 @@ def read_matching(
 
 
 def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
-    """Unpack entries as they are needed: most reads find enough among the first."""
+    """Unpack entries on demand: most reads find enough among the first."""
     view = memoryview(data)
     for start in range(0, len(view), PORTION_BYTES):
         yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))
@@ -119,13 +119,13 @@ def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
 def _search(
     rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
 ) -> Lookup[bool]:
-    """Test the records of some entries; False if the answer is full."""
+    """Test the records of some entries; return False if the answer is full."""
     at = 0
     while at < len(rows):
         if found.is_full(rows[at][1], rows[at][0], place):
             return False
         stop = _block(rows, at, place)
-        if stop == at:  # the log has it no more
+        if stop == at:  # the log no longer has it
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
@@ -140,7 +140,7 @@ def _search(
 def _take(
     block: memoryview, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
 ) -> bool:
-    """Test the records of a block; False if the answer is full."""
+    """Test the records of a block; return False if the answer is full."""
     start = rows[0][0]
     count_max, bytes_max = place.most(start)
     records, total, scanned = found.records, found.bytes, 0
@@ -149,7 +149,7 @@ def _take(
             break
         scanned += 1
         record = block[offset - start : offset - start + size]
-        # What does not say itself that it has this size and lies at this place is damaged.
+        # Its own size and offset must match, otherwise the record is damaged.
         if len(record) < size or _size_and_offset(record) != (size, offset):
             found.damaged_count += 1
         elif test(record):
@@ -163,14 +163,14 @@ def _take(
 
 
 def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
-    """Return where the neighbours end that one read gets; `start` itself if there is nothing."""
+    """Return the end of the adjacent records that one read covers; `start` if there are none."""
     log = place.log
     first, size, _ = rows[start]
     if not _is_in(first, size, log):
         return start
     border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
-    if first < place.memory_start:  # other limits hold behind
+    if first < place.memory_start:  # other limits apply from there on
         border = min(border, place.memory_start)
     end, stop = first + size, start + 1
     for offset, size, _ in rows[stop : start + place.block_count]:

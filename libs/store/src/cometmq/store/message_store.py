@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store that services use: put, commit, read, and the jobs that keep it healthy.
+"""The store: put, commit, read, and the jobs that maintain it.
 
-One thread calls everything in here. Nothing but `open`, `close` and what says so touches a disk
-in a way that can wait: slow work comes out as jobs, which the caller runs on one worker thread,
-one after the other, and hands back; what searches is a `Lookup`, whose reads the caller makes.
+All methods run on one thread. Apart from `open`, `close` and methods documented as blocking, none
+of them waits for the disk. Slow work is returned as jobs; the caller runs them in order on one
+worker thread and then completes them. Searches are `Lookup`s; the caller performs their reads.
 
-A message's way: `put` stages it (`append.py`), `commit` writes all that is staged with one
-write, makes it visible in its queue, adds its keys to the index, tells the listeners, and then
-answers (ASYNC_FLUSH) or lets the answer wait for the next sync (SYNC_FLUSH).
+The path of a message: `put` stages it (`append.py`). `commit` writes all staged messages with one
+write, makes them visible in their queues, adds their keys to the index and calls the listeners. It
+then answers the puts (ASYNC_FLUSH) or leaves them pending until the next sync (SYNC_FLUSH).
 """
 
 from collections.abc import Callable, Sequence
@@ -47,13 +47,13 @@ from cometmq.store.stats import Counters, StoreStats
 from cometmq.store.write_state import Refusal
 
 ArrivalListener = Callable[[str, int, int, int | None, int], None]
-"""Called with topic, queue id, new maximum offset, tag code (None: several), store timestamp."""
+"""Arguments: topic, queue id, new maximum offset, tag code (None if several), store timestamp."""
 
 MEMORY_BYTES_DEFAULT = 8 << 30
 
 
 class MessageStore:
-    """All messages of one broker."""
+    """The messages of one broker."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class MessageStore:
         log: Log = NO_LOG,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
     ) -> None:
-        """Use `open` instead; this only builds the parts."""
+        """Create the parts without touching the disk; callers use `open`."""
         self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
         self._memory_bytes = memory_bytes
         self._recent = RecentReads()
@@ -154,23 +154,23 @@ class MessageStore:
     # Writing
 
     def put(self, message: NewMessage, done: PutDone) -> int:
-        """Stage one message; `done` is called with its place once it is stored.
+        """Stage one message; `done` gets its place once it is stored.
 
-        Return how many bytes wait for the commit.
+        Return the number of bytes staged for the commit.
         """
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages, of any queues, as a unit: side by side, or none; with one answer."""
+        """Stage messages of any queues as a unit: stored side by side, or none of them."""
         self._appender.put_batch(messages, done)
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes that wait for the next commit."""
+        """The number of bytes staged for the next commit."""
         return self._appender.staged_bytes
 
     def commit(self) -> Batch | None:
-        """Store everything staged and answer it; return it, None if nothing was stored."""
+        """Store all staged messages and answer their puts; return None if nothing was stored."""
         batch = self._appender.take()
         if batch is None:
             return None
@@ -231,17 +231,17 @@ class MessageStore:
             done(result)
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Hear of new messages: once per queue and commit, before the puts are answered."""
+        """Register a listener, called once per queue and commit before the puts are answered."""
         self._arrival_listeners.append(listener)
 
     # Jobs
 
     def flush_job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
-        """Return a sync that is due, or wanted; run it on a worker, then call `flush_done`."""
+        """Return the sync that is due or forced; run it on a worker, then call `flush_done`."""
         return self._flusher.job(now_ms, is_forced=is_forced)
 
     def flush_done(self, job: FlushJob, error: Exception | None = None) -> None:
-        """Answer the puts that waited for this sync."""
+        """Complete the puts that waited for this sync."""
         self._flusher.done(job, error)
 
     def jobs(self, now_ms: int) -> list[Job]:
@@ -249,11 +249,11 @@ class MessageStore:
         return self._housekeeping.jobs(now_ms)
 
     def clean_expired(self) -> None:
-        """Delete what has expired at the next opportunity, at whatever hour."""
+        """Delete expired files at the next opportunity, regardless of the hour."""
         self._housekeeping.cleaner.ask()
 
     def clean_queues(self) -> None:
-        """Let the queues forget what the log no longer has, at the next opportunity."""
+        """Trim queue entries of deleted messages at the next opportunity."""
         self._housekeeping.cleaner.ask_trim()
 
     def _note_sync_failed(self, error: Exception) -> None:
@@ -273,9 +273,9 @@ class MessageStore:
         bytes_max: int | None = None,
         joined: bool = False,
     ) -> GetResult:
-        """Return messages of a queue from this offset on; see GetResult for cold reads.
+        """Return messages of a queue from this offset on; `GetResult` describes cold reads.
 
-        `joined`: the records may come as one piece, as who sends them on wants them anyway.
+        `joined` allows the records as one piece, for callers that concatenate them anyway.
         """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
@@ -306,9 +306,9 @@ class MessageStore:
         *,
         block_count: int = BLOCK_COUNT_MAX,
     ) -> Lookup[GetResult]:
-        """Find messages of a queue from this offset on whose records pass a test.
+        """Find messages of a queue, from this offset on, whose records pass a test.
 
-        `block_count` is how many records a turn tests for each of its reads.
+        `block_count` is the number of records tested per read.
         """
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
@@ -321,7 +321,7 @@ class MessageStore:
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
-        """Return the limits of a reader that wants so many messages at most, made once."""
+        """Return the cached limits of a reader that accepts at most `count_max` messages."""
         most = max(self._limits.count_max, self._limits.disk_count_max)
         count = min(max(1, count_max), most)
         limits = self._limits_by_count.get(count)
@@ -338,16 +338,16 @@ class MessageStore:
             )  # fmt: skip
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue; None if it never had a message."""
+        """Return a queue; None if no message was ever stored in it."""
         return self._queues.get(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the oldest offset of a queue; 0 without a queue."""
+        """Return the first offset of a queue; 0 if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset that the next message of a queue gets; 0 without a queue."""
+        """Return the offset of a queue's next message; 0 if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -362,25 +362,25 @@ class MessageStore:
         return self._lookups.offset_by_time(topic, queue_id, timestamp, boundary)
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find where in the log a message is; -1 if it is not there."""
+        """Find the physical offset of a message; -1 if it is not there."""
         return self._lookups.place(topic, queue_id, offset)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find out when a message was stored; -1 if it is not there."""
+        """Find the store time of a message; -1 if it is not there."""
         return self._lookups.store_time(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
-        """Find out when the oldest message of a queue was stored; -1 without one."""
+        """Find the store time of a queue's oldest message; -1 if it has none."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record at an offset that anybody may have made up."""
+        """Find the record at a physical offset that a client supplied and that may be wrong."""
         return self._lookups.read_record(physical_offset)
 
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find messages that hold a key and were stored in this time."""
+        """Find messages that hold a key and were stored in this period."""
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         return self._lookups.query(topic, key, count_max, begin_ms, end_ms)
 
@@ -389,7 +389,7 @@ class MessageStore:
         return {topic for topic, _ in self._queues.queues}
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the queues of a topic; the log keeps its messages until they expire."""
+        """Drop the queues of a topic; the log keeps its messages until they expire."""
         self.commit()
         self._housekeeping.delete_topic(topic)
 
@@ -401,13 +401,13 @@ class MessageStore:
         return self.commit_log.confirm_offset
 
     def append_raw(self, offset: int, data: bytes) -> None:
-        """Append bytes of a master's log at exactly our end; whole records become visible."""
+        """Append bytes of the master's log at exactly our end; whole records become visible."""
         for queue, timestamp in self._replica.append(offset, data):
             for listener in self._arrival_listeners:
                 listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
 
     def truncate(self, offset: int) -> None:
-        """Let the log end at this record border, and with it queues and index; blocks."""
+        """Truncate log, queues and index at this record border; blocks."""
         self.commit()
         self._replica.truncate(offset, self._clock_ms())
         self._recent.clear()
@@ -416,7 +416,7 @@ class MessageStore:
 
     @property
     def role_writable(self) -> bool:
-        """Whether the broker's role lets it take messages."""
+        """Whether the broker's role lets it accept messages."""
         return not self.write_state.has(Refusal.ROLE)
 
     @role_writable.setter
@@ -425,30 +425,30 @@ class MessageStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether puts are taken now."""
+        """Whether puts are accepted now."""
         return self.write_state.is_writable
 
     @property
     def put_count(self) -> int:
-        """Messages stored since the start."""
+        """The number of messages stored since the start."""
         return self._counters.put_count
 
     @property
     def waiting_put_count(self) -> int:
-        """Puts that wait for a sync."""
+        """The number of puts that wait for a sync."""
         return self._flusher.waiting_count
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on the disk up to here."""
+        """The offset up to which the log is synced."""
         return self._flusher.flushed_offset
 
     def queue_ids(self) -> list[tuple[str, int]]:
-        """Return topic and id of every queue that ever had a message."""
+        """Return topic and id of every queue."""
         return list(self._queues.queues)
 
     def apply(self, settings: StoreSettings) -> None:
-        """Follow changed settings."""
+        """Adopt changed settings."""
         self._parts.settings = settings
         self._limits = ReadLimits.of(settings, self._memory_bytes)
         self._limits_by_count.clear()
@@ -481,9 +481,9 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Store what is staged, bring everything to the disk, unlock; blocks.
+        """Commit, bring everything to the disk and release the lock; blocks.
 
-        The abort file stays if that failed, and the next start recovers.
+        If that fails, the abort file stays, and the next start recovers.
         """
         if self._lock is None:
             return

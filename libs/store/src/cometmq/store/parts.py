@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that one store consists of, for those who work on several of them."""
+"""The parts of one store, for modules that work on several of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from cometmq.store.write_state import WriteState
 
 @dataclass(slots=True)
 class Parts:
-    """One store; only `settings` is ever replaced."""
+    """The parts of one store; only `settings` is ever replaced."""
 
     settings: StoreSettings
     disk: Disk
@@ -34,7 +34,7 @@ class Parts:
 def build_parts(
     settings: StoreSettings, *, disk: Disk, clock_ms: Callable[[], int], log: Log
 ) -> Parts:
-    """Build the parts of a store; nothing is read yet."""
+    """Create the parts of a store; nothing is read yet."""
     layout = Layout(settings)
     commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
     queues = QueueTable(disk, layout, settings)

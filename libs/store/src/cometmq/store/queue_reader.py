@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a queue: entries, filter, then the records in as few reads as sensible.
+"""Read messages of a queue: entries, filter, then the records in few reads.
 
-A read is a plan that never changes plus a function over it. On the loop the function may only
-touch what is in memory; where that is not enough the caller gets a cold result, and a worker
-thread runs the same function again, waiting for the disk.
+A read is an immutable plan and a function over it. On the loop, the function reads only from
+memory. If that is not enough, the caller gets a cold result, and a worker thread runs the same
+function again with permission to block.
 
 Hot path: `read_queue` once per pull (budget 25 us for 32 messages);
 bench/micro/bench_consume_queue.py.
@@ -20,7 +20,7 @@ from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue, QueueP
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 
-SCAN_COUNT_MIN: Final = 800  # entries that a filtered read looks at, as in RocketMQ
+SCAN_COUNT_MIN: Final = 800  # entries that a filtered read examines, as in RocketMQ
 GAP_BYTES_MAX: Final = 8192  # copying these takes 0.3 us, another read 1 us
 SPAN_BYTES_MAX: Final = 1 << 20
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
@@ -31,7 +31,7 @@ QueueRow: TypeAlias = tuple[int, int, int]
 
 
 class ReadLimits(NamedTuple):
-    """How much one read returns."""
+    """Limits of one read."""
 
     count_max: int
     bytes_max: int
@@ -51,10 +51,10 @@ class ReadLimits(NamedTuple):
         )
 
     def narrowed(self, count_max: int, bytes_max: int | None) -> "ReadLimits":
-        """Apply what the reader wants at most."""
+        """Apply the reader's own limits."""
         count, count_bytes, disk_count, disk_bytes, memory_bytes = self
         wanted = count_bytes if bytes_max is None else bytes_max
-        return ReadLimits(  # by place: 1 us less than by `_replace`
+        return ReadLimits(  # positional: 1 us less than `_replace`
             min(count, count_max),
             min(count_bytes, wanted),
             min(disk_count, count_max),
@@ -76,9 +76,9 @@ class ReadPlan(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """Which entries a read returns and how far it looked."""
+    """The selected entries, and how far the read has scanned."""
 
-    wanted: list[tuple[int, int]]  # size and offset, as a record has them
+    wanted: list[tuple[int, int]]  # size and offset, in the record's order
     scanned_count: int
     bytes: int
     last_offset: int
@@ -93,7 +93,7 @@ def read_queue(
     accept: TagFilter | None,
     limits: ReadLimits,
 ) -> GetResult:
-    """Return the records at this offset, or a status with the offset to go on with."""
+    """Return the records at this offset, or a status with the offset to continue at."""
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
@@ -120,7 +120,7 @@ def read_queue(
 
 
 def locate(queue: ConsumeQueue, queue_offset: int) -> tuple[GetStatus, int]:
-    """Say whether a queue has this offset, and which one to take instead."""
+    """Check an offset against a queue; return the status and the offset to continue at."""
     if queue.max_offset == 0:
         return GetStatus.NO_MESSAGE_IN_QUEUE, 0
     if queue_offset < queue.min_offset:
@@ -162,24 +162,24 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
 
 
 def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
-    """Choose entries until the answer is full; the first match ignores the byte limit."""
+    """Select entries until the answer is full; the first match ignores the byte limit."""
     count = len(entries) // ENTRY.size
     if plan.accept is None and 0 < count <= plan.limits.count_max:
         selection = _select_all(entries, count, plan)
         if selection is not None:
             return selection
-    # a filter mostly needs a few of its 800 entries: 3x faster than unpacking all of them
+    # A filter usually needs few of its 800 entries: 3x faster than unpacking all of them.
     return _select_some(ENTRY.iter_unpack(memoryview(entries)[: count * ENTRY.size]), plan)
 
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> struct.Struct:
-    """Return what unpacks offset and size of so many entries: 2x faster than one by one."""
+    """Return a struct for offset and size of `count` entries: 2x faster than one by one."""
     return struct.Struct(">" + "qi8x" * count)
 
 
 def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | None:
-    """Choose all entries if nothing speaks against one of them, as in most hot reads."""
+    """Select all entries if each is valid and the answer has room, as in most hot reads."""
     log, limits = plan.log, plan.limits
     numbers = _places(count).unpack_from(entries)
     offsets, sizes = numbers[::2], numbers[1::2]
@@ -187,7 +187,7 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or last + sizes[-1] > log.end
-        or total > limits.bytes_max  # and so none is a filler
+        or total > limits.bytes_max  # also excludes fillers
         or min(sizes) <= 0
         or offsets != tuple(sorted(offsets))
     ):
@@ -197,7 +197,6 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
 
 
 def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
-    """Choose entries one by one."""
     log_first, log_end, accept, limits = plan.log.first, plan.log.end, plan.accept, plan.limits
     memory_start = log_end - limits.memory_bytes
     wanted: list[tuple[int, int]] = []
@@ -224,7 +223,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
 
 
 def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> list[Buffer] | None:
-    """Return the records; neighbours come with one read and are slices of it."""
+    """Return the records; adjacent ones are slices of one read."""
     records: list[Buffer] = []
     rest = selection.wanted
     while rest:
@@ -239,7 +238,7 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
         if data is None:
             return None
         if len(data) < span_end - span_start:
-            break  # the file is shorter than it was: nothing of this is certain
+            break  # the file has become shorter, so none of this is reliable
         records += _cut(memoryview(data), span_start, part)
     return records
 
@@ -247,8 +246,8 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
 def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[memoryview]:
     """Return the records of a span that begins at `start`.
 
-    What does not say itself that it has this size and lies at this place is left out: a damaged
-    part of the log must not reach a client as messages.
+    Records whose own size and offset do not match are left out: a damaged part of the log must not
+    reach a client as messages.
     """
     return [
         view[begin : begin + place[0]]
@@ -258,7 +257,10 @@ def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[me
 
 
 def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView) -> int:
-    """Return where one read for all ends, if that is best: one file, few unwanted bytes; or 0."""
+    """Return the end of a single read for all records; 0 if several reads are better.
+
+    A single read must stay in one file and copy few unwanted bytes.
+    """
     if not selection.is_ordered:
         return 0
     first, end = rest[0][1], rest[-1][1] + rest[-1][0]
@@ -268,7 +270,7 @@ def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView)
 
 
 def _span(wanted: list[tuple[int, int]], log: LogView) -> tuple[int, int]:
-    """Say how many records one read gets, and where it ends."""
+    """Return the number of records that one read covers, and its end."""
     size, first = wanted[0]
     file_end = first - (first - log.first) % log.file_size + log.file_size
     bytes_end = min(first + SPAN_BYTES_MAX, file_end)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All consume queues of a store, by topic and queue id.
 
-Looking a queue up never makes one: only a stored message does, so that arbitrary pulls cannot
-grow memory.
+Only a stored message creates a queue; a lookup never does, so that arbitrary pulls cannot grow
+memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,6 @@ class QueueTable:
     __slots__ = ("_delays", "_disk", "_file_size", "_layout", "queues")
 
     def __init__(self, disk: Disk, layout: Layout, settings: StoreSettings) -> None:
-        """Know no queue yet; `load` finds them."""
         self._disk = disk
         self._layout = layout
         self._delays = DelayLevels.parse(settings.message_delay_level)
@@ -55,9 +54,9 @@ class QueueTable:
         return self.queues.get((topic, queue_id))
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Make a queue in memory; its files come with its first entries.
+        """Create a queue in memory; its files are created with its first entries.
 
-        Raise ValueError for a topic that cannot be the name of a folder.
+        Raise ValueError for a topic that cannot name a folder.
         """
         if not is_topic(topic):
             raise ValueError(f"a topic cannot be named {topic!r}")
@@ -73,7 +72,7 @@ class QueueTable:
         return (queue for (name, _), queue in self.queues.items() if name == topic)
 
     def remove_topic(self, topic: str) -> list[str]:
-        """Forget a topic's queues; return the folder to delete."""
+        """Drop a topic's queues; return the folders to delete."""
         for key in [key for key in self.queues if key[0] == topic]:
             for file in self.queues.pop(key).files.files:
                 file.close()

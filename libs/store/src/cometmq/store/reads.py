@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches that never wait for the disk themselves: they ask for bytes, the caller gets them.
+"""Searches that do not block: they request bytes, and their caller reads them.
 
-A `Lookup` is a generator: it yields a `Read`, is sent the bytes, and returns what it found. Who
-runs it decides how: a service takes bytes that are in memory at once and has a worker thread run
-`Read.load` for the others, a tool waits for each (`finish`).
+A `Lookup` is a generator that yields `Read`s, receives their bytes, and returns the result of the
+search. The caller chooses how to run it. A service passes bytes that are in memory at once and runs
+`Read.load` on a worker thread for the others; a tool blocks on each (`finish`).
 
-Invariants: a lookup itself runs on the thread that owns the store; between two reads the store may
-change, so it looks again instead of remembering. A `Read` never changes.
+Invariants: the lookup itself runs on the thread that owns the store. The store may change between
+two reads, so a lookup checks again instead of remembering. A `Read` is immutable.
 """
 
 from collections.abc import Generator
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Read(NamedTuple):
-    """Bytes of one file."""
+    """A range of bytes in one file."""
 
     file: DiskFile
     position: int
@@ -37,11 +37,11 @@ class Read(NamedTuple):
 
 
 Lookup: TypeAlias = Generator[Read, Buffer, T]
-"""A search on its way to a T; nothing happens until somebody runs it."""
+"""A search that returns a T; it runs only while its caller drives it."""
 
 
 def finish(lookup: Lookup[T]) -> T:
-    """Return what a lookup finds; blocks."""
+    """Run a lookup to its end and return its result; blocks."""
     try:
         read = next(lookup)
         while True:
@@ -52,7 +52,7 @@ def finish(lookup: Lookup[T]) -> T:
 
 
 def read_entries(plan: QueuePlan) -> Lookup[bytes]:
-    """Find the bytes of some entries of a queue, whole ones only."""
+    """Find the bytes of some entries of a queue; whole entries only."""
     parts: list[Buffer] = []
     for file, position, count in plan.pieces:
         part = yield Read(file, position, count)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was just read from the queues, for other groups that read the same.
+"""A cache of recent reads, for other groups that read the same queue offsets.
 
-Groups of one topic follow each other closely: the first reads the files, the others get the bytes.
+Groups of one topic follow each other closely: the first one reads the files, the others get the
+same bytes.
 
-Invariants: what is kept was in memory, complete and undamaged; it is kept when the same place is
-read for the second time, so a group alone pays for a look only. A place that had room for more is
-good while its queue does not grow.
+Invariants: cached records were in memory, complete and undamaged. They are cached when an offset is
+read for the second time, so a single group pays only for a dictionary lookup. A read that reached
+the end of its queue is valid only until the queue grows.
 
-Hot path: once per pull (budget 0.5 us for a group alone); bench/micro/bench_broker.py.
+Hot path: once per pull (budget 0.5 us for a single group); bench/micro/bench_broker.py.
 """
 
 from collections import OrderedDict
@@ -22,33 +23,32 @@ from cometmq.store.results import GetResult, GetStatus
 PLACES_MAX: Final = 256
 BYTES_MAX: Final = 2 << 20
 BODY_BYTES_MAX: Final = 128 << 10
-_PHYSICAL_OFFSET: Final = slice(28, 36)  # of a record
+_PHYSICAL_OFFSET: Final = slice(28, 36)  # in a record
 
 
 class _Kept(NamedTuple):
-    """The records of one place, side by side."""
+    """The records of one read, concatenated."""
 
     body: bytes
     record_count: int
     next_offset: int
-    physical_offset: int  # of the first one
-    is_full: bool  # there were more than one answer takes
+    physical_offset: int  # of the first record
+    is_full: bool  # more records existed than the answer has room for
 
 
 class RecentReads:
-    """Places of queues that were read last; those read once have nothing but their name."""
+    """The offsets of queues that were read last, with records where a second read followed."""
 
     __slots__ = ("_bytes", "_places")
 
     def __init__(self) -> None:
-        """Know no place."""
         self._places: OrderedDict[tuple[ConsumeQueue, int, int], _Kept | None] = OrderedDict()
         self._bytes = 0
 
     def find(
         self, queue: ConsumeQueue, offset: int, log: LogView, limits: ReadLimits
     ) -> GetResult | None:
-        """Return what a read would find, its records in one piece; None if that is not known."""
+        """Return the cached result of a read, its records in one piece; None if there is none."""
         kept = self._places.get((queue, offset, limits.count_max))
         if (
             kept is None
@@ -68,7 +68,7 @@ class RecentReads:
         )
 
     def note(self, queue: ConsumeQueue, offset: int, limits: ReadLimits, result: GetResult) -> None:
-        """Remember a place, or what was found there if it is read again."""
+        """Note the first read of an offset; cache the records of the second."""
         key = (queue, offset, limits.count_max)
         places = self._places
         if key not in places:
@@ -97,7 +97,7 @@ class RecentReads:
         self._places[key] = kept
 
     def clear(self) -> None:
-        """Forget all: the log was cut."""
+        """Drop everything after the log was truncated or the settings changed."""
         self._places.clear()
         self._bytes = 0
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a store's parts into agreement when it opens: where to start, where the log ends.
+"""Recovery: bring log, queues and index into agreement when a store opens.
 
-The log is the truth; queues and index are cut to what the last checkpoint vouches for and built
-again from there. The time this takes is bounded by what was written since that checkpoint.
+The log is the truth. Queues and index are cut to what the last checkpoint guarantees and rebuilt
+from there, so recovery time is bounded by the amount of data since that checkpoint.
 
-Two decisions are tables, each row with a test (docs/protocol/store.md#recovery): `choose_start`
-says from which record on nothing is certain, `judge_stop` what to do at the first place that
-holds no record.
+Two decisions are tables whose rows each have a test (docs/protocol/store.md#recovery):
+`choose_start` selects the first record that may be incomplete, `judge_stop` decides what to do at
+the first place without a valid record.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ PUBLISH_COUNT: Final = 20_000  # records between two additions to the index
 
 
 class StartReason(StrEnum):
-    """Why recovery starts where it does."""
+    """The reason for the offset at which recovery starts."""
 
     EMPTY_LOG = "empty-log"
     PROGRESS = "progress"
@@ -36,14 +36,14 @@ class StartReason(StrEnum):
 
 
 class Start(NamedTuple):
-    """The first record of which something may be missing."""
+    """The first record for which something may be missing, and the reason."""
 
     offset: int
     reason: StartReason
 
 
 class LastRun(NamedTuple):
-    """What the program that last had the store left behind."""
+    """The state that the last program left behind."""
 
     checkpoint: Checkpoint
     progress: Progress | None
@@ -51,15 +51,15 @@ class LastRun(NamedTuple):
 
 
 class StopVerdict(StrEnum):
-    """What to do at the first place of the log that holds no record."""
+    """The reaction to the first place of the log without a valid record."""
 
     END = "end"  # nothing follows: the log ends here
-    TRUNCATE = "truncate"  # what follows was never safe: the log ends here
-    REFUSE = "refuse"  # what follows was safe: somebody must look at the damage
+    TRUNCATE = "truncate"  # the rest was never synced: the log ends here
+    REFUSE = "refuse"  # the rest was synced: a person must examine the damage
 
 
 class Recovered(NamedTuple):
-    """What recovery found."""
+    """The result of recovery."""
 
     start: Start
     end: int
@@ -71,7 +71,7 @@ class Recovered(NamedTuple):
 def judge_stop(
     *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
 ) -> StopVerdict:
-    """Decide from what is known to have been on the disk.
+    """Judge whether the records that follow may be dropped.
 
     | a whole record follows | it was certainly on the disk | verdict |
     |---|---|---|
@@ -87,10 +87,10 @@ def judge_stop(
 
 
 class Recovery:
-    """One recovery; `run` does it."""
+    """One recovery; `run` performs it."""
 
     def __init__(self, parts: Parts, last_run: LastRun) -> None:
-        """Take the parts after they have loaded their files."""
+        """Take the parts after their files have been loaded."""
         self._settings = parts.settings
         self._commit_log = parts.commit_log
         self._files = parts.commit_log.files
@@ -105,7 +105,7 @@ class Recovery:
         self._last_timestamp = self._checkpoint.log_timestamp
 
     def run(self) -> Recovered:
-        """Recover all parts; raise CorruptStore where starting would lose messages."""
+        """Recover all parts; raise CorruptStore if starting would lose messages."""
         start = self.choose_start()
         self._log.info(
             "recovery.started", physical_offset=start.offset, reason=start.reason.value,
@@ -120,7 +120,7 @@ class Recovery:
         return Recovered(start, end, self._record_count, self._last_timestamp, self._was_clean)
 
     def choose_start(self) -> Start:
-        """Decide from which record on something may be missing.
+        """Choose the first record for which something may be missing.
 
         | log | progress | headers before it | queues, index | last stop | start at |
         |---|---|---|---|---|---|
@@ -161,13 +161,13 @@ class Recovery:
         return count == progress.entry_count
 
     def _has_index(self, progress: Progress) -> bool:
-        """Whether the index file that grew is there; older ones may have expired."""
+        """Return whether the file that was growing exists; older ones may have expired."""
         if not progress.index_name or not self._settings.message_index_enable:
             return True
         return any(file.name == progress.index_name for file in self._index.files)
 
     def _queue_end(self) -> int:
-        """Return the end of the newest record that a queue knows, if it is one."""
+        """Return the end of the newest record that a queue refers to, if it is valid."""
         end = self._files.first
         for queue in self._queues.queues.values():
             queue.measure(self._files.first, self._files.end)
@@ -188,15 +188,17 @@ class Recovery:
         return files.first
 
     def _refuse_damage(self, start: int) -> None:
-        """Refuse before anything is cut: what the queues know is needed to go on without repair."""
+        """Refuse to start before anything is cut: a manual repair needs what the queues know."""
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         for _ in scanner:
             pass
         self._judge(scanner.offset)
 
     def _cut_derived(self, start: Start) -> None:
-        """Forget all entries of records from the start on: they are made again."""
-        if start.reason is not StartReason.PROGRESS:  # there it was done to count the entries
+        """Drop all entries of records from the start on; the scan creates them again."""
+        if (
+            start.reason is not StartReason.PROGRESS
+        ):  # for PROGRESS, counting the entries has already done this
             for queue in self._queues.queues.values():
                 queue.recover(self._files.first, start.offset)
         progress = self._progress
@@ -212,10 +214,10 @@ class Recovery:
         )
 
     def _scan(self, start: int) -> int:
-        """Dispatch every record from the start on; return where the log ends.
+        """Dispatch every record from the start on; return the end of the log.
 
-        A record is dispatched when the next one proves it whole: the last one before a stop may
-        be torn in its properties, which its CRC does not cover.
+        A record is dispatched once the next one proves it whole: the properties of the last record
+        may be torn, and its CRC does not cover them.
         """
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         is_from_head = start == self._files.first
@@ -242,7 +244,7 @@ class Recovery:
             self._publish()
 
     def _publish(self) -> None:
-        """Make what was dispatched visible; keys wait if the disk has no room for them."""
+        """Publish the dispatched entries; keys stay queued if the disk is full."""
         self._dispatcher.publish()
         keyed, self._dispatcher.keyed = self._dispatcher.keyed, []
         try:
@@ -254,7 +256,7 @@ class Recovery:
             self._log.error("queues.write_failed", error=str(error))
 
     def _end_log(self, end: int) -> None:
-        """Let the log end here, after a look at what is behind."""
+        """Set the end of the log after checking what lies behind it."""
         files = self._files
         if not files.files:
             self._commit_log.set_end(end)
@@ -284,14 +286,14 @@ class Recovery:
             position = (stop - self._files.first) % self._files.file_size
             raise CorruptStore(
                 f"{path}: damaged at byte {position} (physical offset {stop}), but whole records"
-                f" follow at {follows.physical_offset}; look with `cometmq store verify`"
+                f" follow at {follows.physical_offset}; run `cometmq store verify`"
             )
         self._log.warning(
             "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
         )
 
     def _fill_gaps(self) -> None:
-        """Build queues again that lost entries in the middle: once more from the log's head."""
+        """Rebuild queues that lost entries in the middle, from the head of the log."""
         gaps = self._dispatcher.gaps
         if not gaps:
             return
@@ -310,11 +312,11 @@ class Recovery:
 
 
 def _known_end(queue: ConsumeQueue) -> int:
-    """Return where the last record ends that a queue knows."""
+    """Return the end of the last record that the queue refers to."""
     entry = queue.last_entry()
     return 0 if entry is None else entry.physical_offset + entry.size
 
 
 def _is_torn(scan: Scan) -> bool:
-    """Whether a last record's properties end in bytes that were never written."""
+    """Return whether a last record's properties end in bytes that were never written."""
     return scan.properties.endswith(b"\0")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of another broker's log: appended at exactly our end, dispatched record by record.
+"""Append bytes of another broker's log at exactly our end, and dispatch their records.
 
-The bytes come in pieces of any size, so the log may end inside a record: what is visible ends at
-the last whole one, and a restart cuts the rest.
+The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset stays
+at the last whole record, and a restart truncates the rest.
 """
 
 from typing import NamedTuple
@@ -24,12 +24,11 @@ class Arrival(NamedTuple):
 
 
 class Replica:
-    """Takes over raw bytes."""
+    """Appends and truncates replicated bytes."""
 
     __slots__ = ("_checkpointer", "_commit_log", "_dispatcher", "_flusher", "_index", "_queues")
 
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
-        """Append to this log."""
         self._commit_log = parts.commit_log
         self._queues = parts.queues
         self._index = parts.index
@@ -39,14 +38,14 @@ class Replica:
         self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing)
 
     def append(self, offset: int, data: bytes) -> list[Arrival]:
-        """Append bytes, make whole records visible, and return which queues got some."""
+        """Append bytes, make whole records visible, and return the queues that got some."""
         log = self._commit_log
         if not log.files.files and not log.end:
             log.files.begin_at(offset - offset % log.files.file_size)
             log.set_end(offset)
             self._checkpointer.dispatched_offset = offset
         if offset != log.end:
-            raise StoreError(f"bytes of offset {offset} do not fit behind {log.end}")
+            raise StoreError(f"cannot append bytes of offset {offset}: the log ends at {log.end}")
         view = memoryview(data)
         while view:
             left = log.files.file_size - (log.end - log.files.first) % log.files.file_size
@@ -69,7 +68,7 @@ class Replica:
             reached = scanner.offset
             timestamp = scan.store_timestamp
         if reached < scanner.offset <= log.end:
-            reached = scanner.offset  # behind the mark that closes a file
+            reached = scanner.offset  # behind the blank that closes a file
         touched = set(dispatcher.touched)
         log.confirm(reached)
         dispatcher.publish()
@@ -79,7 +78,7 @@ class Replica:
         return [Arrival(queue, timestamp) for queue in touched]
 
     def truncate(self, offset: int, now_ms: int) -> None:
-        """Let log, queues and index end at a record border."""
+        """Truncate log, queues and index at a record border."""
         log = self._commit_log
         self._checkpointer.save_all(now_ms)
         for queue in self._queues.queues.values():

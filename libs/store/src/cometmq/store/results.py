@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What puts and reads of a store end with: expected outcomes are values, not exceptions."""
+"""Results of puts and reads: expected outcomes are values, not exceptions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.types import Buffer
 
 TagFilter: TypeAlias = Callable[[int], bool]
-"""Whether a message with this tag code may interest the reader."""
+"""Returns whether a message with this tag code may match the reader's subscription."""
 
 
 class PutStatus(IntEnum):
-    """How a put ended; the names are RocketMQ's."""
+    """The outcome of a put, under RocketMQ's names."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -33,15 +33,15 @@ class PutStatus(IntEnum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message is in the log, however safely."""
+        """Whether the message is in the log, however durably."""
         return self <= PutStatus.SLAVE_NOT_AVAILABLE
 
 
 class PutResult(msgspec.Struct, gc=False):
-    """Where a message is, or why it is nowhere.
+    """The place of a stored message, or the reason why it was not stored.
 
-    For a batch: the place of the first message, the size of all of them, and the ids of all,
-    separated by commas.
+    For a unit of messages: the place of the first, the size of all, and all ids separated by
+    commas.
     """
 
     status: PutStatus
@@ -53,11 +53,11 @@ class PutResult(msgspec.Struct, gc=False):
 
 
 PutDone: TypeAlias = Callable[[PutResult], None]
-"""Called once for each put, in the order of the log."""
+"""Called once for each put, in log order."""
 
 
 class GetStatus(IntEnum):
-    """How a read of a queue ended; the names are RocketMQ's."""
+    """The outcome of a read of a queue, under RocketMQ's names."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -71,10 +71,10 @@ class GetStatus(IntEnum):
 
 
 class GetResult(msgspec.Struct):
-    """Records of a queue, in order, and where to go on.
+    """Records of a queue, in order, and the offset to continue at.
 
-    `is_cold`: the bytes are not in memory, nothing was read; `load()` reads them and may
-    block, so it belongs on a worker thread. Its result is never cold.
+    If `is_cold`, the bytes are not in memory and nothing was read. `load()` reads them and may
+    block, so call it on a worker thread. Its result is never cold.
     """
 
     status: GetStatus
@@ -86,7 +86,7 @@ class GetResult(msgspec.Struct):
     bytes: int = 0
     suggest_slave: bool = False
     loader: Callable[[], GetResult] | None = None
-    damaged_count: int = 0  # places of the log that hold no record any more: left out
+    damaged_count: int = 0  # entries left out because the log no longer holds their records
 
     @property
     def is_cold(self) -> bool:
@@ -99,7 +99,7 @@ class GetResult(msgspec.Struct):
 
 
 class BoundaryType(IntEnum):
-    """Which of several messages with the wanted time a search by time returns (5.x)."""
+    """Which of several messages with the same time a search by time returns (5.x)."""
 
     LOWER = 0
     UPPER = 1

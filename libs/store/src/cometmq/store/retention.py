@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of the log may go, and when: pure decisions.
+"""Which files of the log may be deleted, and when: pure decisions.
 
 Compatibility: RocketMQ takes a file's age from its modification time, which copies and restores
-change; here it is the store time of the first record of the next file, which is no older than
-anything in the file itself.
+change. Here it is the store time of the first record of the next file, which is at least as new as
+every record in the file itself.
 """
 
 from datetime import UTC, datetime
@@ -16,14 +16,14 @@ _HOUR_MS: Final = 3_600_000
 
 
 class DiskState(NamedTuple):
-    """What a look at the disk says."""
+    """The measured disk usage and file ages."""
 
     used_percent: int
-    end_timestamps: list[int]  # of the oldest files: no record in them is newer
+    end_timestamps: list[int]  # of the oldest files: an upper bound of their store times
 
 
 class Decision(NamedTuple):
-    """What to do about it."""
+    """The number of files to delete, and whether to refuse sends."""
 
     delete_count: int
     is_full: bool
@@ -33,12 +33,12 @@ class Decision(NamedTuple):
 def decide(
     settings: StoreSettings, disk: DiskState, now_ms: int, *, is_asked_for: bool
 ) -> Decision:
-    """Say how many of the oldest files go, and whether sends are refused.
+    """Decide how many of the oldest files to delete, and whether to refuse sends.
 
     | use of the disk | deleted |
     |---|---|
     | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files at any age |
-    | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or asked for | expired files |
+    | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or on request | expired files |
     | else | none |
     """
     used = disk.used_percent
@@ -56,7 +56,7 @@ def decide(
 
 
 def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
-    """Count the expired files at the beginning: the log never gets a hole."""
+    """Count the leading expired files; only leading ones, so the log never gets a gap."""
     oldest_ms = now_ms - settings.file_reserved_time * _HOUR_MS
     count = 0
     for timestamp in disk.end_timestamps[:FILES_PER_ROUND_MAX]:
@@ -67,6 +67,6 @@ def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int
 
 
 def is_delete_hour(delete_when: str, now_ms: int) -> bool:
-    """Whether the local hour is one of `04;16`."""
+    """Return whether the local hour is listed in a text such as `04;16`."""
     hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
     return any(int(word) == hour for word in delete_when.split(";") if word.strip())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of a store under its RocketMQ name; the broker's settings extend this struct.
+"""The settings of a store under their RocketMQ names; the broker's settings extend this struct.
 
-Compatibility: names that stand for parts we do not have (transient pool, mapping warm-up, page
-locking) are accepted so that RocketMQ's own files work, and change nothing.
+Compatibility: names of features that do not exist here (transient pool, mapping warm-up, page
+locking) are accepted without effect, so that RocketMQ's own files work.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 MUTABLE: Final = {"mutable": True}
-INEFFECTIVE: Final = {"ineffective": True}  # the description says why
+INEFFECTIVE: Final = {"ineffective": True}  # the description gives the reason
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
@@ -22,14 +22,14 @@ Ratio = Annotated[int, Meta(ge=1, le=100)]
 
 
 class FlushDiskType(StrEnum):
-    """When a send is answered: after the write, or after the bytes are on the disk."""
+    """When a send is answered: after the write, or after the sync."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(StrEnum):
-    """Part of a broker in its group, as configured."""
+    """The configured role of a broker in its group."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -63,7 +63,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         BrokerRole, Meta(description="Master or slave; a slave stores no sends.")
     ] = BrokerRole.ASYNC_MASTER
     flush_interval_commit_log: Annotated[
-        Milliseconds, Meta(description="Longest time between two flushes, ms.", extra=MUTABLE)
+        Milliseconds, Meta(description="Maximum time between two flushes, ms.", extra=MUTABLE)
     ] = 500
     flush_commit_log_timed: Annotated[
         bool,
@@ -75,12 +75,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_commit_log_least_pages: Annotated[
         int,
         Meta(
-            ge=0, description="Dirty 4 KiB pages that make a timed flush worth it.", extra=MUTABLE
+            ge=0,
+            description="Number of dirty 4 KiB pages that triggers a timed flush.",
+            extra=MUTABLE,
         ),
     ] = 4
     flush_commit_log_thorough_interval: Annotated[
         Milliseconds,
-        Meta(description="After this time even less is flushed, ms.", extra=MUTABLE),
+        Meta(description="After this time any dirty page is flushed, ms.", extra=MUTABLE),
     ] = 10_000
     sync_flush_timeout: Annotated[
         Milliseconds,
@@ -101,7 +103,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE),
     ] = 60_000
     clean_resource_interval: Annotated[
-        int, Meta(ge=1, description="Time between two looks at expired files and disk usage, ms.")
+        int, Meta(ge=1, description="Time between two checks of file ages and disk usage, ms.")
     ] = 10_000
     delete_commit_log_files_interval: Annotated[
         Milliseconds,
@@ -133,7 +135,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             pattern=r"^\s*\d{1,2}(\s*;\s*\d{1,2})*\s*;?\s*$",
-            description="Local hours in which expired files are deleted, `;` between them.",
+            description="Local hours in which expired files are deleted, separated by `;`.",
             extra=MUTABLE,
         ),
     ] = "04"
@@ -143,22 +145,22 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     disk_max_used_space_ratio: Annotated[
         Ratio,
         Meta(
-            description="Above this use of the disk (%) expired files go at any hour.",
+            description="Above this disk usage (%) expired files are deleted at any hour.",
             extra=MUTABLE,
         ),
     ] = 75
     disk_space_clean_forcibly_ratio: Annotated[
         Ratio,
         Meta(
-            description="Above this use of the disk (%) the oldest files go at any age.",
+            description="Above this disk usage (%) the oldest files are deleted at any age.",
             extra=MUTABLE,
         ),
     ] = 85
     disk_space_warning_level_ratio: Annotated[
-        Ratio, Meta(description="Above this use of the disk (%) sends are refused.", extra=MUTABLE)
+        Ratio, Meta(description="Above this disk usage (%) sends are refused.", extra=MUTABLE)
     ] = 90
     clean_file_forcibly_enable: Annotated[
-        bool, Meta(description="Whether files may go before they expire.", extra=MUTABLE)
+        bool, Meta(description="Whether files may be deleted before they expire.", extra=MUTABLE)
     ] = True
     max_message_size: Annotated[
         int, Meta(ge=1, le=1 << 30, description="Largest body of a message, bytes.", extra=MUTABLE)
@@ -186,7 +188,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 40
     disk_fall_recorded: Annotated[
         bool,
-        Meta(description="Accepted; the lag of consumers is a metric anyway.", extra=INEFFECTIVE),
+        Meta(description="Accepted; the lag of consumers is a metric.", extra=INEFFECTIVE),
     ] = True
     message_index_enable: Annotated[
         bool, Meta(description="Whether messages are indexed by key.")
@@ -200,11 +202,16 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     )
     max_index_num: Annotated[int, Meta(ge=2, description="Entries of one index file.")] = 20_000_000
     max_msgs_num_batch: Annotated[
-        int, Meta(ge=1, description="Most messages that one query by key returns.", extra=MUTABLE)
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of messages that one query by key returns.",
+            extra=MUTABLE,
+        ),
     ] = 64
     default_query_max_num: Annotated[
         int,
-        Meta(ge=1, description="Messages that a query returns if it does not say.", extra=MUTABLE),
+        Meta(ge=1, description="Messages that a query returns if it sets no limit.", extra=MUTABLE),
     ] = 32
     message_delay_level: Annotated[
         str,
@@ -216,15 +223,13 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_delay_offset_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; they are saved once the copies are on the disk.",
+            description="Accepted; offsets are saved after the copies are on the disk.",
             extra=MUTABLE | INEFFECTIVE,
         ),
     ] = 10_000
     os_page_cache_busy_time_out_mills: Annotated[
         Milliseconds,
-        Meta(
-            description="Accepted; a slow write is no reason to refuse others.", extra=INEFFECTIVE
-        ),
+        Meta(description="Accepted; a slow write does not refuse others.", extra=INEFFECTIVE),
     ] = 1_000
     offset_check_in_slave: Annotated[
         bool, Meta(description="Accepted; replication is not served yet.")
@@ -290,10 +295,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Milliseconds, Meta(description="Accepted; replication is not served yet.", extra=MUTABLE)
     ] = 3_000
     open_queue_files_max: Annotated[
-        int, Meta(ge=8, description="Consume queue and index files that are open at once.")
+        int, Meta(ge=8, description="Maximum number of open consume queue and index files.")
     ] = 512
 
     def __post_init__(self) -> None:
-        """Refuse what RocketMQ would take but this store cannot do."""
+        """Reject values that RocketMQ accepts but this store does not support."""
         if "," in self.store_path_commit_log:
             raise ValueError("storePathCommitLog: a log in several folders is not supported")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain counters of a store and an immutable copy of them for metrics."""
+"""Counters of a store, and an immutable copy of them for metrics."""
 
 from typing import NamedTuple
 
 
 class Counters:
-    """What the hot path adds to."""
+    """Counters that the hot path increments."""
 
     __slots__ = (
         "cold_get_count",
@@ -18,7 +18,6 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self.put_count = 0
         self.put_bytes = 0
         self.failed_put_count = 0
@@ -29,7 +28,7 @@ class Counters:
 
 
 class StoreStats(NamedTuple):
-    """A store at one moment."""
+    """The state of a store at one moment."""
 
     put_count: int
     put_bytes: int

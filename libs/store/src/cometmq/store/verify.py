@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a store completely: every record, every queue entry, every index entry.
+"""Verify a store completely: every record, queue entry and index entry.
 
-One walk through the log, in its order, compares each record with the entry that its queue has for
-it; then each index file is followed entry by entry. Nothing is changed.
+One walk through the log compares each record with its queue entry; then each index file is followed
+entry by entry. Nothing is changed.
 
 What counts as damage depends on who had the store last:
 
@@ -38,7 +38,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
 
 FINDINGS_COUNT_MAX: Final = 1000
 _READ_COUNT: Final = 1024
-_EVERYTHING: Final = 1 << 62  # also entries that point behind the log
+_EVERYTHING: Final = 1 << 62  # includes entries that point behind the log
 
 
 class StoreState(StrEnum):
@@ -51,7 +51,7 @@ class StoreState(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What can be wrong."""
+    """The kinds of damage."""
 
     FILE_DAMAGED = "file-damaged"
     START_REFUSED = "start-refused"
@@ -65,7 +65,7 @@ class FindingKind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, and where."""
+    """One inconsistency, and its place."""
 
     kind: FindingKind
     place: str
@@ -93,7 +93,7 @@ class Verification(msgspec.Struct, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return self.finding_count == 0
 
     def add(self, finding: Finding) -> None:
@@ -172,7 +172,7 @@ def _rehearsed(
 
 
 class _QueueCursor:
-    """Reads the entries of one queue in big pieces, as the log's order asks for them."""
+    """Reads the entries of one queue in large pieces, in log order."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
@@ -311,7 +311,7 @@ class _Verifier:
         return count == progress.entry_count
 
     def _first_indexed(self) -> int:
-        """Return where the index begins: files that speak of older records were deleted."""
+        """Return the offset at which the index begins: files with older records were deleted."""
         return self._parts.index.files[0].header.begin_offset
 
     def _check_record(self, scan: Scan) -> None:
@@ -339,7 +339,7 @@ class _Verifier:
             return
         cursor.seen_count += 1
         if cursor.queue.delay_ms is not None or entry[2] < -(1 << 31):
-            code = entry[2]  # a time of delivery depends on settings; so does an extended entry
+            code = entry[2]  # depends on settings for a delivery time; also for an extended entry
         expected = (scan.physical_offset, scan.size, code)
         if entry != expected:
             text = f"the entry says {entry}, the record {expected}"
@@ -433,7 +433,7 @@ class _Verifier:
                 self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
 
     def _hashes(self, offset: int) -> set[int]:
-        """Return the hashes of a record's keys; entries of one record follow each other."""
+        """Return the hashes of a record's keys; entries of one record are adjacent."""
         if self._hashes_of[0] != offset:
             record = self._view.read(offset)
             keys = set() if record is None else {record.unique_key, *record.keys}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the store takes writes, and if not, why: the one place that decides."""
+"""The one place that decides whether the store accepts writes, and gives the reasons if not."""
 
 from enum import StrEnum
 
@@ -8,38 +8,37 @@ from cometmq.store.results import PutStatus
 
 
 class Refusal(StrEnum):
-    """A reason not to take writes."""
+    """A reason to refuse writes."""
 
     CLOSED = "closed"
     ROLE = "role"  # a slave, or fenced
     DISK_FULL = "disk-full"  # above the warning level
     LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
     QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
-    SYNC_FAILED = "sync-failed"  # until a restart: nobody knows what the disk has
+    SYNC_FAILED = "sync-failed"  # until a restart: the content of the disk is unknown
 
 
 class WriteState:
-    """The reasons that hold now."""
+    """The current reasons to refuse writes."""
 
     __slots__ = ("_appender", "_refusals")
 
     def __init__(self, appender: Appender) -> None:
-        """Begin without a reason to refuse."""
         self._appender = appender
         self._refusals: set[Refusal] = set()
 
     @property
     def refusals(self) -> frozenset[Refusal]:
-        """All reasons."""
+        """All current reasons."""
         return frozenset(self._refusals)
 
     @property
     def is_writable(self) -> bool:
-        """Whether puts are taken."""
+        """Whether puts are accepted."""
         return not self._refusals
 
     def has(self, refusal: Refusal) -> bool:
-        """Whether this reason holds."""
+        """Return whether this reason applies."""
         return refusal in self._refusals
 
     def set(self, refusal: Refusal, *, holds: bool) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A crashable disk, a failing disk and message builders, for tests of the store and its users."""
+"""An in-memory disk that can crash or fail, and message builders, for tests of store users."""

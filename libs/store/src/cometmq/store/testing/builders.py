@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages, settings and a driver that runs a store's jobs at once."""
+"""Messages, settings, and a driver that runs a store's jobs synchronously."""
 
 import msgspec
 
@@ -29,15 +29,14 @@ SMALL = StoreSettings(
 
 
 def small_settings(**changes: object) -> StoreSettings:
-    """Return settings with files of a few records, so that everything rolls over."""
+    """Return settings with files of a few records, so that all files roll over."""
     return msgspec.structs.replace(SMALL, **changes)
 
 
 class SteppingClock:
-    """A clock that tests move."""
+    """A clock that tests advance."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
-        """Begin at a time."""
         self.now_ms = now_ms
 
     def __call__(self) -> int:
@@ -45,7 +44,7 @@ class SteppingClock:
         return self.now_ms
 
     def advance(self, elapsed_ms: int) -> int:
-        """Let time pass; return the new time."""
+        """Advance the clock; return the new time."""
         self.now_ms += elapsed_ms
         return self.now_ms
 
@@ -62,7 +61,7 @@ def make_message(  # noqa: PLR0913  # every field has a default
     sys_flag: int = 0,
     properties: dict[str, str] | None = None,
 ) -> NewMessage:
-    """Build a message as a broker hands it to the store."""
+    """Build a message as a broker passes it to the store."""
     pairs = {"TAGS": tags, "KEYS": keys, "UNIQ_KEY": unique_key, **(properties or {})}
     text = render_properties({key: value for key, value in pairs.items() if value is not None})
     return NewMessage(
@@ -82,24 +81,23 @@ def make_message(  # noqa: PLR0913  # every field has a default
 
 
 class StoreRig:
-    """A store with a clock, and the driver that a broker would be."""
+    """A store with a clock, driven as a broker drives it."""
 
     def __init__(
         self, disk: Disk, settings: StoreSettings = SMALL, clock: SteppingClock | None = None
     ) -> None:
-        """Open the store."""
         self.clock = clock or SteppingClock()
         self.store = MessageStore.open(settings, disk=disk, clock_ms=self.clock)
 
     def put(self, message: NewMessage) -> PutResult:
-        """Store one message at once and return its result, which may still wait for a sync."""
+        """Store one message and return its result, which may still be pending until a sync."""
         results: list[PutResult] = []
         self.store.put(message, results.append)
         self.store.commit()
         return results[0] if results else PutResult.__new__(PutResult)
 
     def work(self, rounds: int = 20, elapsed_ms: int = 1_000) -> None:
-        """Let time pass and run every job that comes."""
+        """Advance the clock and run every due job."""
         for _ in range(rounds):
             now_ms = self.clock.advance(elapsed_ms)
             self.flush(now_ms)

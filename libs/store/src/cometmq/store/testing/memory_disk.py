@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk in memory that can crash: what was not synced may be gone, or half there.
+"""An in-memory disk that can crash: unsynced data may be lost or half written.
 
-Files and names live as a crash of the process leaves them (`contents`) and as a power loss does
-(`durable`). Syncing a file copies the first to the second.
+`contents` is the state after a crash of the process, `durable` the state after a power loss.
+Syncing a file copies the first to the second.
 """
 
 import errno
@@ -14,19 +14,18 @@ from cometmq.store.disk import DiskUsage
 from cometmq.store.errors import DiskError, LockHeld
 
 Fault = Callable[[str, str], int]
-"""Given operation and path, the errno to fail with, or 0."""
+"""Maps operation and path to the errno to fail with, or 0."""
 
 
 class MemoryFile:
     """One file; all its users share the bytes."""
 
     def __init__(self, disk: "MemoryDisk", path: str) -> None:
-        """Name a file of the disk."""
         self._disk = disk
         self.path = path
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _data(self, operation: str) -> bytearray:
         self._disk.check(operation, self.path)
@@ -40,21 +39,21 @@ class MemoryFile:
         return len(self._data("stat"))
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the file."""
+        """Return up to `count` bytes, fewer at the end of the file."""
         return bytes(self._data("read")[offset : offset + count])
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return the bytes unless the disk is told to be cold."""
+        """Return the bytes, or None while the disk is set to be cold."""
         return None if self._disk.is_cold else self.read(offset, count)
 
     def next_data(self, offset: int) -> int | None:
-        """Return where the next byte that is not zero lies."""
+        """Return the offset of the next byte that is not zero."""
         rest = self._data("seek")[offset:]
         stripped = rest.lstrip(b"\0")
         return offset + len(rest) - len(stripped) if stripped else None
 
     def data_end(self) -> int:
-        """Return where nothing but zeros follows."""
+        """Return the offset from which on all bytes are zero."""
         return len(self._data("seek").rstrip(b"\0"))
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -81,10 +80,9 @@ class _MemoryLock:
 
 
 class MemoryDisk:
-    """Files in memory; the tests' replacement for OsDisk."""
+    """Files in memory; replaces OsDisk in tests."""
 
     def __init__(self) -> None:
-        """Begin empty, whole and warm."""
         self.contents: dict[str, bytearray] = {}
         self.durable: dict[str, bytes] = {}
         self.folders: set[str] = {"/"}
@@ -96,13 +94,13 @@ class MemoryDisk:
         self._locks: set[str] = set()
 
     def check(self, operation: str, path: str) -> None:
-        """Fail if a fault is set for this."""
+        """Fail if a fault is set for this operation."""
         number = self.fault(operation, path) if self.fault is not None else 0
         if number:
             raise DiskError(operation, path, number)
 
     def crash(self, *, lost_bytes: int = 0) -> None:
-        """Kill the process: locks go, and the end of the last write if it was under way."""
+        """Crash the process: release locks and cut the last write if it was in progress."""
         self._locks.clear()
         path, offset, size = self.last_write
         if lost_bytes:
@@ -110,7 +108,7 @@ class MemoryDisk:
             self.contents[path][offset + size - lost_bytes : offset + size] = bytes(lost_bytes)
 
     def lose_power(self) -> None:
-        """Keep only what was synced; unsynced files keep their length, as zeros."""
+        """Keep only synced data; unsynced files keep their length, filled with zeros."""
         self._locks.clear()
         for path, data in self.contents.items():
             durable = self.durable.get(path, b"")
@@ -121,7 +119,7 @@ class MemoryDisk:
         return MemoryFile(self, path)
 
     def create(self, path: str, size: int, *, temporary: str) -> MemoryFile:
-        """Make a file of zeros."""
+        """Create a file of zeros."""
         self.check("create", path)
         assert temporary != path
         self.make_folder(dirname(path))
@@ -129,7 +127,7 @@ class MemoryDisk:
         return MemoryFile(self, path)
 
     def resize(self, path: str, size: int) -> None:
-        """Pad a file with zeros, or cut it."""
+        """Truncate a file or extend it with zeros."""
         self.check("resize", path)
         data = self.contents[path]
         del data[size:]
@@ -143,15 +141,15 @@ class MemoryDisk:
         return sorted({name.split("/")[0] for name in inside if name})
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         return path in self.contents or path in self.folders
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder."""
+        """Return whether a folder exists."""
         return path in self.folders
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it."""
+        """Create a folder and its parents."""
         self.check("make folder", path)
         while path not in self.folders:
             self.folders.add(path)
@@ -164,7 +162,7 @@ class MemoryDisk:
         self.durable.pop(path, None)
 
     def remove_tree(self, path: str) -> None:
-        """Delete a folder with all in it."""
+        """Delete a folder and its contents."""
         self.check("delete", path)
         for name in [name for name in self.contents if name.startswith(path + "/")]:
             self.remove(name)
@@ -173,20 +171,20 @@ class MemoryDisk:
         }
 
     def rename(self, path: str, target: str) -> None:
-        """Move a file."""
+        """Rename a file."""
         self.contents[target] = self.contents.pop(path)
 
     def sync_folder(self, path: str) -> None:
-        """Names are always safe here."""
+        """Check for a fault; names are always durable here."""
         self.check("sync", path)
 
     def usage(self, path: str) -> DiskUsage:
-        """Return the use that the test has set."""
+        """Return the usage that the test has set."""
         self.check("usage", path)
         return DiskUsage(self.used_percent * 1000, (100 - self.used_percent) * 1000)
 
     def lock(self, path: str) -> _MemoryLock:
-        """Lock, or raise LockHeld."""
+        """Lock the folder; raise LockHeld."""
         if path in self._locks:
             raise LockHeld(path)
         self._locks.add(path)
