@@ -36,7 +36,7 @@ def commands_page() -> str:
         "",
         "# Bodies",
         "",
-        "Missing members take their defaults when read; those of `MessageQueue` are required.",
+        "Missing members take their defaults when read; `MessageQueue` has no optional members.",
         "",
     ]
     lines += [_body_line(type_) for type_ in sorted(_body_types(ordered), key=_name)]

@@ -22,7 +22,7 @@ HEADER = QueryConsumerOffset("g", "t", 1)
 
 
 def answer(end: End, reply: Any) -> None:
-    """Answer all calls of an end, last first."""
+    """Answer all calls of an end in reverse order."""
     for call in reversed(end.calls):
         answer_one(end.connection, call, reply)
     end.calls.clear()
@@ -135,7 +135,7 @@ def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
 
 
 def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
-    """The decoder fills a call from the header; names of its other fields mean nothing."""
+    """The decoder fills a call from the header; the names of its other fields have no effect."""
     peer = ScriptedPeer()
     link = Link(peer=peer)
     head = (

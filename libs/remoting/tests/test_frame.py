@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames come out of a stream the same however it is split, and hostile lengths stop it."""
+"""Frames are the same however the stream is split, and hostile lengths are rejected."""
 
 import struct
 import tracemalloc
@@ -19,7 +19,7 @@ def frame(serialization: int, head: bytes, body: bytes) -> bytes:
 
 
 def read_slowly(data: bytes, frame_bytes_max: int) -> list[Frame]:
-    """The obvious reader of a whole stream; raises where the fast one must."""
+    """The plain reader of a whole stream; raises where the fast one must."""
     frames = []
     while len(data) >= 4:
         (length,) = struct.unpack(">I", data[:4])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every captured exchange is decoded to typed values and encoded again to the same meaning."""
+"""Every captured exchange is decoded to typed values and encoded to the same meaning."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ KNOWN = [
     if exchange.request.code in COMMANDS
 ]
 DEAD_CODES = {13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302, 999, 9999}
-# Members that 5.x peers add and that mean nothing to a 4.9.4 broker.
+# Members that 5.x peers add and a 4.9.4 broker ignores.
 NEWER_MEMBERS = {
     "attributes",
     "consumeMessageOrderly",
@@ -82,10 +82,10 @@ def test_a_header_is_read_as_captured_and_written_to_the_same(frame: GoldenFrame
 
 
 def is_plain_java(frame: GoldenFrame) -> bool:
-    """Whether only one way leads to these bytes.
+    """Whether only one encoding leads to these bytes.
 
-    The order of several ext fields is that of a hash map, and an empty ext object means the
-    same as none.
+    The order of several ext fields depends on a hash map, and an empty ext object is equivalent to
+    none.
     """
     if frame.data[4] != 0 or not frame.data[8:].startswith(b'{"code":'):
         return False
@@ -151,7 +151,7 @@ def test_an_answer_has_the_typed_header_of_the_catalogue(exchange: Exchange) -> 
 
 
 def assert_says_the_same(header: msgspec.Struct, ext: dict[str, str]) -> None:
-    """Each field of the header is in the captured ext with that value, or is a default."""
+    """Each field of the header has the captured value or is a default."""
     written = ENCODER.ext(header)
     for field in msgspec.structs.fields(type(header)):
         captured = ext.get(field.encode_name)
@@ -206,7 +206,7 @@ def check_json(codec: Any, value: Any, data: bytes) -> None:
 
 
 def normal(tree: Any) -> Any:
-    """Return the tree with every key as a text: key objects as sorted JSON."""
+    """Return the tree with all keys as text; key objects become sorted JSON."""
     if isinstance(tree, list):
         return [normal(item) for item in tree]
     if not isinstance(tree, dict):
@@ -223,7 +223,7 @@ def normal_key(key: Any) -> str:
 
 
 def assert_covers(written: Any, captured: Any, path: str) -> None:
-    """Everything that Java wrote is in what we write, with the same value."""
+    """Assert that our encoding contains everything that Java wrote."""
     if isinstance(captured, dict):
         for key, value in captured.items():
             if key in NEWER_MEMBERS and key not in written:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core knows no loop, no socket and no clock."""
+"""The core imports no event loop, socket or clock."""
 
 import subprocess
 import sys

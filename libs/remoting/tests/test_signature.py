@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures: those of captured requests, and what they depend on."""
+"""Signatures of captured requests, and the fields they cover."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.typed_decode import convert_ext
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
-QUERY_MESSAGE = 12  # a Java broker refuses what its own clients sign; we do not
+QUERY_MESSAGE = 12  # a Java broker rejects its own clients' signatures; we accept them
 SECRETS = {"adminKey1": "adminSecret1", "userKey1": "userSecret1"}
 SIGNED = [
     one
@@ -30,7 +30,7 @@ SIGNED = [
 
 
 def test_names_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever knows an access key may send any fields, before the signature is known wrong."""
+    """A peer that knows an access key can send any fields before its signature is found wrong."""
     orders: dict[tuple[str, ...], object] = {}
     monkeypatch.setattr(signature, "_orders", orders)
     signer = Signer("secret")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast ways of typed headers agree with the slow ones, for good and hostile input."""
+"""The fast paths of typed headers agree with the slow ones, for valid and hostile input."""
 
 import json
 import struct
@@ -81,7 +81,7 @@ def encode_reply(serialization: int, reply: Any, opaque: int = 9) -> RawCommand:
 
 
 def decode_send(head: bytes) -> msgspec.Struct:
-    """The slow way of a binary send."""
+    """The slow path of a binary send."""
     *_, position, head = parse_fixed(head)
     return convert_ext(parse_ext(head, position), SendMessageV2)
 
@@ -289,7 +289,7 @@ def outcome(decoder: RequestDecoder, head: bytes) -> Any:
 
 
 def test_the_memo_is_not_deceived_by_a_field_inside_a_value() -> None:
-    """A value may hold bytes that look like a changing field."""
+    """A value may contain bytes that look like a changing field."""
     good = {"a": "g", "b": "t", "c": "d", "d": "4", "e": "1", "f": "0", "g": "5", "h": "0"}
     good |= {"i": "p", "j": "0", "k": "false", "m": "false"}
     memo = SendMemo()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crashes, clocks and failing disks at moments that are only milliseconds wide."""
+"""Crashes, clock steps and disk faults within windows of milliseconds."""
 
 import errno
 
@@ -26,12 +26,12 @@ def bodies(rig, topic="T"):
     return [decode_record(record).body for record in records]
 
 
-# A topic that was deleted and made again
+# A topic that was deleted and created again
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 5])
 def test_messages_of_a_topic_made_again_survive_a_crash(disk, rounds):
-    """Its offsets begin again, so the log holds two messages for each of them."""
+    """Its offsets restart at 0, so the log holds two messages for each offset."""
     rig = StoreRig(disk)
     for number in range(20):
         rig.put(make_message(body=b"old-%d" % number))
@@ -61,7 +61,7 @@ def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_ho
 
 
 def test_a_deletion_alone_is_worth_a_checkpoint(disk):
-    """Else the next start would miss the queues, read the whole log and bring them back."""
+    """Otherwise the next start would miss the queues, read the whole log and restore them."""
     rig = StoreRig(disk)
     for number in range(20):
         rig.put(make_message(body=b"old-%d" % number))
@@ -74,7 +74,7 @@ def test_a_deletion_alone_is_worth_a_checkpoint(disk):
     assert again.store.topics() == set()
 
 
-# Two crashes after each other
+# Two crashes in a row
 
 
 def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk):
@@ -92,7 +92,7 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
 def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
-    """Records of the checkpoint's own millisecond, or of a clock set back, are not vouched for."""
+    """Records of the checkpoint's own millisecond, or from a clock set back, are not guaranteed."""
     rig = StoreRig(disk)
     rig.put(make_message(body=b"safe"))
     checkpointed_ms = rig.put(make_message(body=b"safe too")).store_timestamp
@@ -108,7 +108,7 @@ def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
     assert bodies(StoreRig(disk)) == [b"safe", b"safe too"]
 
 
-# Retention beside a sync
+# Retention during a sync
 
 
 def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
@@ -136,7 +136,7 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
     assert rig.store.is_writable
     assert {result.status for result in results} == {PutStatus.PUT_OK}
     rig.work(5, elapsed_ms=20_000)
-    assert rig.store.commit_log.min_offset > 0  # now it may go
+    assert rig.store.commit_log.min_offset > 0  # the file is no longer needed
 
 
 # Clocks that are set back
@@ -161,7 +161,7 @@ def test_a_put_that_waits_is_answered_although_the_clock_is_set_back(disk):
     results = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    assert rig.store.flush_job(rig.clock.now_ms) is not None  # and it never ends
+    assert rig.store.flush_job(rig.clock.now_ms) is not None  # this sync never ends
     rig.store.flush_job(rig.clock.advance(-3_600_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
 
@@ -178,7 +178,7 @@ def test_delays_count_from_the_clock_as_it_is_after_it_was_set_back(disk):
 def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery(disk):
     rig = StoreRig(disk)
     rig.put(make_message(keys="first"))
-    rig.work(3)  # the header of the index file is written, and not again
+    rig.work(3)  # writes the header of the index file, and not again
     rig.clock.advance(999)
     time_ms = rig.put(make_message(keys="last")).store_timestamp
     rig.work(3)
@@ -187,7 +187,7 @@ def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery
     assert len(finish(again.store.query("T", "last", 9, time_ms, time_ms)).records) == 1
 
 
-# The end
+# Shutdown
 
 
 def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
@@ -210,7 +210,7 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
 
 
 def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
-    """The system reports a lost page once: the next sync succeeds, and says nothing."""
+    """The kernel reports a lost page only once; a later success proves nothing."""
     rig = StoreRig(disk)
     rig.store.put(make_message(), lambda _: None)
     rig.store.commit()
@@ -219,7 +219,7 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     disk.fault = lambda operation, path: (
         errno.EIO if operation == "sync" and "commitlog" in path else 0
     )
-    rig.work(5)  # a checkpoint fails beside it
+    rig.work(5)  # a checkpoint fails meanwhile
     assert rig.store.stats().refusals == ("sync-failed",)
     disk.fault = None
     running.run()
@@ -274,7 +274,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
 
 @pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
 def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, step_ms):
-    """A start at the checkpoint trusts store times, which a clock that was set back spoils."""
+    """A start at the checkpoint relies on store times, which a clock set back invalidates."""
     rig = StoreRig(disk)
     for number in range(3):
         rig.put(make_message(body=bytes(900), keys=f"k{number}"))

@@ -103,7 +103,7 @@ def test_a_reader_keeps_a_deleted_file(disk, tmp_path):
     disk.remove(file.path)
     assert os.pread(descriptor.number, 3, 0) == b"abc"
     assert not disk.exists(file.path)
-    disk.remove(file.path)  # gone is fine
+    disk.remove(file.path)  # deleting a missing file is allowed
     with pytest.raises(DiskError) as caught:
         file.read(0, 1)
     assert caught.value.errno == errno.ENOENT
@@ -114,7 +114,7 @@ def test_next_data_skips_holes(disk, tmp_path):
     assert file.next_data(0) is None
     file.write(600_000, [b"x"])
     found = file.next_data(0)
-    assert found is None or found <= 600_000  # a file system may not know its holes
+    assert found is None or found <= 600_000  # the file system may not support SEEK_DATA
     assert file.next_data((1 << 20) - 1) is None or file.next_data((1 << 20) - 1) >= 0
 
 

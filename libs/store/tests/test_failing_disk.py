@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full or failing disk is an answer: nothing hangs, nothing acknowledged is lost."""
+"""A full or failing disk gives an answer: nothing hangs, no acknowledged message is lost."""
 
 import errno
 
@@ -83,7 +83,7 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
     rig.work(3)
     assert rig.put(make_message(keys="late")).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert rig.store.stats().refusals == ("queue-write-failed",)
-    assert bodies(rig) == [b"%d" % number for number in range(stored)]  # reads go on
+    assert bodies(rig) == [b"%d" % number for number in range(stored)]  # reads still work
     disk.fault = None
     rig.work(4)
     assert rig.store.is_writable
@@ -99,7 +99,7 @@ def test_no_room_for_queues_or_index_stops_the_puts_and_is_mended(disk, rig, fol
 
 @pytest.mark.parametrize("kind", list(FlushDiskType))
 def test_a_failed_sync_is_for_good(disk, kind):
-    """The system may have dropped the pages: nobody can say any more what the disk has."""
+    """The kernel may have dropped the pages, so the content of the disk is unknown."""
     rig = StoreRig(disk, small_settings(flush_disk_type=kind))
     disk.fault = failing(errno.EIO, "sync", "commitlog")
     results = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte identity with files of Java 4.9.4: docs/protocol/store.md names each piece."""
+"""Byte identity with files of Java 4.9.4; docs/protocol/store.md describes each piece."""
 
 import tarfile
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_records_entries_index_and_checkpoint_are_javas(disk):
 def test_a_batch_is_stored_as_javas(disk):
     clock = SteppingClock(0x1A1F7B9E1AB)
     rig = StoreRig(disk, small_settings(), clock)
-    rig.put(make_message(body=bytes(409 - 92)))  # puts the next record at 409
+    rig.put(make_message(body=bytes(409 - 92)))  # places the next record at 409
     message = golden_message(b"b2", "WAIT\x01true\x02CLUSTER\x01c0\x02WAIT\x01true")
     message.flag = 3
     message.born_timestamp += 1
@@ -129,7 +129,7 @@ def test_checkpoint_and_filler_bytes():
 
 
 def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
-    """The log's head is gone and its queue begins at 16: six fillers in the file at 200."""
+    """The head of the log is gone and the queue begins at 16: six fillers in the file at 200."""
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1024))
     for _ in range(30):
@@ -153,7 +153,7 @@ def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
 
 
 def test_queues_and_index_built_from_a_java_log_are_javas(tmp_path):
-    """Only the names of the index files, which are times of creation, differ."""
+    """Only the names of the index files differ: they are creation times."""
     with tarfile.open(GOLDEN / "clean" / "store.tar.gz") as archive:
         archive.extractall(tmp_path / "java", filter="data")
         archive.extractall(tmp_path / "ours", filter="data")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store directories that a Java 4.9.4 broker wrote open with exactly what it served from them."""
+"""Store folders written by a Java 4.9.4 broker return exactly what it served from them."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def golden(request, tmp_path):
 
 
 def described(record):
-    """Say of a record what expected.json says."""
+    """Return the fields of a record that expected.json contains."""
     body = record.decompressed_body()
     facts = {
         "queueOffset": record.queue_offset,
@@ -82,7 +82,7 @@ def read_all(store, queue):
 
 
 def check_search_by_time(store, queue):
-    """Within one file of the queue the answer is Java's; across files Java goes by their mtime."""
+    """Within one file of the queue the answer equals Java's; across files Java uses their mtime."""
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():
@@ -115,7 +115,7 @@ def check(golden, store):
         assert set(offsets) <= set(row["physicalOffsets"]), row
         assert offsets, row
         strangers = set(row["physicalOffsets"]) - set(offsets)
-        for offset in strangers:  # what Java returned for a mere hash collision
+        for offset in strangers:  # Java returned these for a mere hash collision
             record = finish(store.read_record(offset))
             assert record.topic != row["topic"] or row["key"] not in record.keys
 

@@ -21,7 +21,6 @@ def disk():
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """Sweeps take several checkpoints."""
     monkeypatch.setattr(SlotTable.step, "__defaults__", (1,))
 
 
@@ -107,9 +106,9 @@ def test_the_header_follows_when_a_sweep_has_ended(disk):
     def counted():
         return int.from_bytes(disk.contents[f"/store/index/{name}"][36:40], "big")
 
-    assert counted() == 1  # the first checkpoint says when the file begins
+    assert counted() == 1  # the first checkpoint records the begin time of the file
     for _ in range(12):
-        rig.put(make_message())  # without keys: only so that there are checkpoints
+        rig.put(make_message())  # without keys: only triggers checkpoints
         rig.work(1)
     assert counted() == 1 + 30 + 30 + 15
 
@@ -150,7 +149,7 @@ def test_a_range_of_time_bounds_a_query(disk):
 def test_hash_collisions_are_not_returned(disk):
     rig = StoreRig(disk, small_settings())
     rig.put(make_message(body=b"Aa", keys="Aa"))
-    rig.put(make_message(body=b"BB", keys="BB"))  # has the hash of Aa
+    rig.put(make_message(body=b"BB", keys="BB"))  # has the same hash as Aa
     assert find(rig, "Aa") == [b"Aa"]
     assert find(rig, "BB") == [b"BB"]
 

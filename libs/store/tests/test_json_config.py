@@ -20,7 +20,7 @@ def encode(value: dict[str, int]) -> bytes:
 
 
 class MemoryFiles:
-    """Files in memory that may refuse the n-th operation."""
+    """Files in memory that can fail at the n-th operation."""
 
     def __init__(self) -> None:
         self.content: dict[Path, bytes] = {}
@@ -36,7 +36,7 @@ class MemoryFiles:
         return self.content.get(path)
 
     def write(self, path: Path, data: bytes) -> None:
-        self.content[path] = data[: len(data) // 2]  # what a crash may leave
+        self.content[path] = data[: len(data) // 2]  # a possible state after a crash
         self._count(f"write {path.name}")
         self.content[path] = data
 
@@ -93,7 +93,7 @@ def test_a_damaged_file_never_becomes_the_backup() -> None:
 
 
 def test_what_was_written_here_becomes_the_backup_without_being_read_again() -> None:
-    """Decoding a large table takes the interpreter away from the loop."""
+    """Decoding a large table would block the loop."""
     files, decoded = MemoryFiles(), []
 
     def counted(data: bytes) -> dict[str, int]:

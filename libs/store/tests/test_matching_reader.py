@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads with a test of whole records return and skip what reads by tag do."""
+"""Reads with a record test return and skip the same messages as reads by tag."""
 
 import pytest
 from hypothesis import given
@@ -99,7 +99,7 @@ def test_one_read_gets_a_few_neighbours(rig):
 
 @pytest.mark.parametrize("behind", range(0, 1500, 100))
 def test_the_limits_change_where_memory_begins(rig, behind):
-    """As for a read by tag: fewer messages of those that are not in memory."""
+    """As in a read by tag, fewer messages are returned from disk than from memory."""
     fill(rig, 12)
     queue, log = rig.store.queue("T", 0), rig.store.commit_log.view()
     limits = ReadLimits(8, 1 << 20, 3, 400, behind)
@@ -136,7 +136,7 @@ def test_a_damaged_record_is_left_out_and_reported(disk, rig):
 
 
 def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
-    """What stands in its entries instead of tag codes matches every tag."""
+    """Its entries hold addresses instead of tag codes; they match every tag."""
     folder = tmp_path / "consumequeue_ext" / "T" / "0"
     folder.mkdir(parents=True)
     (folder / "00000000000000000000").write_bytes(b"\x00\x1c" + bytes(100))

@@ -168,7 +168,7 @@ def test_a_batch_gets_consecutive_offsets_one_time_and_joined_ids(rig):
 
 
 def test_a_batch_may_be_of_several_queues(rig):
-    """A unit is in the log as a whole: what a commit of a transaction needs."""
+    """The commit of a transaction needs units across queues."""
     results: list[PutResult] = []
     rig.put(make_message("U"))
     unit = [
@@ -388,7 +388,7 @@ def test_async_flush_follows_the_timers(disk, rig):
     assert rig.store.stats().flush_count == 1
     rig.put(make_message())
     rig.flush(rig.clock.advance(600))
-    assert rig.store.stats().flush_count == 1  # too little is dirty
+    assert rig.store.stats().flush_count == 1  # too few dirty pages
     for _ in range(200):
         rig.put(make_message())
     rig.flush(rig.clock.advance(600))
@@ -410,7 +410,7 @@ def test_a_closed_store_takes_no_puts(rig):
 
 
 def create_job(rig):
-    """Fill the first file until the store wants the next one made; return that job."""
+    """Fill the first file until the store requests the next one; return that job."""
     while True:
         for job in rig.store.jobs(rig.clock.advance(1_000)):
             if job.name == "create-file":

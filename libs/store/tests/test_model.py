@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever happens in whatever order, the store is what a list of messages says."""
+"""After any sequence of operations, the store equals a list of messages."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self):
         self.disk = MemoryDisk()
         self.clock = SteppingClock()
-        self.sent = []  # topic, queue id, body: in the order of the log
+        self.sent = []  # topic, queue id and body, in log order
         self.next_number = 0
         self.open()
 
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_power(self):
-        """The log may end earlier, but not before what was synced, and never with a hole."""
+        """The log may end earlier, but never before synced data and never with a gap."""
         flushed = self.rig.store.stats().flushed_offset
         self.disk.lose_power()
         self.open()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that read the same places share what the first ones read."""
+"""Groups that read the same offsets share the bytes of the first read."""
 
 from collections import Counter
 
@@ -40,7 +40,7 @@ def read(rig, offset=0, count_max=8):
 
 
 def said(result):
-    """All of an answer but how its records are cut."""
+    """Return everything in an answer except how its records are split."""
     return (
         b"".join(map(bytes, result.records)), result.status, result.next_offset,
         result.min_offset, result.max_offset, result.count, result.bytes, result.suggest_slave,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the recovery tables, and the crashes that lead there."""
+"""Every row of the recovery tables, and the crashes that lead to it."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def found_by_key(rig, key, topic="T"):
 
 
 def stopped_store(disk, stop, rounds=3):
-    """Leave a store of 50 messages behind, closed or crashed after rounds of background jobs."""
+    """Leave a store of 50 messages, closed or crashed after some rounds of background jobs."""
     rig = StoreRig(disk)
     fill(rig, 50)
     rig.work(rounds)
@@ -67,7 +67,7 @@ def all_files(disk, folder):
     return {path: bytes(data) for path, data in disk.contents.items() if path.startswith(folder)}
 
 
-# Where recovery starts
+# Start of recovery
 
 
 def test_an_empty_folder_starts_at_zero(disk):
@@ -135,7 +135,7 @@ def test_a_deleted_index_is_built_again(disk, stop):
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_log_alone_is_enough(disk, stop):
-    """Everything else can be derived: a copy of the commit log opens completely."""
+    """Everything else is derived: a copy of the commit log opens completely."""
     stopped_store(disk, stop, rounds=0)
     for path in list(disk.contents):
         if not path.startswith(LOG) and path != "/store/abort":
@@ -147,7 +147,7 @@ def test_a_log_alone_is_enough(disk, stop):
 
 
 def test_without_progress_a_clean_stop_starts_at_the_end_of_the_queues(disk):
-    """As after a Java broker, which writes no progress."""
+    """As after a Java broker, which writes no progress file."""
     rig = StoreRig(disk)
     fill(rig, 50)
     rig.store.close()
@@ -196,7 +196,7 @@ def test_a_damaged_progress_file_is_not_believed(disk):
     assert bodies(rig) == sent(50)
 
 
-# Where the log ends
+# End of the log
 
 FOLLOWS = Scan(ScanStatus.RECORD, 100, store_timestamp=5000)
 
@@ -241,7 +241,7 @@ def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
 
 
 def test_a_torn_tail_and_another_crash_revive_nothing(disk):
-    """A later end may meet an old record border: what was cut off must not come back."""
+    """A later end may coincide with an old record border; the cut records must not reappear."""
     rig = StoreRig(disk)
     fill(rig, 12)
     last = rig.store.queue("T", 1).last_entry()
@@ -312,7 +312,7 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
     assert LOG + "0" * 20 in text
     assert f"byte {offset} " in text
     assert "cometmq store verify" in text
-    with pytest.raises(CorruptStore):  # the lock is free again, the refusal stays
+    with pytest.raises(CorruptStore):  # the lock is released, the refusal remains
         StoreRig(disk)
 
 
@@ -420,7 +420,7 @@ def test_a_power_loss_between_checkpoints_keeps_what_was_synced(disk):
 
 @pytest.mark.parametrize("at", range(1, 40))
 def test_a_crash_at_any_disk_operation_of_a_checkpoint_loses_nothing(at):
-    """The jobs of the background may die after any of their steps."""
+    """The background jobs may stop after any of their steps."""
     disk = MemoryDisk()
     rig = StoreRig(disk)
     fill(rig, 25)
@@ -463,7 +463,7 @@ def test_a_queue_that_lost_entries_is_built_again_when_a_record_shows_it(disk):
     disk.crash()
     for name in disk.names("/store/consumequeue/T/0")[1:]:
         disk.remove(f"/store/consumequeue/T/0/{name}")
-    disk.remove("/store/progress")  # nothing says how many entries there were
+    disk.remove("/store/progress")  # nothing records the number of entries
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.QUEUE_END

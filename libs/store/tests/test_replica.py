@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw bytes of a master's log in, the same store out."""
+"""Raw bytes of a master's log produce the same store."""
 
 import contextlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java's JSON dialect is read, strict JSON is written, hostile JSON is refused."""
+"""Reads Java's JSON dialect, writes strict JSON, rejects hostile JSON."""
 
 import json
 import time

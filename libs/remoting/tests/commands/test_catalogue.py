@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue is whole, consistent, and agrees with its documentation."""
+"""The catalogue is complete, consistent, and matches its documentation."""
 
 import subprocess
 import sys

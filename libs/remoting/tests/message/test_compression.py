@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed bodies are restored whole, within a bound, or refused."""
+"""Compressed bodies are restored completely within a limit, or rejected."""
 
 import pytest
 from hypothesis import given

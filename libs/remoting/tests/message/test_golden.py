@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records written by a Java 4.9.4 broker: decoded, encoded again, byte for byte."""
+"""Records written by a Java 4.9.4 broker are decoded and encoded again, byte for byte."""
 
 import pytest
 

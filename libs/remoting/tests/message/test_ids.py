@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids name places and senders; broken ones are refused."""
+"""Ids name places and senders; malformed ids are rejected."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -44,8 +44,6 @@ def test_hosts_are_written_for_people() -> None:
 
 @pytest.fixture
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Move this process to a time zone."""
-
     def move(name: str) -> None:
         monkeypatch.setenv("TZ", name)
         time.tzset()
@@ -60,7 +58,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     [
         ("UTC", 1_698_796_800_000),
         ("CST-8", 1_698_796_800_000 - 8 * 3_600_000),
-        # summer time, which ended on the 5th
+        # Summer time ended on the 5th.
         ("EST5EDT,M3.2.0,M11.1.0", 1_698_796_800_000 + 4 * 3_600_000),
     ],
 )

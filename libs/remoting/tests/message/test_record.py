@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records round-trip, and damaged ones are recognised at every byte."""
+"""Records round-trip, and damage is detected at every byte."""
 
 import struct
 

@@ -151,12 +151,14 @@ class Connection:
 
     def lost(self, error: CometError) -> None:
         """Fail all requests, because the connection has ended."""
+        # Replaced first: a callback may send the next request, which must not be failed too.
         pending, self._pending = self._pending, {}
         for request in pending.values():
             request.done(error)
 
     def _opaque(self) -> int:
         """Return the next opaque that no pending request uses."""
+        # After 2**31 requests the numbers wrap around and may meet one that is still pending.
         opaque = self._next_opaque
         while opaque in self._pending:
             opaque = (opaque + 1) & _OPAQUE_MAX

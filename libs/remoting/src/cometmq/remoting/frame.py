@@ -76,6 +76,7 @@ class FrameReader:
         while position <= last:
             length, word = unpack_prefix(data, position)
             header_length = word & HEADER_BYTES_MAX
+            # Both lengths are unsigned, so a negative one of a hostile peer exceeds the limit.
             if length > limit or length - 4 < header_length:
                 raise RemoteProtocolError(
                     f"frame of {length} bytes with a header of {header_length}, limit {limit}"

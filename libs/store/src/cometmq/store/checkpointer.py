@@ -82,7 +82,7 @@ class Checkpointer:
     def forget(self, queue: ConsumeQueue) -> None:
         """Stop writing a deleted queue; the next checkpoint must no longer count it."""
         self._dirty.discard(queue)
-        self.offset = -1
+        self.offset = -1  # makes a checkpoint due although no message was stored
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the earlier end of a truncated log."""
@@ -111,6 +111,7 @@ class Checkpointer:
         self._last_ms = now_ms
         index_flushes = self._index.plan_flush(is_closing=is_closing)
         index_name, index_count = self._index.position()
+        # One timestamp for log and queues: the job writes both before it writes the checkpoint.
         checkpoint = Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp)
         progress = Progress(
             offset=self.dispatched_offset,

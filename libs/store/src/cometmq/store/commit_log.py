@@ -51,6 +51,7 @@ class CommitLog:
 
     def view(self) -> LogView:
         """Return a snapshot of the files up to the confirm offset."""
+        # Every pull takes a view, so it is cached. Changes of the file list call `forget_view`.
         view = self._view
         if view is None or view.end != self.confirm_offset:
             files = self.files

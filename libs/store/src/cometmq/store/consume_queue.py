@@ -132,6 +132,7 @@ class ConsumeQueue:
         """
         staged = self._staged
         is_first = not staged
+        # RocketMQ delivers by this time and keeps the tag code in the record's properties.
         if self.delay_ms is not None:
             tag_code = store_timestamp + self.delay_ms
         staged += _pack(physical_offset, size, tag_code)

@@ -194,6 +194,8 @@ class OsFile:
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
         """Return exactly `count` bytes if the page cache has them, else None; never blocks."""
+        # Without RWF_NOWAIT (some file systems, old kernels) every read counts as cached: the
+        # loop may then wait for the disk, but pulls work.
         if not self._disk.can_read_no_wait:
             return self.read(offset, count)
         descriptor = self._descriptor or self._open()
@@ -244,6 +246,7 @@ class OsFile:
     def sync(self) -> None:
         """Return when all written bytes are on the disk."""
         descriptor = self._open()
+        # Sizes never change after creation, so fdatasync covers everything a reader needs.
         with _translated("sync", self.path):
             os.fdatasync(descriptor.number)
 

@@ -142,7 +142,7 @@ class Flusher:
         dirty = self._log.end - self.flushed_offset
         if dirty <= 0:
             return False
-        if self._waiters:
+        if self._waiters:  # SYNC_FLUSH: a put is waiting, so no interval applies
             return True
         settings = self._parts.settings
         thorough_ms = settings.flush_commit_log_thorough_interval

@@ -55,6 +55,7 @@ class Housekeeping:
         return [self._running]
 
     def _next_job(self, now_ms: int) -> Job | None:
+        # Deletions come first: they may be what a full disk needs to heal.
         removal = self.cleaner.removal()
         if removal is not None:
             return removal
@@ -145,6 +146,7 @@ class Housekeeping:
     def _must_create(self, now_ms: int) -> bool:
         files = self._commit_log.files
         left = files.end - self._commit_log.end
+        # Half a file is enough notice: creating one takes milliseconds, filling 512 MiB seconds.
         if not files.files or left >= files.file_size // 2:
             return False
         return has_passed(RETRY_INTERVAL_MS, since_ms=self._create_failed_ms, now_ms=now_ms)

@@ -210,6 +210,7 @@ class IndexFile:
         if is_complete:
             slots, header = table.copy_all(), self.header
         elif not self._has_begin:
+            # The times of entries are relative to the begin, which must reach the disk first.
             header = self.header._replace(used_slot_count=0, next_number=1)
         else:
             if not table.is_sweeping:
@@ -250,6 +251,7 @@ class IndexFile:
         table: SlotTable[IndexHeader] = SlotTable(self.shape.slot_count, data)
         self._slots = table
         used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
+        # Scanning five million slots takes time; after a clean stop no slot can be wrong.
         if not was_clean or not count == old.next_number == written_count:
             self._unlink(table, count)
         if count < old.next_number:
@@ -293,6 +295,7 @@ class IndexFile:
             if newest < count:
                 continue
             number = newest
+            # The bound ends a chain that damage has turned into a cycle.
             for _ in range(entry_count):
                 if number < count:
                     break

@@ -78,6 +78,7 @@ class Lookups:
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return -1
         head = yield _log_read(log, physical_offset, _HEAD_BYTES)
+        # The queue entry may be stale: the record itself must confirm its offset.
         if int.from_bytes(head[28:36], "big") != physical_offset:
             return -1
         has_long_host = int.from_bytes(head[36:40], "big") & SysFlag.BORN_HOST_V6

@@ -198,6 +198,8 @@ class MessageStore:
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
+        # Without replication a commit is confirmed at once. The confirm offset must move before the
+        # queues publish: readers find entries through a queue and read them up to this offset.
         self.commit_log.confirm(batch.end)
         for queue in batch.touched:
             queue.publish()
@@ -285,6 +287,7 @@ class MessageStore:
         if bytes_max is not None:
             limits = limits.narrowed(max(1, count_max), bytes_max)
         log = self.commit_log.view()
+        # Only plain reads are cached: a filter or a limit of its own makes every result unique.
         is_shared = joined and accept is None and bytes_max is None
         result = self._recent.find(queue, offset, log, limits) if is_shared else None
         if result is None:
@@ -390,6 +393,7 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Drop the queues of a topic; the log keeps its messages until they expire."""
+        # Messages that are still staged would create the queues again.
         self.commit()
         self._housekeeping.delete_topic(topic)
 
@@ -488,6 +492,8 @@ class MessageStore:
         if self._lock is None:
             return
         self.commit()
+        # The abort file may go only after everything is on the disk: its absence makes the next
+        # start skip most checks.
         is_clean = self._housekeeping.finish()
         self.write_state.set(Refusal.CLOSED, holds=True)
         if is_clean:

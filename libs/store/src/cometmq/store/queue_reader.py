@@ -204,6 +204,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     last_offset = log_end
     status = GetStatus.NO_MATCHED_MESSAGE
     for offset, size, tag_code in rows:
+        # The limits apply from the second record on: a single large message must be deliverable.
         if wanted:
             in_memory = offset >= memory_start
             count_max = limits.count_max if in_memory else limits.disk_count_max

@@ -124,12 +124,12 @@ class Recovery:
 
         | log | progress | headers before it | queues, index | last stop | start at |
         |---|---|---|---|---|---|
-        | empty | - | - | - | - | 0: everything derived goes |
+        | empty | - | - | - | - | 0: all derived data is dropped |
         | yes | yes | whole | complete | - | the progress |
         | yes | yes | whole | entries or files missing | - | the log's first record |
-        | yes | yes | damaged | - | - | the verified offset: the scan finds the damage |
-        | yes | none | - | - | clean | the end of what the queues know |
-        | yes | none | - | - | crash | the last file that the checkpoint vouches for |
+        | yes | yes | damaged | - | - | the verify offset: the scan finds the damage |
+        | yes | none | - | - | clean | the end of the newest record in a queue |
+        | yes | none | - | - | crash | the newest file that the checkpoint covers |
         """
         files = self._files
         if not files.files:
@@ -137,6 +137,7 @@ class Recovery:
         progress = self._progress
         if progress is not None and files.first <= progress.offset <= files.end:
             verify = max(progress.verify_offset, files.first)
+            # Only after a crash: a clean stop has synced everything before the progress.
             if (
                 not self._was_clean
                 and follow_headers(files, verify, progress.offset) != progress.offset
@@ -181,6 +182,7 @@ class Recovery:
     def _checkpointed_file(self) -> int:
         """Return the newest file whose first record was safe before the crash."""
         files = self._files
+        # The first file needs no check: recovery starts there if no later file qualifies.
         for start in range(files.end - files.file_size, files.first, -files.file_size):
             scan = first_record(files, start)
             if scan is not None and 0 < scan.store_timestamp <= self._checkpoint.min_timestamp:
@@ -196,9 +198,7 @@ class Recovery:
 
     def _cut_derived(self, start: Start) -> None:
         """Drop all entries of records from the start on; the scan creates them again."""
-        if (
-            start.reason is not StartReason.PROGRESS
-        ):  # for PROGRESS, counting the entries has already done this
+        if start.reason is not StartReason.PROGRESS:  # counting the entries did this already
             for queue in self._queues.queues.values():
                 queue.recover(self._files.first, start.offset)
         progress = self._progress
@@ -271,6 +271,8 @@ class Recovery:
         self._commit_log.truncate(end)
 
     def _judge(self, stop: int) -> None:
+        # A blank tail and a torn last record are normal. A whole record behind them means that
+        # the disk lost bytes in between, or wrote later ones first.
         follows = find_record(self._files, stop + 1)
         progress = self._progress
         verdict = judge_stop(
@@ -299,6 +301,7 @@ class Recovery:
             return
         names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
         self._log.warning("queues.rebuilt", count=len(names), first=names[0])
+        # The other queues are complete; dispatching to them again would only cost time.
         behind = {queue: _known_end(queue) for queue in gaps}
         gaps.clear()
         dispatcher = Dispatcher(

@@ -40,6 +40,7 @@ class Replica:
     def append(self, offset: int, data: bytes) -> list[Arrival]:
         """Append bytes, make whole records visible, and return the queues that got some."""
         log = self._commit_log
+        # An empty slave may start in the middle of the master's log, whose head has expired.
         if not log.files.files and not log.end:
             log.files.begin_at(offset - offset % log.files.file_size)
             log.set_end(offset)
