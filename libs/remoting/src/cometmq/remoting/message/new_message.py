@@ -119,8 +119,6 @@ def encode_records(placed: Sequence[Placed], store_timestamp: int) -> list[bytes
         text = message.properties
         properties = text.encode() if text.isascii() else text.encode("utf-8", "replace")
         length = len(properties)
-        if length > PROPERTIES_BYTES_MAX:
-            raise ValueError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {length}")
         topic = _topic_fields.get(message.topic) or _topic_field(message.topic)
         born_host = message.born_host
         store_host = message.store_host
@@ -149,10 +147,16 @@ def encode_records(placed: Sequence[Placed], store_timestamp: int) -> list[bytes
             message.prepared_offset,
             body_length,
         )
-        packed_length = _LENGTHS[length] if length < 1024 else _SHORT.pack(length)
+        packed_length = _LENGTHS[length] if length < 1024 else _pack_length(length)
         # One join per record: a single join of all records is slower, bench_record.py.
         records.append(b"".join((head, body, topic, packed_length, properties)))
     return records
+
+
+def _pack_length(length: int) -> bytes:
+    if length > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties have at most {PROPERTIES_BYTES_MAX} bytes, not {length}")
+    return _SHORT.pack(length)
 
 
 def _host_bits(born_host: bytes, store_host: bytes) -> int:
