@@ -30,7 +30,6 @@ class ConstantExt(dict[str, str]):
     __slots__ = ("encoded",)
 
     def __init__(self, fields: Mapping[str, str]) -> None:
-        """Store the fields, which must not change afterwards."""
         super().__init__(fields)
         self.encoded: dict[object, Any] = {}
 

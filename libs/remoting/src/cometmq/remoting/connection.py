@@ -46,7 +46,6 @@ class Codec:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         serialization: Serialization = Serialization.JSON,
     ) -> None:
-        """Create the coders; ``serialization`` is used for our own requests."""
         self.decoder = RequestDecoder(commands)
         self.encoder = FrameEncoder()
         self.frame_bytes_max = frame_bytes_max
@@ -75,7 +74,6 @@ class Connection:
     )
 
     def __init__(self, codec: Codec, peer: Peer) -> None:
-        """Start with nothing received; every call refers to ``peer``."""
         self._codec = codec
         self._peer = peer
         self._reader = FrameReader(codec.frame_bytes_max)
@@ -157,7 +155,6 @@ class Connection:
             request.done(error)
 
     def _opaque(self) -> int:
-        """Return the next opaque that no pending request uses."""
         # After 2**31 requests the numbers wrap around and may meet one that is still pending.
         opaque = self._next_opaque
         while opaque in self._pending:

@@ -79,7 +79,6 @@ class CommandError(CometError):
     address: str = ""
 
     def __init__(self, code: int, remark: str = "") -> None:
-        """Store code and remark as they travel on the wire."""
         super().__init__(code, remark)
         self.code = int(code)
         self.remark = remark

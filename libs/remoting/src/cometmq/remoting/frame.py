@@ -44,7 +44,6 @@ class FrameReader:
     __slots__ = ("_frame_bytes_max", "_need", "_tail")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """Set the limit of bytes after the length word."""
         assert frame_bytes_max > 4
         self._frame_bytes_max = frame_bytes_max
         self._tail = bytearray()
@@ -90,7 +89,6 @@ class FrameReader:
         return position
 
     def _keep(self, data: bytes, position: int) -> None:
-        """Buffer an incomplete frame and note how many bytes it needs."""
         self._tail += memoryview(data)[position:]
         available = len(self._tail)
         if available < 4:

@@ -60,7 +60,6 @@ class HeaderPlan:
     )
 
     def __init__(self, header_type: type[msgspec.Struct]) -> None:
-        """Build the templates from the fields of the type."""
         fields = msgspec.structs.fields(header_type)
         self._names = tuple(field.encode_name for field in fields)
         self._binary_names = tuple(map(_binary_text, self._names))
@@ -110,7 +109,6 @@ class HeaderPlan:
         return text.encode("utf-8", "replace")
 
     def _json_texts(self, header: msgspec.Struct) -> list[str] | None:
-        """Return the values as the template needs them; None if they do not fit it."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None

@@ -25,8 +25,6 @@ class Log(Protocol):
 
 
 class _SilentLog:
-    """Drops every event: the default if no log is passed."""
-
     __slots__ = ()
 
     def debug(self, event: str, /, **facts: object) -> None: ...

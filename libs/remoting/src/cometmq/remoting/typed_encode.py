@@ -88,7 +88,6 @@ class FrameEncoder:
     def _head(
         self, serialization: int, code: int, flag: int, opaque: int, said: Reply | Request
     ) -> bytes:
-        """Return any header through the general path."""
         remark = said.remark if isinstance(said, Reply) else None
         if serialization == _BINARY:
             entries = self._binary_ext(said.header, said.ext)

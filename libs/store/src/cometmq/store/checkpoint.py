@@ -105,7 +105,6 @@ class CheckpointFiles:
     __slots__ = ("_checkpoint", "_progress")
 
     def __init__(self, disk: Disk, *, checkpoint: str, progress: str, temporary: str) -> None:
-        """Create the files that do not exist yet."""
         self._checkpoint = _open(disk, checkpoint, CHECKPOINT_BYTES, temporary)
         self._progress = _open(disk, progress, _PROGRESS_BYTES, temporary)
 

@@ -126,7 +126,6 @@ class Cleaner:
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
 
     def _synced_count(self) -> int:
-        """Count the leading files that no sync needs any more."""
         files = self._commit_log.files
         return max(0, self._flusher.needed_from - files.first) // files.file_size
 

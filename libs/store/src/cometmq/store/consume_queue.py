@@ -68,7 +68,6 @@ def _counts(entry: tuple[int, int, int], log_end: int) -> bool:
 
 
 def _count_in(file: DiskFile, per_file: int, log_end: int) -> int:
-    """Count the leading entries of a file that point before `log_end`."""
     low, high = 0, min(per_file, -(-file.data_end() // CQ_ENTRY_BYTES))
     while high - low > _BLOCK_COUNT:
         middle = (low + high) // 2
@@ -103,7 +102,6 @@ class ConsumeQueue:
     def __init__(
         self, topic: str, queue_id: int, files: FileSequence, delay_ms: int | None = None
     ) -> None:
-        """Create an empty queue; queues of delayed messages have a `delay_ms`."""
         self.topic = topic
         self.queue_id = queue_id
         self.files = files

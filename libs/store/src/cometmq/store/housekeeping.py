@@ -199,7 +199,7 @@ class Housekeeping:
         return True
 
     def _remove_unused_file(self) -> None:
-        """Delete a file that was created ahead of use, as RocketMQ does on shutdown."""
+        """As RocketMQ does on shutdown."""
         files = self._commit_log.files
         last_start = files.end - files.file_size
         if len(files.files) > 1 and last_start >= self._commit_log.end:

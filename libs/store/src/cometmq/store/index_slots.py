@@ -26,7 +26,6 @@ class SlotPages:
     __slots__ = ("_first_page", "_values")
 
     def __init__(self, first_page: int, values: bytes) -> None:
-        """Take slot values in native byte order, beginning at the first slot of the page."""
         self._first_page = first_page
         self._values = values
 

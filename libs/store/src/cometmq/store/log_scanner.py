@@ -32,7 +32,6 @@ class LogScanner:
     __slots__ = ("_check_crc", "_chunk_bytes", "_files", "offset")
 
     def __init__(self, files: FileSequence, offset: int, *, check_crc: bool) -> None:
-        """Start at a record border."""
         self._files = files
         self._check_crc = check_crc
         self._chunk_bytes = CHUNK_BYTES_MIN
@@ -107,7 +106,6 @@ def follow_headers(files: FileSequence, start: int, end: int) -> int:
 
 
 def _follow_chunk(data: bytes, base: int, end: int) -> tuple[int, int | None]:
-    """Return the offset reached, and the magic of the first invalid record."""
     cursor = 0
     stop = min(len(data) - _HEAD.size, end - base - 1)
     while cursor <= stop:

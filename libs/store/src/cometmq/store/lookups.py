@@ -129,7 +129,6 @@ class Lookups:
         return after[1]
 
     def _file_of_time(self, queue: ConsumeQueue, timestamp: int) -> Lookup[tuple[int, int]]:
-        """Return the first and last offset of the file to search."""
         per_file = queue.files.file_size // CQ_ENTRY_BYTES
         low = queue.min_offset // per_file
         high = (queue.max_offset - 1) // per_file
@@ -145,7 +144,6 @@ class Lookups:
         return first, min(last_offset, (low + 1) * per_file - 1)
 
     def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
-        """Return the first offset stored at that time or later; the maximum if there is none."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2

@@ -26,8 +26,6 @@ _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 
 
 class _Place(NamedTuple):
-    """The queue, offset and limits of a read."""
-
     queue: ConsumeQueue
     queue_offset: int
     log: LogView
@@ -44,8 +42,6 @@ class _Place(NamedTuple):
 
 
 class _Found:
-    """The records found so far, and how far the read has scanned."""
-
     __slots__ = ("bytes", "damaged_count", "last_offset", "records", "scanned_count", "status")
 
     def __init__(self, log_end: int) -> None:

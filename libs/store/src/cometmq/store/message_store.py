@@ -64,7 +64,6 @@ class MessageStore:
         log: Log = NO_LOG,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
     ) -> None:
-        """Create the parts without touching the disk; callers use `open`."""
         self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
         self._memory_bytes = memory_bytes
         self._recent = RecentReads()
@@ -324,7 +323,6 @@ class MessageStore:
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
-        """Return the cached limits of a reader that accepts at most `count_max` messages."""
         most = max(self._limits.count_max, self._limits.disk_count_max)
         count = min(max(1, count_max), most)
         limits = self._limits_by_count.get(count)

@@ -76,8 +76,6 @@ class ReadPlan(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """The selected entries, and how far the read has scanned."""
-
     wanted: list[tuple[int, int]]  # size and offset, in the record's order
     scanned_count: int
     bytes: int
@@ -271,7 +269,6 @@ def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView)
 
 
 def _span(wanted: list[tuple[int, int]], log: LogView) -> tuple[int, int]:
-    """Return the number of records that one read covers, and its end."""
     size, first = wanted[0]
     file_end = first - (first - log.first) % log.file_size + log.file_size
     bytes_end = min(first + SPAN_BYTES_MAX, file_end)

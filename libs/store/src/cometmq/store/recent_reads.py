@@ -27,8 +27,6 @@ _PHYSICAL_OFFSET: Final = slice(28, 36)  # in a record
 
 
 class _Kept(NamedTuple):
-    """The records of one read, concatenated."""
-
     body: bytes
     record_count: int
     next_offset: int

@@ -90,7 +90,6 @@ class Recovery:
     """One recovery; `run` performs it."""
 
     def __init__(self, parts: Parts, last_run: LastRun) -> None:
-        """Take the parts after their files have been loaded."""
         self._settings = parts.settings
         self._commit_log = parts.commit_log
         self._files = parts.commit_log.files
@@ -315,7 +314,6 @@ class Recovery:
 
 
 def _known_end(queue: ConsumeQueue) -> int:
-    """Return the end of the last record that the queue refers to."""
     entry = queue.last_entry()
     return 0 if entry is None else entry.physical_offset + entry.size
 

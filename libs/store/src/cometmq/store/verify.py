@@ -433,7 +433,6 @@ class _Verifier:
                 self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
 
     def _hashes(self, offset: int) -> set[int]:
-        """Return the hashes of a record's keys; entries of one record are adjacent."""
         if self._hashes_of[0] != offset:
             record = self._view.read(offset)
             keys = set() if record is None else {record.unique_key, *record.keys}

@@ -137,8 +137,6 @@ def _inflate(data: Buffer) -> bytes:
 
 
 class _Reader:
-    """Reads length-prefixed parts."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0

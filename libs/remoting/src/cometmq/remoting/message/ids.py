@@ -105,7 +105,6 @@ class UniqueIds:
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    """Return the start and end of the local month that contains a time."""
     moment = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  # local, as tools read it
     year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
     return _month_start_ms(moment.year, moment.month), _month_start_ms(year, month)

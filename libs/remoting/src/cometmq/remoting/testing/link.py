@@ -35,7 +35,6 @@ class Link:
         chunk_sizes: tuple[int, ...] = (65_536,),
         peer: Peer | None = None,
     ) -> None:
-        """Join two new connections; chunks take the given sizes in turn."""
         codec = Codec(commands, serialization=serialization)
         self.client = End(codec, peer)
         self.server = End(codec, peer)

@@ -22,7 +22,6 @@ class ScriptedPeer:
     """
 
     def __init__(self, address: str = "127.0.0.1:50000") -> None:
-        """Start connected and writable, with an empty script."""
         ip, _, port = address.rpartition(":")
         self.address = address
         self.host = bytes(map(int, ip.split("."))) + struct.pack(">i", int(port))
