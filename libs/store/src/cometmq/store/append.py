@@ -206,14 +206,14 @@ class Appender:
             except ValueError:
                 batch.refused.append((done, _status_of_unencodable(message)))
                 continue
-            offset = end
-            end += size
-            sys_flag = message.sys_flag
-            queue_offset = 0 if sys_flag & UNQUEUED else queue.next_offset
+            offset, end = end, end + size
+            transaction = message.sys_flag & ROLLBACK
+            is_queued = not transaction & UNQUEUED
+            queue_offset = queue.next_offset if is_queued else 0
             placed.append((message, queue_offset, offset))
-            if not sys_flag & UNQUEUED and queue.stage(offset, size, message.tag_code, now_ms):
+            if is_queued and queue.stage(offset, size, message.tag_code, now_ms):
                 touched.append(queue)
-            if sys_flag & ROLLBACK != ROLLBACK:
+            if transaction != ROLLBACK:
                 for key in message.keys:
                     keyed.append((message.topic, key, offset, now_ms))
             if message.store_host is not store_host:
