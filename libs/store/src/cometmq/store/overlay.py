@@ -190,10 +190,6 @@ class OverlayDisk:
     def sync_folder(self, path: str) -> None:
         """Do nothing: the changes are meant to be forgotten."""
 
-    def modified_ms(self, path: str) -> int:
-        """Return when a file was last changed."""
-        return self._base.modified_ms(path)
-
     def usage(self, path: str) -> DiskUsage:
         """Return how full the file system is."""
         return self._base.usage(path)
