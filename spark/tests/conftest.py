@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers of both makers and one Spark session, for all tests that need them.
+"""Brokers of both implementations and one Spark session, for all tests that need them.
 
-A test that takes `cluster` runs against CometMQ, and in the long form against RocketMQ too.
+A test that takes `cluster` runs against CometMQ, and in the long form also against RocketMQ.
 """
 
 import re
@@ -27,13 +27,12 @@ MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCl
 
 @pytest.fixture(scope="session", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
 def maker(request: pytest.FixtureRequest) -> type[Cluster]:
-    """Whose programs a test runs against."""
     return MAKERS[request.param]
 
 
 @pytest.fixture(scope="session")
 def cluster(maker: type[Cluster]) -> Iterator[Cluster]:
-    """A name server and two brokers that create no groups by themselves."""
+    """A name server and two brokers that do not create groups automatically."""
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-spark-") as folder,
         maker(Path(folder), {"autoCreateSubscriptionGroup": False}, broker_count=2) as running,
@@ -43,7 +42,7 @@ def cluster(maker: type[Cluster]) -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_topic(cluster: Cluster) -> Callable[[str], str]:
-    """Creates topics with two queues at each broker, known to the name server."""
+    """Creates topics with two queues per broker, and waits until the name server knows them."""
 
     def make(name: str) -> str:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, name, queue_count=2)
@@ -62,13 +61,13 @@ def make_topic(cluster: Cluster) -> Callable[[str], str]:
 
 @pytest.fixture
 def topic(make_topic: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """A topic of this test alone."""
+    """A topic of its own for each test."""
     return make_topic(re.sub(r"\W", "_", request.node.name)[:100])
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local Spark whose workers run in an empty folder: nothing is found by chance."""
+    """A local Spark whose workers run in an empty folder, without accidental imports."""
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-spark-work-") as folder,
         pytest.MonkeyPatch.context() as patch,
@@ -85,7 +84,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            # Queries of tests are over before a better compiler pays.
+            # Test queries end before the C2 compiler would pay off.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.local.dir", folder)
@@ -102,7 +101,7 @@ _SERVERS = frozenset({"spark", "maker", "cluster"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark or brokers."""
+    """Mark tests that start Spark or brokers."""
     for item in items:
         if not _SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)

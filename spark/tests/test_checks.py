@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that contradict each other are refused before anything is connected."""
+"""Contradictory options are rejected before anything is connected."""
 
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
@@ -13,7 +13,7 @@ NAMED = {"nameServer": "a:1", "subscribe": "T"}
 JSON = '{"T":{"b":{"0":5}}}'
 
 
-def test_a_name_and_a_topic_are_enough() -> None:
+def test_name_server_and_topic_suffice() -> None:
     check_batch(parse(NAMED))
     check_stream(parse({**NAMED, "startingOffsets": "latest"}))
     check_batch(parse({"nameServer": "a:1", "topic": "T", "endingOffsets": JSON}))
@@ -25,15 +25,15 @@ BOTH = [
     ({**NAMED, "assign": '{"T":{"b":[0]}}'}, "exactly one of .* not `subscribe` and `assign`"),
     ({"nameServer": "a:1", "subscribePattern": "("}, "`subscribePattern`"),
     ({**NAMED, "startingOffsets": "first"}, "`startingOffsets`='first'"),
-    ({**NAMED, "startingOffsets": "{"}, "`startingOffsets`: no JSON"),
-    ({**NAMED, "accessKey": "a"}, "`accessKey` and `secretKey` belong together"),
-    ({**NAMED, "accessKey": "a", "secretKey": "b", "secretFile": "c"}, "give either"),
+    ({**NAMED, "startingOffsets": "{"}, "`startingOffsets`: invalid JSON"),
+    ({**NAMED, "accessKey": "a"}, "`accessKey` and `secretKey` must be set together"),
+    ({**NAMED, "accessKey": "a", "secretKey": "b", "secretFile": "c"}, "set either"),
     ({**NAMED, "subExpression": "a > 1"}, "looks like SQL"),
 ]
 
 
 @pytest.mark.parametrize(("options", "reason"), BOTH)
-def test_what_is_wrong_for_reading(options: dict[str, str], reason: str) -> None:
+def test_invalid_options_for_any_read(options: dict[str, str], reason: str) -> None:
     for check in (check_batch, check_stream):
         with pytest.raises(OptionError, match=reason):
             check(parse(options))
@@ -42,13 +42,13 @@ def test_what_is_wrong_for_reading(options: dict[str, str], reason: str) -> None
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"startingOffsets": "latest"}, "would read nothing"),
+        ({"startingOffsets": "latest"}, "reads nothing in a batch"),
         ({"endingOffsets": '{"T":{"b":{"0":"x"}}}'}, "`endingOffsets`"),
-        ({"maxOffsetsPerTrigger": "5"}, "`maxOffsetsPerTrigger` is for streams"),
-        ({"commitGroup": "g"}, "`commitGroup` is for streams"),
+        ({"maxOffsetsPerTrigger": "5"}, "`maxOffsetsPerTrigger` applies to streams only"),
+        ({"commitGroup": "g"}, "`commitGroup` applies to streams only"),
     ],
 )
-def test_what_is_wrong_for_a_batch(more: dict[str, str], reason: str) -> None:
+def test_invalid_options_for_a_batch(more: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         check_batch(parse({**NAMED, **more}))
 
@@ -58,25 +58,25 @@ def test_what_is_wrong_for_a_batch(more: dict[str, str], reason: str) -> None:
     [
         ({"endingOffsets": JSON}, "a stream has no end"),
         ({"endingTimestamp": "5"}, "a stream has no end"),
-        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "is more than"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "exceeds"),
     ],
 )
-def test_what_is_wrong_for_a_stream(more: dict[str, str], reason: str) -> None:
+def test_invalid_options_for_a_stream(more: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         check_stream(parse({**NAMED, **more}))
 
 
-def test_only_messages_are_written() -> None:
-    with pytest.raises(OptionError, match="table `groups` cannot be written"):
+def test_only_messages_can_be_written() -> None:
+    with pytest.raises(OptionError, match="table `groups` is read-only"):
         check_write(parse({**NAMED, "table": "groups"}))
 
 
-def test_a_selection_of_columns_is_a_schema() -> None:
+def test_schema_may_select_columns() -> None:
     options = parse(NAMED)
     full = table_schema(options)
 
     check_schema(StructType([full["body"], full["topic"]]), options)
-    with pytest.raises(SchemaError, match="no column `key`: topic, broker_name"):
+    with pytest.raises(SchemaError, match="no column `key`; it has topic, broker_name"):
         check_schema(StructType([StructField("key", StringType())]), options)
     with pytest.raises(SchemaError, match="column `topic` is string, not int"):
         check_schema(StructType([StructField("topic", IntegerType())]), options)

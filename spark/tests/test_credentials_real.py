@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers with access control and with TLS: who may read and write, and what others are told."""
+"""Brokers with access control and with TLS: accounts, wrong credentials, certificates."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ accounts:
 """
 READER = {"accessKey": "readerKey1", "secretKey": "readerSecret1"}
 WRITER = {"accessKey": "writerKey1", "secretKey": "writerSecret1"}
-TOPIC = "TBW102"  # exists everywhere: creating one needs an account
+TOPIC = "TBW102"  # always exists: creating a topic needs an account
 BODY = StructType([StructField("body", BinaryType())])
 
 
@@ -62,7 +62,7 @@ def read(cluster: CometCluster, topic: str = TOPIC, **options: str) -> list[dict
     return [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
 
 
-def test_accounts_read_and_write_as_they_may(guarded: CometCluster, tmp_path: Path) -> None:
+def test_accounts_read_and_write_within_their_rights(guarded: CometCluster, tmp_path: Path) -> None:
     write(guarded, 30, **WRITER)
     secrets = tmp_path / "account.yml"
     secrets.write_text("accessKey: readerKey1\nsecretKey: readerSecret1\n")
@@ -81,7 +81,7 @@ def test_accounts_read_and_write_as_they_may(guarded: CometCluster, tmp_path: Pa
         ({"accessKey": "nobodyKey1", "secretKey": "x"}, "No acl config for nobodyKey1"),
     ],
 )
-def test_wrong_credentials_are_one_line(
+def test_wrong_credentials_are_a_one_line_error(
     guarded: CometCluster, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(Refused, match=reason) as caught:
@@ -89,18 +89,18 @@ def test_wrong_credentials_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_secret_file_that_cannot_be_read_is_named(guarded: CometCluster) -> None:
+def test_unreadable_secret_file_is_named(guarded: CometCluster) -> None:
     with pytest.raises(OptionError, match=r"option `secretFile`: .*nowhere.yml"):
         read(guarded, secretFile="nowhere.yml")
 
 
-def test_messages_travel_with_tls(cluster: CometCluster, topic: str) -> None:
+def test_read_and_write_over_tls(cluster: CometCluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 300)
 
     assert len(read(cluster, topic, useTLS="true", **{"tls.verify": "false"})) == 1200
 
 
-def test_a_server_that_cannot_be_verified_is_not_trusted(cluster: CometCluster, topic: str) -> None:
+def test_unverifiable_server_is_rejected(cluster: CometCluster, topic: str) -> None:
     with pytest.raises(NameServerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
         read(cluster, topic, useTLS="true")
     with pytest.raises(OptionError, match=r"nothing\.pem"):

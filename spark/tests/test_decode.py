@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder with numpy says what the plain one says, whatever the records are."""
+"""The numpy decoder agrees with the scalar decoder on all records."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def both(buffer: bytes, context: Context) -> tuple[pa.RecordBatch, pa.RecordBatc
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Rows with maps as dicts: the order of pairs is no part of a map."""
+    """Rows with maps as dicts: the order of pairs does not matter."""
     rows = batch.to_pylist()
     for row in rows:
         if isinstance(row["properties"], list):
@@ -101,12 +101,10 @@ MESSAGES_V4 = st.builds(
 @pytest.mark.parametrize("form", list(Properties))
 @settings(max_examples=150, deadline=None)
 @given(messages=st.lists(MESSAGES_V4, min_size=1, max_size=6))
-def test_both_decoders_agree_on_records_of_one_form(
-    form: Properties, messages: list[NewMessage]
-) -> None:
+def test_decoders_agree_on_uniform_records(form: Properties, messages: list[NewMessage]) -> None:
     context = context_of(includeProperties=form.value)
     buffer = records_of(*messages)
-    RecordColumns(buffer, record_starts(buffer, 0, ALL), context)  # the fast form takes them
+    RecordColumns(buffer, record_starts(buffer, 0, ALL), context)  # the numpy decoder handles them
 
     fast, plain = both(buffer, context)
 
@@ -116,13 +114,13 @@ def test_both_decoders_agree_on_records_of_one_form(
 
 @settings(max_examples=150, deadline=None)
 @given(messages=st.lists(new_messages(), min_size=1, max_size=5))
-def test_both_decoders_agree_on_records_of_any_form(messages: list[NewMessage]) -> None:
+def test_decoders_agree_on_mixed_records(messages: list[NewMessage]) -> None:
     fast, plain = both(records_of(*messages), context_of(inflate="false"))
 
     assert rows_of(fast) == rows_of(plain)
 
 
-def test_a_row_has_every_field() -> None:
+def test_row_has_every_field() -> None:
     buffer = records_of(message(), message(body=b"", properties=""))
 
     first, second = rows_of(both(buffer, context_of())[0])
@@ -140,7 +138,7 @@ def test_a_row_has_every_field() -> None:
     assert (second["keys"], second["tags"], second["properties"]) == (None, None, {})
 
 
-def test_records_outside_of_the_range_are_left_out() -> None:
+def test_records_outside_the_range_are_skipped() -> None:
     buffer = records_of(*(message(flag=index) for index in range(5)))
 
     batch = decode_records(buffer, record_starts(buffer, 1, 4), context_of())
@@ -149,7 +147,7 @@ def test_records_outside_of_the_range_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD])
-def test_compressed_bodies_are_inflated_unless_told_otherwise(kind: CompressionType) -> None:
+def test_compressed_bodies_are_inflated_by_default(kind: CompressionType) -> None:
     packed = compress(b"plain" * 50, kind)
     buffer = records_of(message(), message(body=packed, sys_flag=compression_bits(kind)))
 
@@ -161,7 +159,7 @@ def test_compressed_bodies_are_inflated_unless_told_otherwise(kind: CompressionT
     assert as_stored.column("body").to_pylist() == [b"body", packed]
 
 
-def test_a_body_that_cannot_be_inflated_is_named() -> None:
+def test_body_that_cannot_be_inflated_is_named() -> None:
     buffer = records_of(message(body=b"junk", sys_flag=1))
     starts = record_starts(buffer, 0, ALL)
 
@@ -170,7 +168,7 @@ def test_a_body_that_cannot_be_inflated_is_named() -> None:
             decoder(buffer, starts, context_of())
 
 
-def test_no_body_is_null_and_not_inflated() -> None:
+def test_excluded_body_is_null_and_not_inflated() -> None:
     buffer = records_of(message(body=b"junk", sys_flag=1))
 
     fast, plain = both(buffer, context_of(includeBody="false"))
@@ -178,7 +176,7 @@ def test_no_body_is_null_and_not_inflated() -> None:
     assert fast.column("body").to_pylist() == plain.column("body").to_pylist() == [None]
 
 
-def test_broken_text_is_replaced_as_in_the_plain_form() -> None:
+def test_invalid_utf8_is_replaced_as_in_the_scalar_decoder() -> None:
     buffer = records_of(message(properties="TAGS\x01red")).replace(b"red", b"r\xffd")
 
     fast, plain = both(buffer, context_of())
@@ -188,7 +186,7 @@ def test_broken_text_is_replaced_as_in_the_plain_form() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "size", "body", "topic", "properties"])
-def test_damaged_records_are_refused(damage: str) -> None:
+def test_damaged_records_are_rejected(damage: str) -> None:
     buffer = bytearray(records_of(message(), message()))
     places = {"size": 0, "body": 84, "topic": 88 + 4, "properties": 88 + 4 + 2}
     if damage == "cut":
@@ -213,7 +211,7 @@ def test_records_of_a_java_broker() -> None:
         assert rows_of(fast) == rows_of(plain)
 
 
-def test_selected_columns_alone_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_selected_columns_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise AssertionError("properties were split")
 
@@ -227,7 +225,7 @@ def test_selected_columns_alone_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
     assert batch.to_pylist() == [{"body": b"body", "topic": "T"}]
 
 
-def test_hosts_of_ipv6_are_not_of_one_form() -> None:
+def test_ipv6_hosts_use_the_scalar_decoder() -> None:
     buffer = records_of(message(born_host=bytes(16) + V4[4:]))
 
     with pytest.raises(NotUniform):
@@ -237,8 +235,8 @@ def test_hosts_of_ipv6_are_not_of_one_form() -> None:
     ]
 
 
-def test_other_tags_with_the_same_hash_are_left_out() -> None:
-    texts = ["TAGS\x01Aa", "TAGS\x01BB", "", "TAGS\x01x"]  # "Aa" and "BB" have one hash
+def test_tags_with_the_same_hash_are_filtered_out() -> None:
+    texts = ["TAGS\x01Aa", "TAGS\x01BB", "", "TAGS\x01x"]  # "Aa" and "BB" have the same hash
     buffer = records_of(*(message(properties=text) for text in texts))
     wanted = msgspec.structs.replace(context_of(), tags=("Aa", "x"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make lag-demo`: the whole of it, and what it refuses."""
+"""`make lag-demo`: the whole demo, and invalid arguments."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from cometmq.store.settings import StoreSettings
 DEMO = [sys.executable, "-m", "cometmq.spark.demo"]
 
 
-def test_a_broker_finds_the_old_messages(tmp_path: Path) -> None:
+def test_broker_finds_the_old_messages(tmp_path: Path) -> None:
     write_old_messages(tmp_path)
     settings = StoreSettings(
         store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=FILE_BYTES
@@ -36,24 +36,24 @@ def test_a_broker_finds_the_old_messages(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_status_that_is_not_as_expected_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_status_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     right = {actor.group: actor.status for actor in ACTORS}
     assert compare(right)
     assert "WRONG" not in capsys.readouterr().out
     assert not compare(right | {"audit": "OK"})
-    assert "WRONG, it is REWIND" in capsys.readouterr().out
+    assert "WRONG, expected REWIND" in capsys.readouterr().out
     del right["billing"]
     assert not compare(right)
-    assert "not there" in capsys.readouterr().out
+    assert "missing" in capsys.readouterr().out
 
 
-def test_a_demo_too_short_to_tell_is_refused() -> None:
+def test_too_short_a_demo_is_rejected() -> None:
     done = subprocess.run([*DEMO, "--seconds", "5"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "at least 100, not 5" in done.stderr
+    assert "--seconds 5: must be at least 100" in done.stderr
 
 
-def test_a_generated_day_is_the_same_each_time_and_keeps_its_order() -> None:
+def test_generated_day_is_deterministic_and_consistent() -> None:
     assert SCENES.keys() == {actor.group for actor in ACTORS}
     for minute in range(0, MINUTES, 7):
         state = state_at(30_000_000, minute)
@@ -69,7 +69,7 @@ def test_a_generated_day_is_the_same_each_time_and_keeps_its_order() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["live", "replay"])
-def test_the_report_of_the_demo_calls_each_group_by_its_name(tmp_path: Path, form: str) -> None:
+def test_report_of_the_demo_has_the_expected_statuses(tmp_path: Path, form: str) -> None:
     words = ["--replay"] if form == "replay" else []
     done = subprocess.run(
         [*DEMO, *words, "--out", str(tmp_path)], capture_output=True, text=True, check=False

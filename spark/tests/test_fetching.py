@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many pulls at once against brokers that answer as badly as they may."""
+"""Pipelined pulls against brokers that answer as badly as they can."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class Broker:
-    """A queue of the offsets `first` to before `end`; a body is the text of its offsets."""
+    """A queue of the offsets in [first, end); a body is the text of its offsets."""
 
     def __init__(self, end: int, *, first: int = 0, count_max: int = 32) -> None:
         self.first, self.end, self.count_max = first, end, count_max
@@ -65,14 +65,14 @@ class Broker:
 
 
 class Connection:
-    """Stands for `BrokerConnection`: answers in any order, some at a time."""
+    """A fake `BrokerConnection` that answers in any order, some at a time."""
 
     broker: Broker
 
     def __init__(self, address: str, _: object) -> None:
         self.broker.connects.append(address)
         if not self.broker.is_up(address):
-            raise ConnectFailed(f"no connection to {address}")
+            raise ConnectFailed(f"cannot connect to {address}")
         self.address = address
         self.waiting: list[tuple[Request, Any]] = []
 
@@ -132,7 +132,7 @@ def fetch(
     st.integers(1, 9),
     st.integers(0, 2**32),
 )
-def test_short_late_and_lost_answers_change_nothing(
+def test_short_late_and_lost_answers_do_not_change_the_result(
     end: int, ask: int, most: int, depth: int, seed: int
 ) -> None:
     broker = Broker(400, count_max=most)
@@ -143,7 +143,7 @@ def test_short_late_and_lost_answers_change_nothing(
     try:
         found, lost = fetch(broker, 0, end, pullBatchSize=str(ask), pullPipelineDepth=str(depth))
     except BrokerUnreachable:
-        # Allowed, if never wrong: so many failures in a row are rare.
+        # Too many failures in a row are rare, and may fail the fetch.
         assert len(broker.connects) >= ATTEMPTS_MAX
         return
     assert (found, lost) == (list(range(end)), 0)
@@ -151,7 +151,7 @@ def test_short_late_and_lost_answers_change_nothing(
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6000), st.integers(1, 50), st.integers(0, 2**32))
-def test_filtered_answers_hold_each_wanted_message_once(end: int, every: int, seed: int) -> None:
+def test_filtered_answers_contain_each_match_once(end: int, every: int, seed: int) -> None:
     broker = Broker(9000)
     broker.random = random.Random(seed)
     broker.wanted = lambda offset: offset % every == 0
@@ -161,17 +161,21 @@ def test_filtered_answers_hold_each_wanted_message_once(end: int, every: int, se
     assert (found, lost) == (list(range(0, end, every)), 0)
 
 
-def test_deleted_messages_are_a_loss_or_counted() -> None:
-    with pytest.raises(DataLoss, match=r"60 messages of T b 0 from offset 40 on are gone"):
-        fetch(Broker(500, first=100), 40, 300)  # in whichever order answers come
-    with pytest.raises(DataLoss, match=r"260 messages of T b 0 from offset 40 on are gone"):
+def test_deleted_messages_fail_or_are_counted() -> None:
+    with pytest.raises(
+        DataLoss, match=r"60 messages of T b 0 starting at offset 40 no longer exist"
+    ):
+        fetch(Broker(500, first=100), 40, 300)  # whatever the order of answers
+    with pytest.raises(
+        DataLoss, match=r"260 messages of T b 0 starting at offset 40 no longer exist"
+    ):
         fetch(Broker(500, first=400), 40, 300)
 
     found, lost = fetch(Broker(500, first=100), 40, 300, failOnDataLoss="false")
     assert (found, lost) == (list(range(100, 300)), 60)
 
 
-def test_a_queue_that_is_shorter_than_planned_is_a_loss_or_counted() -> None:
+def test_shortened_queue_fails_or_is_counted() -> None:
     with pytest.raises(DataLoss, match="cannot be found"):
         fetch(Broker(50), 0, 10_000)
 
@@ -179,7 +183,7 @@ def test_a_queue_that_is_shorter_than_planned_is_a_loss_or_counted() -> None:
     assert (found, lost) == (list(range(50)), 9950)
 
 
-def test_a_slave_takes_over_and_one_that_is_behind_does_not_lose_anything() -> None:
+def test_slave_takes_over_and_a_lagging_slave_loses_nothing() -> None:
     broker = Broker(500)
     broker.is_up = lambda address: address == SLAVE
     both = {0: MASTER, 1: SLAVE}
@@ -194,7 +198,7 @@ def test_a_slave_takes_over_and_one_that_is_behind_does_not_lose_anything() -> N
     assert fetch(broker, 0, 300, both) == (list(range(300)), 0)
 
 
-def test_readers_that_want_one_kind_of_broker_ask_no_other() -> None:
+def test_read_from_restricts_the_brokers() -> None:
     broker, both = Broker(50), {0: MASTER, 1: SLAVE}
 
     fetch(broker, 0, 50, both, readFrom="slave")
@@ -206,16 +210,18 @@ def test_readers_that_want_one_kind_of_broker_ask_no_other() -> None:
         fetch(broker, 0, 50, {0: MASTER}, readFrom="slave")
 
 
-def test_a_broker_that_stays_away_ends_the_task() -> None:
+def test_unreachable_broker_fails_the_task() -> None:
     broker = Broker(50)
     broker.is_up = lambda _: False
 
-    with pytest.raises(BrokerUnreachable, match="broker `b` does not answer: no connection to m:1"):
+    with pytest.raises(
+        BrokerUnreachable, match="broker `b` does not answer: cannot connect to m:1"
+    ):
         fetch(broker, 0, 50)
     assert len(broker.connects) == ATTEMPTS_MAX
 
 
-def test_a_busy_broker_is_asked_again_and_a_refusal_is_final() -> None:
+def test_busy_broker_is_retried_and_a_refusal_is_final() -> None:
     broker = Broker(50)
     broker.refuses = int(ResponseCode.SYSTEM_BUSY)
     with pytest.raises(BrokerUnreachable, match="SYSTEM_BUSY"):
@@ -224,6 +230,6 @@ def test_a_busy_broker_is_asked_again_and_a_refusal_is_final() -> None:
 
     broker.connects.clear()
     broker.refuses = int(ResponseCode.NO_PERMISSION)
-    with pytest.raises(Refused, match=r"does not let T b 0 be read: NO_PERMISSION .*because"):
+    with pytest.raises(Refused, match=r"refuses to read T b 0: NO_PERMISSION .*because"):
         fetch(broker, 0, 50)
     assert len(broker.connects) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning and reading against a real broker, without Spark's machine."""
+"""Planning and reading against a real broker, without a JVM."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def reader_of(cluster: Cluster, topic: str, **options: str) -> MessageReader:
 
 
 def read(cluster: Cluster, topic: str, **options: str) -> list[dict[str, Any]]:
-    """Read as a query would, task after task."""
+    """Read like a query, task after task."""
     reader = reader_of(cluster, topic, **options)
     return [
         row
@@ -58,7 +58,7 @@ def test_everything_is_read_once_and_in_order(cluster: Cluster, topic: str) -> N
         assert [row["keys"] for row in own] == [f"{queue[1]}-{queue[2]}-{i}" for i in range(1000)]
 
 
-def test_depths_and_sizes_of_pulls_make_no_difference(cluster: Cluster, topic: str) -> None:
+def test_pull_depth_and_size_do_not_change_the_result(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 333)
     expected = sorted(row["msg_id"] for row in read(cluster, topic))
 
@@ -71,7 +71,7 @@ def test_depths_and_sizes_of_pulls_make_no_difference(cluster: Cluster, topic: s
         assert sorted(row["msg_id"] for row in read(cluster, topic, **options)) == expected
 
 
-def test_large_messages_come_in_short_answers(cluster: Cluster, topic: str) -> None:
+def test_large_messages_arrive_in_short_answers(cluster: Cluster, topic: str) -> None:
     def large(queue: Queue, number: int) -> BatchItem:
         return BatchItem(0, bytes([number]) * (100_000 + number), "")
 
@@ -94,7 +94,7 @@ def test_tags_are_filtered_and_offsets_advance(cluster: Cluster, topic: str) -> 
     assert read(cluster, topic, subExpression="none") == []
 
 
-def test_begin_and_end_by_offsets(cluster: Cluster, topic: str) -> None:
+def test_start_and_end_by_offsets(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 50)
     one = Queue(topic, queues[0].broker_name, 0)
 
@@ -110,7 +110,7 @@ def test_begin_and_end_by_offsets(cluster: Cluster, topic: str) -> None:
     assert len(rows) == 10 + 2 * 50
 
 
-def test_begin_and_end_by_moments(cluster: Cluster, topic: str) -> None:
+def test_start_and_end_by_timestamps(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 40)
     middle = max(row["store_ts"] for row in read(cluster, topic)).timestamp() * 1000 + 1
     fill(cluster.namesrv_addr, topic, 30, first=40)
@@ -123,7 +123,7 @@ def test_begin_and_end_by_moments(cluster: Cluster, topic: str) -> None:
     assert sorted(row["queue_offset"] for row in early) == sorted(4 * list(range(40)))
 
 
-def test_every_moment_finds_the_first_message_not_older(cluster: Cluster, topic: str) -> None:
+def test_every_timestamp_finds_the_first_message_not_older(cluster: Cluster, topic: str) -> None:
     for first in range(0, 30, 3):
         queues = fill(cluster.namesrv_addr, topic, 3, first=first)
     rows = [r for r in read(cluster, topic) if r["broker_name"] == queues[0].broker_name]
@@ -136,7 +136,7 @@ def test_every_moment_finds_the_first_message_not_older(cluster: Cluster, topic:
             assert metadata.offset_at(queues[0], moment, ends) == expected
 
 
-def test_a_moment_after_everything_is_an_error_or_the_end(cluster: Cluster, topic: str) -> None:
+def test_timestamp_after_all_messages_is_an_error_or_the_end(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 5)
     future = "99999999999999"
 
@@ -146,7 +146,7 @@ def test_a_moment_after_everything_is_an_error_or_the_end(cluster: Cluster, topi
     assert read(cluster, topic, startingTimestamp=future, **latest) == []
 
 
-def test_begin_where_a_group_is(cluster: Cluster, topic: str) -> None:
+def test_start_at_the_offsets_of_a_group(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 20)
     with Metadata(parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})) as metadata:
         metadata.queues()
@@ -157,7 +157,7 @@ def test_begin_where_a_group_is(cluster: Cluster, topic: str) -> None:
     assert len(rows) == 5 + 20 + 20 + 0
 
 
-def test_batches_of_a_stream_begin_where_its_group_is(cluster: Cluster, topic: str) -> None:
+def test_stream_starts_at_the_offsets_of_its_group(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 100)
     one = Queue(topic, "broker-b", 1)
     given = {"nameServer": cluster.namesrv_addr, "subscribe": topic}
@@ -171,13 +171,13 @@ def test_batches_of_a_stream_begin_where_its_group_is(cluster: Cluster, topic: s
     count = sum(batch.num_rows for part in parts for batch in stream.read(part))
     stream.stop()
 
-    # Brokers say 0 for a group that has nothing committed in a young queue.
+    # Brokers return 0 for a group without commits in a young queue.
     assert begin == to_json(dict.fromkeys(queues, 0) | {one: 40})
     assert end == to_json(dict.fromkeys(queues, 100))
     assert count == 360
 
 
-def test_assigned_queues_alone_are_read(cluster: Cluster, topic: str) -> None:
+def test_only_assigned_queues_are_read(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 10)
     assign = json.dumps({topic: {queues[0].broker_name: [1]}})
 
@@ -186,7 +186,7 @@ def test_assigned_queues_alone_are_read(cluster: Cluster, topic: str) -> None:
     assert {(row["broker_name"], row["queue_id"]) for row in rows} == {(queues[0][1], 1)}
 
 
-def test_a_pattern_finds_topics_and_no_system_topics(
+def test_pattern_finds_topics_but_no_system_topics(
     cluster: Cluster, make_topic: Callable[[str], str]
 ) -> None:
     for name in ("pattern_one", "pattern_two", "other_pattern_x"):
@@ -200,11 +200,11 @@ def test_a_pattern_finds_topics_and_no_system_topics(
     assert {row["topic"] for row in every} == {"pattern_one", "pattern_two", "other_pattern_x"}
 
 
-def test_nothing_there_is_no_partition(cluster: Cluster, topic: str) -> None:
+def test_empty_topic_has_no_partition(cluster: Cluster, topic: str) -> None:
     assert reader_of(cluster, topic).partitions() == []
 
 
-def test_what_cannot_be_read_is_one_clear_line(cluster: Cluster, topic: str) -> None:
+def test_unreadable_input_is_a_one_line_error(cluster: Cluster, topic: str) -> None:
     queues = fill(cluster.namesrv_addr, topic, 10)
     elsewhere = json.dumps({topic: {"x": {"0": 1}}})
     for options, error, reason in (
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_one_clear_line(cluster: Cluster, topic: str) -> 
         ({"subscribe": "nothing_like_it"}, TopicMissing, "`nothing_like_it` does not exist"),
         ({"nameServer": "127.0.0.1:1"}, NameServerUnreachable, "no name server .*127.0.0.1:1"),
         ({"nameServer": "somewhere"}, OptionError, "not an address: 'somewhere'"),
-        ({"startingOffsets": elsewhere}, OptionError, "is not among those"),
+        ({"startingOffsets": elsewhere}, OptionError, "is not part of this read"),
         ({"startingOffsets": to_text({queues[0]: 11})}, OffsetMissing, "ends at 10, before"),
         ({"endingOffsets": to_text({queues[0]: 12})}, DataLoss, "2 messages of .* offset 10"),
     ):
@@ -223,10 +223,8 @@ def test_what_cannot_be_read_is_one_clear_line(cluster: Cluster, topic: str) -> 
         assert "\n" not in str(caught.value)
 
 
-def test_a_slow_range_is_read_when_its_broker_was_at_another_place(
-    cluster: Cluster, topic: str
-) -> None:
-    """The addresses of the plan are old: the name server is asked again."""
+def test_range_is_read_after_its_broker_has_moved(cluster: Cluster, topic: str) -> None:
+    """The planned addresses are stale, so the name server is queried again."""
     fill(cluster.namesrv_addr, topic, 10)
     reader = reader_of(cluster, topic)
     moved = [QueueRange(part.span, {0: "127.0.0.1:1"}) for part in reader.partitions()]
@@ -236,7 +234,7 @@ def test_a_slow_range_is_read_when_its_broker_was_at_another_place(
     assert len(rows) == 40
 
 
-def test_a_range_behind_the_end_is_lost(cluster: Cluster, topic: str) -> None:
+def test_range_beyond_the_end_is_lost(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 10)
     reader = reader_of(cluster, topic)
     part = reader.partitions()[0]
@@ -246,7 +244,7 @@ def test_a_range_behind_the_end_is_lost(cluster: Cluster, topic: str) -> None:
         list(reader.read(beyond))
 
 
-def test_a_closed_reader_leaves_no_socket(
+def test_closed_reader_leaves_no_socket(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster.namesrv_addr, topic, 1000)
@@ -269,10 +267,10 @@ def test_a_closed_reader_leaves_no_socket(
     assert closed == [part.addresses[0]]
 
 
-def test_a_topic_that_may_not_be_read_is_refused(cluster: Cluster, topic: str) -> None:
+def test_topic_without_permission_is_refused(cluster: Cluster, topic: str) -> None:
     fill(cluster.namesrv_addr, topic, 1)
     reader = reader_of(cluster, topic, group="CID_unknown_group_name")
     parts = reader.partitions()
 
-    with pytest.raises(Refused, match=r"does not let .* be read: .*CID_unknown_group_name"):
+    with pytest.raises(Refused, match=r"refuses to read .*: .*CID_unknown_group_name"):
         list(reader.read(parts[0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image's entrypoint: which program each kind of container becomes."""
+"""The image's entrypoint: the program that each kind of container starts."""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +22,7 @@ EXECUTOR = {
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """Return a folder with a tini that tells what it was to start."""
+    """Create a folder with a fake tini that prints its arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in (("tini", 'printf "%s\\n" "$@"'), ("java", "exit 9")):
@@ -44,12 +44,12 @@ def started(programs: Path, *arguments: str, **values: str) -> subprocess.Comple
     )
 
 
-def test_a_command_is_started_as_it_is(programs: Path) -> None:
+def test_command_is_started_unchanged(programs: Path) -> None:
     done = started(programs, "cometmq-lag", "report", "--path", "a b")
     assert done.stdout.splitlines() == ["-s", "--", "cometmq-lag", "report", "--path", "a b"]
 
 
-def test_a_driver_is_a_submit_in_client_mode(programs: Path) -> None:
+def test_driver_runs_spark_submit_in_client_mode(programs: Path) -> None:
     main = "local:///opt/cometmq/lag_main.py"
     done = started(programs, "driver", "--class", "X", main, SPARK_DRIVER_BIND_ADDRESS="10.0.0.2")
     assert done.stdout.splitlines()[2:] == [
@@ -66,7 +66,7 @@ def test_a_driver_is_a_submit_in_client_mode(programs: Path) -> None:
     ]
 
 
-def test_an_executor_gets_its_options_in_order_and_unsplit(programs: Path) -> None:
+def test_executor_options_keep_order_and_spaces(programs: Path) -> None:
     words = started(programs, "executor", **EXECUTOR).stdout.splitlines()
     assert words[2] == str(programs / "java")
     assert words[3:15] == [f"-Dnumber={index} and a space" for index in range(12)]
@@ -85,14 +85,14 @@ def test_an_executor_gets_its_options_in_order_and_unsplit(programs: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["SPARK_DRIVER_URL", "SPARK_EXECUTOR_MEMORY"])
-def test_what_spark_did_not_say_is_named(programs: Path, name: str) -> None:
+def test_missing_variable_is_named(programs: Path, name: str) -> None:
     values = {key: value for key, value in EXECUTOR.items() if key != name}
     done = started(programs, "executor", **values)
     assert done.returncode != 0
     assert name in done.stderr
 
 
-def test_nothing_to_start_is_an_error(programs: Path) -> None:
+def test_missing_command_is_an_error(programs: Path) -> None:
     done = started(programs)
     assert done.returncode == 2
     assert "cometmq-lag" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets as JSON: the same offsets are the same text, and wrong texts are named."""
+"""Offsets as JSON: equal offsets give equal text, and invalid text is named."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ QUEUES = st.builds(Queue, NAMES, NAMES, st.integers(0, 20))
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 2**62)), st.randoms())
-def test_offsets_make_one_text_in_whatever_order_and_come_back(offsets, random) -> None:
+def test_text_is_canonical_and_round_trips(offsets, random) -> None:
     shuffled = list(offsets.items())
     random.shuffle(shuffled)
 
@@ -29,7 +29,7 @@ def test_offsets_make_one_text_in_whatever_order_and_come_back(offsets, random) 
     assert from_json(to_json(offsets), source="x") == offsets
 
 
-def test_the_form_is_that_of_checkpoints() -> None:
+def test_form_is_that_of_checkpoints() -> None:
     offsets = {Queue("T", "b", 2): 5, Queue("T", "b", 10): 6, Queue("A", "b", 0): 7}
 
     assert to_text(offsets) == '{"A":{"b":{"0":7}},"T":{"b":{"10":6,"2":5}}}'
@@ -38,18 +38,18 @@ def test_the_form_is_that_of_checkpoints() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
-        ("[]", "no object"),
-        ('{"T":1}', "`T` is no object"),
-        ('{"T":{"b":[0]}}', "`T`.`b` is no object"),
-        ('{"T":{"b":{"x":1}}}', "'x' is no queue id"),
-        ('{"T":{"b":{"0":"1"}}}', "'1' is no offset of T b 0"),
-        ('{"T":{"b":{"0":-3}}}', "-3 is no offset"),
-        ('{"T":{"b":{"0":true}}}', "True is no offset"),
+        ("{", "invalid JSON"),
+        ("[]", "must be an object"),
+        ('{"T":1}', "`T` must be an object"),
+        ('{"T":{"b":[0]}}', "`T`.`b` must be an object"),
+        ('{"T":{"b":{"x":1}}}', "'x' is not a valid queue id"),
+        ('{"T":{"b":{"0":"1"}}}', "'1' is not a valid offset of T b 0"),
+        ('{"T":{"b":{"0":-3}}}', "-3 is not a valid offset"),
+        ('{"T":{"b":{"0":true}}}', "True is not a valid offset"),
         ('{"$v":2}', "newer version"),
     ],
 )
-def test_a_wrong_text_is_named(text: str, reason: str) -> None:
+def test_invalid_text_is_named(text: str, reason: str) -> None:
     with pytest.raises(OptionError, match=r"^option `startingOffsets`: ") as caught:
         from_text(text, source="option `startingOffsets`")
     assert reason in str(caught.value)
@@ -65,6 +65,6 @@ def test_assigned_queues() -> None:
 @pytest.mark.parametrize(
     "text", ["{}", '{"T":{"b":[]}}', '{"T":{"b":{"0":1}}}', '{"T":{"b":[-1]}}']
 )
-def test_wrong_assignments_are_named(text: str) -> None:
+def test_invalid_assignments_are_named(text: str) -> None:
     with pytest.raises(OptionError, match=r"^assign: "):
         assigned_from_text(text, source="assign")

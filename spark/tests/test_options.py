@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: what Spark hands over becomes values, or one clear line."""
+"""Options: conversion of text to values, and one-line errors."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from cometmq.spark.option_values import duration_ms
 from cometmq.spark.options import FIELDS, Properties, Table, parse
 
 
-def test_options_have_defaults_and_ignore_the_case_of_names() -> None:
+def test_options_have_defaults_and_ignore_case() -> None:
     options = parse({"NAMESERVER": "a:1", "pullbatchsize": " 64 ", "fetchoffset.numretries": "0"})
 
     assert options.name_server == "a:1"
@@ -21,7 +21,7 @@ def test_options_have_defaults_and_ignore_the_case_of_names() -> None:
     assert options.fail_on_data_loss
 
 
-def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:
+def test_unknown_option_suggests_the_closest_name() -> None:
     with pytest.raises(
         OptionError, match="unknown option `subscribePatern`: did you mean `subscribePattern`"
     ):
@@ -42,16 +42,16 @@ def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:
         ("group", ""),
     ],
 )
-def test_a_wrong_value_names_its_option(name: str, text: str) -> None:
+def test_invalid_value_names_its_option(name: str, text: str) -> None:
     with pytest.raises(OptionError, match=f"option `{name}`='{text}': "):
         parse({name: text})
 
 
-def test_what_spark_says_to_itself_is_ignored() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     assert parse({"checkpointLocation": "/x", "queryName": "q"}) == parse({})
 
 
-def test_secrets_are_not_shown_but_travel() -> None:
+def test_secrets_are_masked_but_pickled() -> None:
     options = parse({"accessKey": "ann", "secretKey": "s3cret", "securityToken": "t0ken"})
 
     assert "s3cret" not in repr(options)

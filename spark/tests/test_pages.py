@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated pages say what the code says."""
+"""The generated reference pages are up to date."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 PAGES = Path(__file__).parents[2] / "docs" / "spark_pages.py"
 
 
-def test_the_reference_pages_are_current() -> None:
+def test_reference_pages_are_current() -> None:
     done = subprocess.run(
         [sys.executable, PAGES, "--check"], capture_output=True, text=True, check=False
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting and limits: nothing is lost, nothing is read twice, nothing waits for ever."""
+"""Splitting and limits: nothing is lost, read twice, or starved."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def spans_of(sizes: list[int], *, brokers: int = 2) -> list[Span]:
 
 
 @given(SIZES, st.none() | st.integers(1, 50), st.none() | st.integers(1, 300))
-def test_pieces_are_what_was_split(sizes: list[int], parts: int | None, most: int | None) -> None:
+def test_pieces_cover_the_spans(sizes: list[int], parts: int | None, most: int | None) -> None:
     spans = spans_of(sizes)
 
     pieces = split(spans, min_partitions=parts, max_records=most)
@@ -33,13 +33,13 @@ def test_pieces_are_what_was_split(sizes: list[int], parts: int | None, most: in
         assert covered == list(range(span.start, span.end))
 
 
-def test_splits_are_those_of_kafka_s_source() -> None:
+def test_splits_equal_those_of_the_kafka_source() -> None:
     assert len(split(spans_of([1000] * 4), min_partitions=10)) == 8
     assert len(split(spans_of([1000] * 4), min_partitions=4)) == 4
     assert len(split(spans_of([1000, 10]), max_records=300)) == 5
 
 
-def test_brokers_take_turns_and_large_pieces_come_first() -> None:
+def test_brokers_alternate_and_large_pieces_come_first() -> None:
     ordered = interleave(spans_of([5, 1, 9, 7]))
 
     assert [(span.queue.broker_name, span.size) for span in ordered] == [
@@ -51,7 +51,7 @@ def test_brokers_take_turns_and_large_pieces_come_first() -> None:
 
 
 @given(SIZES, st.integers(1, 3000))
-def test_a_limited_batch_takes_its_limit_and_from_every_queue(sizes: list[int], limit: int) -> None:
+def test_limited_batch_uses_its_limit_and_every_queue(sizes: list[int], limit: int) -> None:
     spans = spans_of(sizes)
 
     taken = {queue: end - 100 for queue, end in limited(spans, limit).items()}
@@ -63,7 +63,7 @@ def test_a_limited_batch_takes_its_limit_and_from_every_queue(sizes: list[int], 
 
 
 @pytest.mark.parametrize("limit", [1, 7, 500, 700])
-def test_limited_batches_end(limit: int) -> None:
+def test_limited_batches_terminate(limit: int) -> None:
     spans = spans_of([1000, 3, 0, 400])
     batches = 0
     while any(span.size for span in spans):
@@ -74,7 +74,7 @@ def test_limited_batches_end(limit: int) -> None:
     assert batches <= 1403 // limit + 2
 
 
-def test_without_a_limit_everything_is_taken() -> None:
+def test_without_a_limit_everything_is_read() -> None:
     spans = spans_of([5, 0])
 
     assert list(limited(spans, None).values()) == [105, 100]

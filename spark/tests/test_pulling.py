@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters: tags and SQL are told apart before a broker is asked."""
+"""Filters: tags and SQL are distinguished before a broker is queried."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_everything_and_tags() -> None:
     assert not tags.takes_all
 
 
-def test_sql_says_that_it_is() -> None:
+def test_sql_requires_its_expression_type() -> None:
     options = {"subExpression": "price > 5", "expressionType": "SQL92"}
 
     assert filter_of(parse(options)) == Filter("price > 5", ExpressionType.SQL92)
@@ -28,9 +28,9 @@ def test_sql_says_that_it_is() -> None:
         ({"subExpression": "price > 5"}, "looks like SQL"),
         ({"subExpression": "a is null"}, "looks like SQL"),
         ({"subExpression": "||"}, "names no tag"),
-        ({"expressionType": "SQL92"}, "needs a condition"),
+        ({"expressionType": "SQL92"}, "requires a condition"),
     ],
 )
-def test_wrong_filters_are_named(options: dict[str, str], reason: str) -> None:
+def test_invalid_filters_are_named(options: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         filter_of(parse(options))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a broker deletes under a running query: losses are told, never silent.
+"""Messages that a broker deletes during a query: losses are reported, never silent.
 
-Which messages will be deleted is known before: a broker keeps nothing but the last file of its
-commit log, and each row says where its message lies.
+The test knows beforehand which messages will be deleted: a broker keeps only the last file of its
+commit log, and each row has the commit log offset of its message.
 """
 
 import re
@@ -39,7 +39,7 @@ FILE_BYTES = 1 << 20
 DELETED_S = 120
 """RocketMQ looks for old files a minute after its start for the first time."""
 DELETES: dict[type[Cluster], tuple[str, str]] = {
-    # CometMQ keeps messages for an hour, unless it takes its disk for full.
+    # CometMQ keeps messages for an hour, unless it considers its disk full.
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
     PatientJavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
 }
@@ -51,7 +51,7 @@ TASK = 1000
 
 @pytest.fixture(scope="module")
 def forgetful(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A broker that deletes at any hour what it is told to."""
+    """A broker that deletes at any hour, on request."""
     conf = {
         "mappedFileSizeCommitLog": FILE_BYTES,
         "mappedFileSizeConsumeQueue": 20_000,
@@ -70,7 +70,6 @@ class Forgotten:
     """A topic whose older messages can be deleted."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
-        """Fill it."""
         self.cluster = cluster
         self.topic = topic
         self.queue = Queue(topic, "broker-a", 0)
@@ -82,7 +81,7 @@ class Forgotten:
         return parse({"nameServer": self.cluster.namesrv_addr, "subscribe": self.topic, **more})
 
     def forget(self) -> None:
-        """Have the broker delete all it may."""
+        """Make the broker delete all it may."""
         self._set(may_delete=True)
         try:
             wait_until(lambda: self.first() >= self.first_left, DELETED_S, "messages deleted")
@@ -96,8 +95,9 @@ class Forgotten:
             return metadata.ends([self.queue])[self.queue][0]
 
     def loss(self, start: int, end: int) -> str:
-        """What is told when messages from `start` to before `end` were wanted."""
-        return f"{min(end, self.first_left) - start} messages of {self.queue} from offset {start} "
+        """Return the text of the error if messages in [start, end) were requested."""
+        lost = min(end, self.first_left) - start
+        return f"{lost} messages of {self.queue} starting at offset {start} "
 
     def _set(self, *, may_delete: bool) -> None:
         body = DELETES[type(self.cluster)][may_delete].encode()
@@ -117,7 +117,6 @@ class Forgotten:
 
 @pytest.fixture
 def forgotten(forgetful: Cluster, request: pytest.FixtureRequest) -> Forgotten:
-    """A topic of this test alone."""
     return Forgotten(forgetful, re.sub(r"\W", "_", request.node.name))
 
 
@@ -138,18 +137,18 @@ def rows_of(reader: MessageReader | MessageStreamReader, parts: list[QueueRange]
     ]
 
 
-def test_a_batch_that_was_planned_before_fails(forgotten: Forgotten) -> None:
-    reader = reader_of(forgotten.options(failOnDataLoss="false"))  # means streams only
+def test_batch_planned_before_the_deletion_fails(forgotten: Forgotten) -> None:
+    reader = reader_of(forgotten.options(failOnDataLoss="false"))  # applies to streams only
     parts = reader.partitions()
     forgotten.forget()
 
     with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
         rows_of(reader, parts)
     left = list(range(forgotten.first_left, COUNT))
-    assert rows_of(reader, reader.partitions()) == left  # a new plan reads what is left
+    assert rows_of(reader, reader.partitions()) == left  # a new plan reads the remaining messages
 
 
-def test_a_stream_fails_or_goes_on_with_what_is_left(forgotten: Forgotten) -> None:
+def test_stream_fails_or_continues_with_the_rest(forgotten: Forgotten) -> None:
     strict = stream_of(forgotten.options(startingOffsets="earliest"))
     lenient = stream_of(forgotten.options(startingOffsets="earliest", failOnDataLoss="false"))
     begin, end = to_json({forgotten.queue: 0}), to_json({forgotten.queue: COUNT})
@@ -158,7 +157,7 @@ def test_a_stream_fails_or_goes_on_with_what_is_left(forgotten: Forgotten) -> No
     forgotten.forget()
 
     with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
-        rows_of(strict, planned)  # in a task that was planned before
+        rows_of(strict, planned)  # in a task planned before the deletion
     with pytest.raises(DataLoss, match=rf"^{forgotten.loss(0, COUNT)}"):
         strict.partitions(begin, end)  # before any task starts
     left = list(range(forgotten.first_left, COUNT))
@@ -171,7 +170,7 @@ def test_a_stream_fails_or_goes_on_with_what_is_left(forgotten: Forgotten) -> No
 def run_stream(
     spark: SparkSession, forgotten: Forgotten, folder: Path, **options: str
 ) -> list[list[int]]:
-    """Read as a stream; after the first batch what is old is deleted. Return each batch's rows."""
+    """Read as a stream, delete old messages after the first batch; return the rows per batch."""
     batches: list[list[int]] = []
 
     def take(rows: DataFrame, number: int) -> None:
@@ -196,7 +195,7 @@ def run_stream(
     return batches
 
 
-def test_a_running_stream_fails_and_may_go_on_without_what_is_lost(
+def test_running_stream_fails_or_continues_without_lost_messages(
     spark: SparkSession, forgotten: Forgotten, tmp_path: Path
 ) -> None:
     with pytest.raises(StreamingQueryException, match=forgotten.loss(3 * TASK, 6 * TASK)):
@@ -207,7 +206,7 @@ def test_a_running_stream_fails_and_may_go_on_without_what_is_lost(
     assert list(chain(*batches)) == list(range(forgotten.first_left, COUNT))
 
 
-def test_a_running_stream_that_allows_losses_reads_everything_else(
+def test_running_stream_that_allows_losses_reads_the_rest(
     spark: SparkSession, forgotten: Forgotten, tmp_path: Path
 ) -> None:
     batches = run_stream(spark, forgotten, tmp_path, failOnDataLoss="false")
@@ -217,7 +216,7 @@ def test_a_running_stream_that_allows_losses_reads_everything_else(
 
 
 def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Let each task read all it has to, tell so by a file, and end when the file `go` is there."""
+    """Let each task read all of its range, signal it by a file, and end when `go` exists."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -234,8 +233,8 @@ def gate(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
     return step
 
 
-def test_a_running_batch_fails(spark: SparkSession, forgotten: Forgotten, tmp_path: Path) -> None:
-    """Two tasks are done with reading when messages are deleted; the next two come too late."""
+def test_running_batch_fails(spark: SparkSession, forgotten: Forgotten, tmp_path: Path) -> None:
+    """Two tasks have read their ranges when messages are deleted; the next two are too late."""
     rows = (
         spark.read.format("rocketmq")
         .options(nameServer=forgotten.cluster.namesrv_addr, subscribe=forgotten.topic)
@@ -262,5 +261,5 @@ def test_a_running_batch_fails(spark: SparkSession, forgotten: Forgotten, tmp_pa
         query.join(RUN_TIMEOUT_S)
 
     assert {path.name for path in tmp_path.glob("task-*")} == {"task-0", "task-1"}
-    told: list[Any] = [forgotten.loss(n * TASK, (n + 1) * TASK) for n in (2, 3)]
-    assert any(loss in str(failures[0]) for loss in told)
+    losses: list[Any] = [forgotten.loss(n * TASK, (n + 1) * TASK) for n in (2, 3)]
+    assert any(loss in str(failures[0]) for loss in losses)

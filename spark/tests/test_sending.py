@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends that brokers do not take at once: again, elsewhere, in order, and not for ever."""
+"""Sends that brokers do not accept at once: retries, other brokers, order, limits."""
 
 import random
 from collections.abc import Callable
@@ -27,7 +27,7 @@ OK = int(ResponseCode.SUCCESS)
 
 
 class Brokers:
-    """Keeps what is sent, by queue, and answers as a test says."""
+    """Stores messages by queue, and answers as the test demands."""
 
     def __init__(self) -> None:
         self.stored: dict[Queue, list[bytes]] = {queue: [] for queue in QUEUES}
@@ -57,7 +57,7 @@ class Connection:
 
     def __init__(self, address: str, _: object) -> None:
         if not self.brokers.is_up(address):
-            raise ConnectFailed(f"no connection to {address}")
+            raise ConnectFailed(f"cannot connect to {address}")
         self.address = address
         self.waiting: list[tuple[Request, Any]] = []
 
@@ -112,7 +112,7 @@ def all_of(brokers: Brokers) -> list[bytes]:
     st.integers(1, 8),
     st.integers(0, 2**32),
 )
-def test_every_row_is_stored_and_those_of_a_key_in_order(
+def test_every_row_is_stored_and_keys_keep_their_order(
     keys: list[str | None], batch_bytes: int, in_flight: int, seed: int
 ) -> None:
     brokers = Brokers()
@@ -130,7 +130,7 @@ def test_every_row_is_stored_and_those_of_a_key_in_order(
         assert [body for body in brokers.stored[queue] if body in own] == own
 
 
-def test_a_busy_broker_s_rows_go_to_another() -> None:
+def test_rows_of_a_busy_broker_go_to_another() -> None:
     brokers = Brokers()
     busy = int(ResponseCode.SYSTEM_BUSY)
     brokers.code = lambda address: busy if address == "a:1" else OK
@@ -141,7 +141,7 @@ def test_a_busy_broker_s_rows_go_to_another() -> None:
     assert not brokers.stored[QUEUES[0]]
 
 
-def test_a_broker_that_is_down_is_left_out() -> None:
+def test_broker_that_is_down_is_skipped() -> None:
     brokers = Brokers()
     brokers.is_up = lambda address: address == "b:1"
 
@@ -150,18 +150,20 @@ def test_a_broker_that_is_down_is_left_out() -> None:
     assert len(all_of(brokers)) == 20
 
 
-def test_rows_with_a_place_are_not_put_elsewhere() -> None:
+def test_rows_with_a_queue_stay_in_it() -> None:
     brokers = Brokers()
     brokers.code = lambda _: int(ResponseCode.SERVICE_NOT_AVAILABLE)
     placed = row(0, broker_name="a", queue_id=1)
 
-    with pytest.raises(SendIncomplete, match=r"1 rows from row 0 .* in T a 1: SERVICE_NOT_AVAIL"):
+    with pytest.raises(
+        SendIncomplete, match=r"1 rows starting at row 0 .* in T a 1: SERVICE_NOT_AVAIL"
+    ):
         send(brokers, [placed])
     places = {(one.header.queue_id) for one in brokers.requests}  # type: ignore[union-attr]
     assert (len(brokers.requests), places) == (ATTEMPTS_MAX, {1})
 
 
-def test_a_lost_answer_means_again_and_so_at_least_once() -> None:
+def test_lost_answer_is_retried_at_least_once() -> None:
     brokers = Brokers()
     lost = iter([True])
     brokers.is_lost = lambda: next(lost, False)
@@ -172,7 +174,7 @@ def test_a_lost_answer_means_again_and_so_at_least_once() -> None:
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_stored_less_safely_is_stored(code: int) -> None:
+def test_flush_and_slave_timeouts_count_as_stored(code: int) -> None:
     brokers = Brokers()
     brokers.code = lambda _: code
 
@@ -180,7 +182,7 @@ def test_stored_less_safely_is_stored(code: int) -> None:
     assert len(brokers.requests) == 1
 
 
-def test_a_refusal_is_final() -> None:
+def test_refusal_is_final() -> None:
     brokers = Brokers()
     brokers.code = lambda _: int(ResponseCode.MESSAGE_ILLEGAL)
 
@@ -189,7 +191,7 @@ def test_a_refusal_is_final() -> None:
     assert len(brokers.requests) == 1
 
 
-def test_delayed_rows_and_rows_born_at_other_times_are_not_joined() -> None:
+def test_delayed_rows_and_other_born_times_are_not_batched() -> None:
     brokers = Brokers()
     rows = [row(0), row(1), row(2, delay_level=3), row(3, born_ms=7), row(4, born_ms=8)]
 
@@ -203,6 +205,6 @@ def test_delayed_rows_and_rows_born_at_other_times_are_not_joined() -> None:
     assert born == {5, 7, 8}
 
 
-def test_a_topic_that_nobody_knows_is_named() -> None:
+def test_unknown_topic_is_named() -> None:
     with pytest.raises(TopicMissing, match="topic `nope` does not exist"):
         send(Brokers(), [OutgoingRow(0, "nope", b"", "")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows become messages: which columns, which ids, which queues; against a real broker."""
+"""Rows become messages: columns, ids and queues, against a real broker."""
 
 import random
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def bodies(count: int, size: int = 20) -> pa.RecordBatch:
 
 
 def read(cluster: Cluster, topic: str, count: int) -> list[dict[str, Any]]:
-    """Read once that many messages are in their queues: RocketMQ answers before."""
+    """Read once the queues hold that many messages: RocketMQ answers before dispatching."""
     wait_for_messages(cluster.namesrv_addr, topic, count)
     parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})
     reader = MessageReader(parsed, table_schema(parsed))
@@ -75,7 +75,7 @@ def test_every_row_is_stored_once(cluster: Cluster, topic: str, batch_bytes: str
         assert len({(row["broker_name"], row["queue_id"]) for row in rows}) == 4
 
 
-def test_a_repeated_task_has_the_same_ids_and_another_task_has_others() -> None:
+def test_repeated_task_has_the_same_ids_and_other_tasks_differ() -> None:
     ids = [RowIds("query", 5, 0).of(number) for number in range(1000)]
 
     assert ids == [RowIds("query", 5, 0).of(number) for number in range(1000)]
@@ -84,10 +84,10 @@ def test_a_repeated_task_has_the_same_ids_and_another_task_has_others() -> None:
     assert all(len(one) == 32 and one[20:28] == "00000000" for one in ids)
 
 
-def test_readers_can_drop_what_was_sent_twice(cluster: Cluster, topic: str) -> None:
+def test_readers_can_drop_duplicates(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic)
     writer.write(iter([bodies(50)]))
-    writer.write(iter([bodies(50)]))  # as another attempt of the same task does
+    writer.write(iter([bodies(50)]))  # like another attempt of the same task
 
     rows = read(cluster, topic, 100)
 
@@ -95,7 +95,7 @@ def test_readers_can_drop_what_was_sent_twice(cluster: Cluster, topic: str) -> N
     assert len({row["msg_id"] for row in rows}) == 50
 
 
-def test_without_dedup_ids_each_attempt_is_new(cluster: Cluster, topic: str) -> None:
+def test_without_dedup_ids_each_attempt_has_new_ids(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic, dedupId="false")
     for _ in range(2):
         writer.write(iter([bodies(5)]))
@@ -137,9 +137,7 @@ def test_columns_become_fields_of_messages(cluster: Cluster, topic: str) -> None
     assert "none" not in properties
 
 
-def test_rows_of_a_sharding_key_stay_in_order_in_the_queue_that_java_chooses(
-    cluster: Cluster, topic: str
-) -> None:
+def test_sharding_key_selects_the_same_queue_as_java(cluster: Cluster, topic: str) -> None:
     generator = random.Random(7)
     rows = [(f"key-{generator.randrange(9)}", f"{number:05d}") for number in range(2000)]
     schema = spark.StructType([BODY["body"], spark.StructField("sharding_key", spark.StringType())])
@@ -177,30 +175,34 @@ def test_rows_can_name_their_queue(cluster: Cluster, topic: str) -> None:
     assert [(r["broker_name"], r["queue_id"]) for r in read(cluster, topic, 3)] == [
         ("broker-b", 1)
     ] * 3
-    with pytest.raises(TopicMissing, match=r"row 0 of the task names no queue: .* broker-b 9"):
+    with pytest.raises(
+        TopicMissing, match=r"row 0 of the task names a queue that does not exist: .* broker-b 9"
+    ):
         writer.write(iter([pa.RecordBatch.from_pylist([there | {"queue_id": 9}])]))
 
 
-def test_a_row_that_cannot_be_sent_is_named(cluster: Cluster, topic: str) -> None:
+def test_unsendable_row_is_named(cluster: Cluster, topic: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"a", None]})
 
     with pytest.raises(SourceError, match="row 1 of the task cannot be sent: its `body` is null"):
         writer_of(cluster, topic).write(iter([batch]))
 
 
-def test_a_message_that_brokers_refuse_is_named(cluster: Cluster, topic: str) -> None:
+def test_rejected_message_is_named(cluster: Cluster, topic: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [bytes(5 << 20)]})
 
-    with pytest.raises(SendIncomplete, match=r"1 rows from row 0 of the task on were not stored"):
+    with pytest.raises(
+        SendIncomplete, match=r"1 rows starting at row 0 of the task were not stored"
+    ):
         writer_of(cluster, topic).write(iter([batch]))
 
 
-def test_nobody_to_send_to_is_one_line(topic: str, cluster: Cluster) -> None:
+def test_unreachable_name_server_is_a_one_line_error(topic: str, cluster: Cluster) -> None:
     with pytest.raises(NameServerUnreachable, match="no name server answers"):
         writer_of(cluster, topic, nameServer="127.0.0.1:1").write(iter([bodies(1)]))
 
 
-def test_lost_rows_do_not_commit(cluster: Cluster, topic: str) -> None:
+def test_lost_rows_prevent_the_commit(cluster: Cluster, topic: str) -> None:
     writer = writer_of(cluster, topic)
     for message in (None, Written(5, 4)):
         with pytest.raises(SendIncomplete, match="did not store all its rows"):
@@ -210,14 +212,14 @@ def test_lost_rows_do_not_commit(cluster: Cluster, topic: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "options", "reason"),
     [
-        ([("bdy", "binary")], {}, "knows no column `bdy`"),
+        ([("bdy", "binary")], {}, "has no column `bdy`"),
         ([("body", "int")], {}, "column `body` is int, not binary or string"),
-        ([("tags", "string")], {}, "needs a column `body`"),
-        ([("body", "binary")], {"topic": ""}, "needs the option `topic` or a column"),
-        ([("body", "binary"), ("queue_id", "int")], {}, "belong together"),
+        ([("tags", "string")], {}, "requires a column `body`"),
+        ([("body", "binary")], {"topic": ""}, "requires the option `topic` or a column"),
+        ([("body", "binary"), ("queue_id", "int")], {}, "must be given together"),
     ],
 )
-def test_wrong_columns_are_refused(
+def test_invalid_columns_are_rejected(
     fields: list[tuple[str, str]], options: dict[str, str], reason: str
 ) -> None:
     types = {"binary": spark.BinaryType(), "int": spark.IntegerType(), "string": spark.StringType()}

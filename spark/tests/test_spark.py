@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries of a local Spark over a real broker: what users write, and what they get."""
+"""Queries of a local Spark against a real broker, as users write them."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,6 @@ RUN_TIMEOUT_S = 120
 
 @pytest.fixture
 def load(spark: SparkSession, cluster: Cluster) -> Callable[..., DataFrame]:
-    """A batch of messages."""
 
     def load_(**options: Any) -> DataFrame:
         reader = spark.read.format("rocketmq").option("nameServer", cluster.namesrv_addr)
@@ -33,7 +32,7 @@ def load(spark: SparkSession, cluster: Cluster) -> Callable[..., DataFrame]:
 
 
 class Streams:
-    """Runs queries that end when they have read what is there."""
+    """Runs queries that end once they have read all available messages."""
 
     def __init__(self, spark: SparkSession, name_server: str, folder: Path) -> None:
         self.spark = spark
@@ -41,7 +40,7 @@ class Streams:
         self.folder = folder
 
     def run(self, topic: str, **options: Any) -> tuple[list[int], dict[str, Any]]:
-        """Append to the table `out` of this folder; return rows of each batch, last offsets."""
+        """Append to the table `out` of this folder; return rows per batch and last offsets."""
         source = (
             self.spark.readStream.format("rocketmq")
             .option("nameServer", self.name_server)
@@ -70,19 +69,19 @@ class Streams:
 
 @pytest.fixture
 def streams(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Streams:
-    """Streams with a checkpoint of this test alone."""
+    """Streams with a checkpoint of their own per test."""
     return Streams(spark, cluster.namesrv_addr, tmp_path)
 
 
 def checksum(rows: DataFrame) -> list[tuple[Any, ...]]:
-    """Count and sum of hashes by queue: equal only if the messages are."""
+    """Return count and sum of hashes per queue: equal only for equal messages."""
     by_queue = rows.groupBy("broker_name", "queue_id").agg(
         f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
     )
     return sorted(tuple(row) for row in by_queue.collect())
 
 
-def test_a_batch_holds_every_message_with_its_types(
+def test_batch_has_every_message_with_its_types(
     load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 500)
@@ -98,7 +97,7 @@ def test_a_batch_holds_every_message_with_its_types(
     assert bytes(first.body).startswith(b"broker-a-1-7:")
 
 
-def test_the_format_is_found_without_registration(
+def test_format_is_found_without_registration(
     spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 3)
@@ -111,7 +110,7 @@ def test_the_format_is_found_without_registration(
 def test_filters_of_spark_are_right_in_every_order(
     load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
-    """Spark would push filters down if the source let it, and give wrong rows."""
+    """Spark would push filters down if the source allowed it, and return wrong rows."""
     fill(cluster.namesrv_addr, topic, 100)
     rows = load(subscribe=topic)
 
@@ -121,7 +120,7 @@ def test_filters_of_spark_are_right_in_every_order(
     assert sorted(map(tuple, both.collect())) == [(0, 200), (1, 200)]
 
 
-def test_a_dataframe_is_a_snapshot(
+def test_dataframe_is_a_snapshot(
     load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 10)
@@ -147,7 +146,7 @@ def test_forms_of_properties(
     assert rows.where("tags = 't0'").count() == 8
 
 
-def test_a_selection_of_columns_and_an_empty_topic(
+def test_selected_columns_and_an_empty_topic(
     spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
     reader = spark.read.format("rocketmq").schema("body binary, queue_offset bigint")
@@ -161,7 +160,7 @@ def test_a_selection_of_columns_and_an_empty_topic(
     assert sorted(row.queue_offset for row in rows.collect()) == [0] * 4 + [1] * 4
 
 
-def test_a_stream_reads_what_is_there_and_goes_on_after_a_restart(
+def test_stream_reads_available_messages_and_resumes(
     streams: Streams, cluster: Cluster, topic: str
 ) -> None:
     fill(cluster.namesrv_addr, topic, 100)
@@ -213,7 +212,7 @@ def test_new_queues_are_read_from_their_first_message(
     assert {row.topic for row in streams.out().select("topic").distinct().collect()} == {two}
 
 
-def test_a_topic_made_anew_is_a_loss_unless_allowed(
+def test_recreated_topic_is_a_loss_unless_allowed(
     streams: Streams, cluster: Cluster, topic: str, make_topic: Callable[[str], str]
 ) -> None:
     fill(cluster.namesrv_addr, topic, 100)
@@ -224,13 +223,13 @@ def test_a_topic_made_anew_is_a_loss_unless_allowed(
     make_topic(topic)
     fill(cluster.namesrv_addr, topic, 20)
 
-    with pytest.raises(StreamingQueryException, match=r"its topic was created anew"):
+    with pytest.raises(StreamingQueryException, match=r"its topic was recreated"):
         streams.run(topic)
     rows, _ = streams.run(topic, failOnDataLoss="false")
     assert sum(rows) == 80
 
 
-def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
+def test_stream_writes_to_a_topic_and_repeats_keep_their_ids(
     spark: SparkSession,
     streams: Streams,
     cluster: Cluster,
@@ -264,7 +263,7 @@ def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
     expected = {row.keys for row in load(subscribe=source).select("keys").collect()}
     assert {row.keys for row in written.select("keys").collect()} == expected
 
-    # Spark did not know that the batch was done: as after a crash between sending and its note.
+    # Spark forgets that the batch was done, as after a crash between send and commit.
     for commit in (streams.folder / "copy" / "commits").iterdir():
         commit.unlink()
     copy()
@@ -274,7 +273,7 @@ def test_a_stream_writes_to_a_topic_and_repeats_have_the_same_ids(
     assert again.select("msg_id").distinct().count() == 200
 
 
-def test_a_batch_is_written_and_other_modes_are_refused(
+def test_batch_is_written_and_other_modes_are_rejected(
     spark: SparkSession, load: Callable[..., DataFrame], cluster: Cluster, topic: str
 ) -> None:
     rows = spark.range(100).select(f.col("id").cast("string").alias("body"))
@@ -289,10 +288,10 @@ def test_a_batch_is_written_and_other_modes_are_refused(
         writer.mode("overwrite").save()
 
 
-def test_commits_of_a_query_are_seen_by_tools(
+def test_commits_of_a_query_are_visible_to_tools(
     streams: Streams, cluster: Cluster, topic: str
 ) -> None:
-    for first in (0, 20):  # a batch is committed when the next one begins
+    for first in (0, 20):  # a batch is committed when the next one starts
         fill(cluster.namesrv_addr, topic, 20, first=first)
         streams.run(topic, commitGroup="CID_spark_query")
 
@@ -325,10 +324,10 @@ def test_tables_about_groups_and_brokers(
         ),
         ({"subscribe": "no_such_topic"}, "topic `no_such_topic` does not exist"),
         ({"subscribe": "x", "nameServer": "127.0.0.1:1"}, "no name server answers: .*127.0.0.1:1"),
-        ({"subscribe": "x", "startingOffsets": "{"}, "option `startingOffsets`: no JSON"),
+        ({"subscribe": "x", "startingOffsets": "{"}, "option `startingOffsets`: invalid JSON"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_one_line_errors(
     load: Callable[..., DataFrame], options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(PySparkException, match=reason):

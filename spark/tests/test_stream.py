@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where batches of a stream end, decided without a broker: offsets, limits, new queues, losses."""
+"""Ends of micro-batches, without a broker: offsets, limits, new queues, losses."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ ALL = ReadAllAvailable()
 
 
 class Brokers:
-    """Stands for `Metadata`: the ends of queues as a test sets them."""
+    """A fake `Metadata` with the ends that a test sets."""
 
     def __init__(self) -> None:
         self.now: dict[Queue, tuple[int, int]] = {}
@@ -34,7 +34,7 @@ class Brokers:
 
     def find_brokers(self, names: set[str]) -> None:
         for name in names & self.away:
-            raise BrokerUnreachable(f"broker `{name}` is away")
+            raise BrokerUnreachable(f"broker `{name}` is unreachable")
 
     def commit(self, group: str, offsets: dict[Queue, int]) -> None:
         self.committed.append((group, offsets))
@@ -51,7 +51,7 @@ class Log:
 
 
 class Stream:
-    """A reader with its surroundings."""
+    """A reader with its fakes."""
 
     def __init__(self, **options: str) -> None:
         self.brokers = Brokers()
@@ -75,7 +75,7 @@ def at(**offsets: int) -> dict[str, Any]:
     return {"T": {name: {"0": offset} for name, offset in offsets.items()}}
 
 
-def test_a_query_begins_at_the_end_unless_told_otherwise() -> None:
+def test_query_starts_at_the_end_by_default() -> None:
     for options, expected in (
         ({}, at(a=10, b=20)),
         ({"startingOffsets": "earliest"}, at(a=5, b=0)),
@@ -87,7 +87,7 @@ def test_a_query_begins_at_the_end_unless_told_otherwise() -> None:
         assert json.dumps(stream.reader.initialOffset()) == json.dumps(expected)
 
 
-def test_a_batch_takes_what_is_there() -> None:
+def test_batch_reads_all_available_messages() -> None:
     stream = Stream()
     stream.brokers.now = {A: (0, 30), B: (0, 20)}
 
@@ -98,7 +98,7 @@ def test_a_batch_takes_what_is_there() -> None:
     assert stream.reader.reportLatestOffset() == at(a=30, b=20)
 
 
-def test_nothing_new_is_the_same_text_whatever_the_order_of_keys() -> None:
+def test_unchanged_offsets_are_the_same_text() -> None:
     stream = Stream()
     stream.brokers.now = {B: (0, 20), A: (0, 10)}
 
@@ -107,7 +107,7 @@ def test_nothing_new_is_the_same_text_whatever_the_order_of_keys() -> None:
     assert json.dumps(end) == json.dumps(at(a=10, b=20))
 
 
-def test_limits_share_a_batch() -> None:
+def test_limit_is_shared_between_queues() -> None:
     stream = Stream(maxOffsetsPerTrigger="30")
     stream.brokers.now = {A: (0, 100), B: (0, 50)}
     limit = stream.reader.getDefaultReadLimit()
@@ -118,7 +118,7 @@ def test_limits_share_a_batch() -> None:
     assert Stream().reader.getDefaultReadLimit() == ALL
 
 
-def test_a_new_queue_enters_with_its_first_offset_and_is_read_next_time() -> None:
+def test_new_queue_enters_with_its_first_offset_and_is_read_next() -> None:
     stream = Stream()
     stream.brokers.now = {A: (0, 10), B: (3, 50)}
 
@@ -131,14 +131,14 @@ def test_a_new_queue_enters_with_its_first_offset_and_is_read_next_time() -> Non
     assert stream.spans(first, second) == [(B, 3, 50)]
 
 
-def test_a_vanished_queue_keeps_its_entry() -> None:
+def test_vanished_queue_keeps_its_entry() -> None:
     stream = Stream()
     stream.brokers.now = {A: (0, 10)}
 
     assert stream.reader.latestOffset(at(a=5, b=7), ALL) == at(a=10, b=7)
 
 
-def test_available_now_ends_where_it_began_to() -> None:
+def test_available_now_ends_at_the_initial_ends() -> None:
     stream = Stream(minOffsetsPerTrigger="1000")
     stream.brokers.now = {A: (0, 10)}
     stream.reader.prepareForTriggerAvailableNow()
@@ -147,10 +147,10 @@ def test_available_now_ends_where_it_began_to() -> None:
     end = stream.reader.latestOffset(at(a=5), ALL)
     assert end == at(a=10)
     assert stream.reader.latestOffset(end, ALL) == end
-    assert stream.reader.latestOffset(at(a=50), ALL) == at(a=50)  # a checkpoint ahead of the end
+    assert stream.reader.latestOffset(at(a=50), ALL) == at(a=50)  # a checkpoint beyond the end
 
 
-def test_too_little_waits_for_more_or_for_its_time() -> None:
+def test_small_batch_waits_for_more_or_for_the_delay() -> None:
     stream = Stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     stream.brokers.now = {A: (0, 5)}
 
@@ -169,11 +169,13 @@ def test_deleted_messages_fail_before_a_task_starts() -> None:
     stream = Stream()
     stream.brokers.now = {A: (40, 100)}
 
-    with pytest.raises(DataLoss, match=r"30 messages of T a 0 from offset 10 on are gone"):
+    with pytest.raises(
+        DataLoss, match=r"30 messages of T a 0 starting at offset 10 no longer exist"
+    ):
         stream.reader.partitions(at(a=10), at(a=60))
 
 
-def test_deleted_messages_are_counted_where_losses_are_allowed() -> None:
+def test_deleted_messages_are_counted_if_losses_are_allowed() -> None:
     stream = Stream(failOnDataLoss="false")
     stream.brokers.now = {A: (40, 100)}
 
@@ -185,34 +187,38 @@ def test_deleted_messages_are_counted_where_losses_are_allowed() -> None:
     ]
 
 
-def test_a_deleted_topic_with_unread_messages_is_a_loss() -> None:
+def test_deleted_topic_with_unread_messages_is_a_loss() -> None:
     strict, lenient = Stream(), Stream(failOnDataLoss="false")
     for stream in (strict, lenient):
         stream.brokers.now = {A: (0, 10)}
 
-    with pytest.raises(DataLoss, match=r"5 messages of T b 0 from offset 5 on are gone with"):
+    with pytest.raises(
+        DataLoss, match=r"5 messages of T b 0 starting at offset 5 were deleted with"
+    ):
         strict.reader.partitions(at(a=0, b=5), at(a=10, b=10))
     assert lenient.spans(at(a=0, b=5), at(a=10, b=10)) == [(A, 0, 10)]
 
 
-def test_a_broker_that_is_away_loses_nothing() -> None:
+def test_unreachable_broker_loses_nothing() -> None:
     stream = Stream(failOnDataLoss="false")
     stream.brokers.now = {A: (0, 10)}
     stream.brokers.away = {"b"}
 
-    with pytest.raises(BrokerUnreachable, match="broker `b` is away"):
+    with pytest.raises(BrokerUnreachable, match="broker `b` is unreachable"):
         stream.reader.partitions(at(a=0, b=5), at(a=10, b=10))
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_topic_made_anew_is_a_loss_or_begins_anew(available_now: bool) -> None:
+def test_recreated_topic_fails_or_restarts(available_now: bool) -> None:
     strict, lenient = Stream(), Stream(failOnDataLoss="false")
     for stream in (strict, lenient):
         stream.brokers.now = {A: (2, 50)}
         if available_now:
             stream.reader.prepareForTriggerAvailableNow()
 
-    with pytest.raises(DataLoss, match=r"T a 0 ends at 50, before the offset 1000 .* anew"):
+    with pytest.raises(
+        DataLoss, match=r"T a 0 ends at 50, before the last read offset 1000: .* recreated"
+    ):
         strict.reader.latestOffset(at(a=1000), ALL)
 
     end = lenient.reader.latestOffset(at(a=1000), ALL)
@@ -221,7 +227,7 @@ def test_a_topic_made_anew_is_a_loss_or_begins_anew(available_now: bool) -> None
     assert lenient.reader.latestOffset(end, ALL) == at(a=50)
 
 
-def test_brokers_are_told_of_progress_if_that_is_wanted() -> None:
+def test_commit_group_is_optional() -> None:
     silent, telling = Stream(), Stream(commitGroup="CID_q")
     for stream in (silent, telling):
         stream.reader.commit(at(a=7, b=8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets Spark find the data source `rocketmq` by itself."""
+"""Name under which Spark discovers the data source `rocketmq` without registration."""
 
 from cometmq.spark.source import RocketMQDataSource
 

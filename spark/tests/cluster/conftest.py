@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Spark cluster of processes on loopback, and topics to read with it."""
+"""A real Spark cluster of processes on loopback, and topics for it to read."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -19,17 +19,14 @@ STOP_S = 10
 
 
 class Standalone:
-    """A master and workers with one core each."""
-
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._folder = folder
         self._stack = ExitStack()
         self.url = f"spark://{HOST}:{free_port()}"
         self.workers: list[Child] = []
 
     def start(self, worker_count: int) -> None:
-        """Start the master, then its workers; return when all are known to it."""
+        """Start the master, then its workers; return once all workers have registered."""
         port = self.url.rpartition(":")[2]
         self.master = self._launch("master", "master.Master", "--port", port)
         self.master.wait_for_log("I have been elected leader", START_S)
@@ -54,12 +51,11 @@ class Standalone:
         return child
 
     def stop(self) -> None:
-        """End every process, the workers' executors too."""
+        """Kill all processes, including the executors of the workers."""
         self._stack.close()
 
 
 def environment() -> dict[str, str]:
-    """Return what all Spark processes of a test have in common."""
     return {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": HOST,
@@ -69,7 +65,7 @@ def environment() -> dict[str, str]:
 
 
 def start_job(master: str, folder: Path, *arguments: str) -> Child:
-    """Start the job as a user does, in a folder that has nothing of ours."""
+    """Start the job as a user does, in a folder without any of our files."""
     folder.mkdir(exist_ok=True)
     settings = {
         "spark.driver.memory": "1g",
@@ -78,7 +74,7 @@ def start_job(master: str, folder: Path, *arguments: str) -> Child:
         "spark.driver.host": HOST,
         "spark.local.dir": str(folder),
         "spark.sql.shuffle.partitions": "4",
-        # Both executors take part from the first task on.
+        # Both executors get tasks from the start.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
     }
@@ -96,7 +92,6 @@ def start_job(master: str, folder: Path, *arguments: str) -> Child:
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Standalone]:
-    """A master with two workers."""
     folder = tmp_path / "spark"
     folder.mkdir()
     cluster = Standalone(folder)
@@ -109,5 +104,4 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
 
 @pytest.fixture
 def submit() -> Callable[..., Child]:
-    """Start the job at a master: MASTER FOLDER ARGUMENTS."""
     return start_job

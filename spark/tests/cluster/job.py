@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark job as a user submits it: reads a topic, makes a report, prints one line of JSON."""
+"""A Spark job as a user submits it: reads a topic, builds a report, prints a line of JSON."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def gate(folder: str) -> Callable[[Batches], Batches]:
-    """Let each task read one batch, tell so by a file, and go on when the file `go` is there."""
+    """Let each task read one batch, signal it by a file, and wait until the file `go` exists."""
 
     def step(batches: Batches) -> Batches:
         import threading
@@ -39,7 +39,7 @@ def gate(folder: str) -> Callable[[Batches], Batches]:
 
 
 def read(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
-    """Return the topic in at least eight ranges."""
+    """Read the topic in at least eight ranges."""
     return (
         spark.read.format("rocketmq")
         .option("nameServer", namesrv)
@@ -73,7 +73,7 @@ def main() -> None:
     if arguments.history:
         report = build(spark, History(Path(arguments.history)), Rules())
         found["groups"] = report.table("group")["group"].to_pylist()
-    # The word tells this line from what Spark prints.
+    # The prefix distinguishes this line from Spark's own output.
     sys.stdout.write(f"RESULT {json.dumps(found)}\n")
     spark.stop()
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark program of its own that tests kill, or whose executors it kills itself.
-
-Prints one line of JSON at its end.
-"""
+"""A Spark program that tests kill, or that kills its own executors; prints a line of JSON."""
 
 import json
 import os
@@ -39,7 +36,7 @@ def session_of(given: dict[str, Any]) -> SparkSession:
 
 
 def executors() -> list[int]:
-    """Processes of executors below this program."""
+    """Find the executor processes of this program."""
     parents: dict[int, int] = {}
     found = []
     for entry in Path("/proc").iterdir():
@@ -52,7 +49,7 @@ def executors() -> list[int]:
             if b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it has exited meanwhile
     return [pid for pid in found if is_below(pid, os.getpid(), parents)]
 
 
@@ -63,7 +60,7 @@ def is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
 
 
 def kill_an_executor(session: SparkSession, report: dict[str, Any]) -> None:
-    """Kill one executor once a task has ended and others run."""
+    """Kill one executor once a task has finished while others are running."""
     tracker = session.sparkContext.statusTracker()
     pause = threading.Event()
     for _ in range(WAIT_S * 20):
@@ -78,7 +75,7 @@ def kill_an_executor(session: SparkSession, report: dict[str, Any]) -> None:
 
 
 def by_queue(rows: DataFrame) -> list[list[Any]]:
-    """Count, different offsets, and sum of checksums."""
+    """Return count, distinct offsets, and sum of checksums per queue."""
     found = rows.groupBy("broker_name", "queue_id").agg(
         f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
     )
@@ -90,7 +87,7 @@ def read_once(session: SparkSession, given: dict[str, Any]) -> DataFrame:
 
 
 def read_stream(session: SparkSession, given: dict[str, Any]) -> DataFrame:
-    """Write a stream to files; return what they hold."""
+    """Write a stream to files; return a summary of the files."""
     folder = Path(given["folder"])
     rows = session.readStream.format("rocketmq").options(**given["options"]).load()
     query = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same job on Spark's clusters: everything is read once, also when a worker is killed."""
+"""The same job on several Spark clusters: all is read exactly once, even if a worker dies."""
 
 import asyncio
 import json
@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def filled(cluster: Cluster, topic: str) -> dict[str, int]:
-    """Fill a topic; return what the job must find."""
     queues = fill(cluster.namesrv_addr, topic, MESSAGES_A_QUEUE)
     bodies = [numbered(queue, n).body for queue in queues for n in range(MESSAGES_A_QUEUE)]
     return {
@@ -37,7 +36,6 @@ def filled(cluster: Cluster, topic: str) -> dict[str, int]:
 
 
 def result(job: Child) -> dict[str, Any]:
-    """Return what the job printed when it is over."""
     wait_until(lambda: job.exit_status is not None, JOB_S, "end of the job")
     log = job.log()
     assert job.exit_status == 0, log[-4000:]
@@ -47,7 +45,7 @@ def result(job: Child) -> dict[str, Any]:
 
 
 async def take_history(namesrv: str, topic: str, history: Path) -> None:
-    """Take snapshots of a group that has read one message of a queue."""
+    """Take snapshots of a group that has consumed one message of a queue."""
     async with AdminClient(namesrv) as admin:
         broker = next(iter((await admin.masters()).values()))
         await broker.commit_offset(f"reader-of-{topic}", topic, 0, 1)
@@ -56,7 +54,7 @@ async def take_history(namesrv: str, topic: str, history: Path) -> None:
         write(history, snapshot)
 
 
-def test_a_job_on_executors_of_their_own_processes(
+def test_job_on_executors_in_separate_processes(
     cluster: Cluster, topic: str, tmp_path: Path, submit: Callable[..., Child]
 ) -> None:
     expected = filled(cluster, topic)
@@ -72,7 +70,7 @@ def test_a_job_on_executors_of_their_own_processes(
     assert found == expected
 
 
-def test_a_job_on_a_master_with_two_workers(
+def test_job_on_a_master_with_two_workers(
     cluster: Cluster,
     topic: str,
     standalone: Any,
@@ -93,7 +91,7 @@ def test_a_job_on_a_master_with_two_workers(
     assert all("Asked to launch executor" in worker.log() for worker in standalone.workers)
 
 
-def test_a_killed_worker_costs_time_but_no_message(
+def test_killed_worker_loses_no_message(
     cluster: Cluster,
     topic: str,
     standalone: Any,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million messages: read whole, with an executor killed, with the driver killed in mid-batch."""
+"""A million messages, read exactly once while executors and drivers are killed."""
 
 import json
 import sys
@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def filled(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A broker with the messages."""
     with maker(tmp_path_factory.mktemp("filled")) as cluster:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUES)
         fill(cluster.namesrv_addr, TOPIC, COUNT)
@@ -40,7 +39,7 @@ def filled(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def expected() -> list[list[Any]]:
-    """What was sent: count, different offsets, and sum of checksums by queue."""
+    """Return what was sent: count, distinct offsets, and sum of checksums per queue."""
     rows = []
     for queue_id in range(QUEUES):
         queue = Queue(TOPIC, "broker-a", queue_id)
@@ -50,8 +49,6 @@ def expected() -> list[list[Any]]:
 
 
 class Program:
-    """Runs the Spark program in an empty folder."""
-
     def __init__(self, cluster: Cluster, folder: Path, *, master: str, stream: bool) -> None:
         self.folder = folder
         self.given: dict[str, Any] = {
@@ -92,12 +89,12 @@ def test_every_message_is_read_once(filled: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["batch", "stream"])
-def test_a_killed_executor_loses_and_doubles_nothing(
+def test_killed_executor_neither_loses_nor_duplicates(
     filled: Cluster, tmp_path: Path, stream: bool
 ) -> None:
     program = Program(filled, tmp_path, master="local-cluster[2,1,1024]", stream=stream)
     program.given["kill"] = True
-    program.given["options"]["pullPipelineDepth"] = "1"  # slow enough to be killed in the middle
+    program.given["options"]["pullPipelineDepth"] = "1"  # slow enough to be killed midway
 
     report = program.report(program.start())
 
@@ -105,7 +102,7 @@ def test_a_killed_executor_loses_and_doubles_nothing(
 
 
 def kill_in_a_batch(program: Program) -> None:
-    """Start a stream and kill its driver when a batch is planned that is not done."""
+    """Start a stream; kill its driver while a planned batch is incomplete."""
     checkpoint = program.folder / "checkpoint"
 
     def count(name: str) -> int:
@@ -124,7 +121,7 @@ def kill_in_a_batch(program: Program) -> None:
     assert count("offsets") > count("commits")
 
 
-def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_path: Path) -> None:
+def test_killed_driver_resumes_from_its_checkpoint(filled: Cluster, tmp_path: Path) -> None:
     program = Program(filled, tmp_path, master="local[2]", stream=True)
 
     kill_in_a_batch(program)
@@ -132,7 +129,7 @@ def test_a_killed_driver_goes_on_where_its_checkpoint_is(filled: Cluster, tmp_pa
     assert program.report(program.start())["queues"] == expected()
 
 
-def test_a_driver_killed_at_a_master_goes_on_there(
+def test_driver_killed_on_a_master_resumes_there(
     filled: Cluster, standalone: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "driver"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag snapshot` of brokers with access control and TLS, and what others are told."""
+"""`cometmq-lag snapshot` against brokers with access control and TLS."""
 
 import subprocess
 import sys
@@ -26,7 +26,6 @@ accounts:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CometCluster]:
-    """A broker that knows one account, and speaks TLS with whoever wants to."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "plain_acl.yml").write_text(ACCOUNTS)
     with CometCluster(folder, {"aclEnable": True}) as cluster:
@@ -40,7 +39,7 @@ def account(folder: Path, secret: str = "collectorSecret1") -> Path:
 
 
 def make_certificate(path: Path) -> None:
-    """Write a certificate that no server descends from."""
+    """Write a CA certificate that signed no server."""
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=others"]
     subprocess.run(
         [*words, "-keyout", path.with_suffix(".key"), "-out", path], check=True, capture_output=True
@@ -55,7 +54,7 @@ def snapshot(cluster: CometCluster, history: Path, *words: object) -> tuple[int,
 
 
 @pytest.mark.parametrize("words", [(), ("--tls",)], ids=["plain", "tls"])
-def test_an_account_without_admin_rights_is_enough(
+def test_account_without_admin_rights_suffices(
     guarded: CometCluster, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     history = tmp_path / "history"
@@ -70,7 +69,7 @@ def test_an_account_without_admin_rights_is_enough(
     [("x", "Check signature failed"), (None, "No accessKey is configured")],
     ids=["wrong", "none"],
 )
-def test_who_is_not_known_gets_one_line_and_writes_nothing(
+def test_unknown_account_fails_with_one_line_and_writes_nothing(
     guarded: CometCluster, tmp_path: Path, secret: str | None, reason: str
 ) -> None:
     history = tmp_path / "history"
@@ -82,9 +81,7 @@ def test_who_is_not_known_gets_one_line_and_writes_nothing(
     assert not history.exists()
 
 
-def test_a_server_that_cannot_be_verified_is_not_asked(
-    guarded: CometCluster, tmp_path: Path
-) -> None:
+def test_unverifiable_server_is_not_queried(guarded: CometCluster, tmp_path: Path) -> None:
     history, others = tmp_path / "history", tmp_path / "ca.pem"
     make_certificate(others)
     status, lines = snapshot(guarded, history, "--tls-ca", others)
@@ -93,7 +90,7 @@ def test_a_server_that_cannot_be_verified_is_not_asked(
     assert not history.exists()
 
 
-def test_certificates_that_do_not_exist_are_named(guarded: CometCluster, tmp_path: Path) -> None:
+def test_missing_certificate_file_is_named(guarded: CometCluster, tmp_path: Path) -> None:
     status, lines = snapshot(guarded, tmp_path / "history", "--tls-ca", tmp_path / "none.pem")
     assert (status, len(lines)) == (Exit.FAILED, 1)
     assert "none.pem" in lines[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector that stays."""
+"""The collector's loop."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_a_round_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
+async def test_failed_round_is_reported_and_the_loop_continues(tmp_path: Path) -> None:
     stop, said = asyncio.Event(), []
 
     def say(text: str) -> None:
@@ -39,19 +39,19 @@ async def test_a_round_that_fails_is_told_and_the_next_one_comes(tmp_path: Path)
     async with asyncio.timeout(30):
         await collect_forever(tmp_path, NOBODY, 60, say, stop)
     assert len(said) == 1
-    assert said[0].startswith("no snapshot: ")
+    assert said[0].startswith("snapshot failed: ")
     assert "127.0.0.1:1" in said[0]
     assert _files(tmp_path) == []
 
 
-async def test_who_is_told_to_stop_takes_no_snapshot(tmp_path: Path) -> None:
+async def test_stopped_collector_takes_no_snapshot(tmp_path: Path) -> None:
     stop = asyncio.Event()
     stop.set()
     await collect_forever(tmp_path, NOBODY, 60, pytest.fail, stop)
     assert _files(tmp_path) == []
 
 
-async def test_the_minute_of_another_collector_is_left_alone(
+async def test_minute_of_another_collector_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = snapshot_id_of(wall_ms())
@@ -59,21 +59,21 @@ async def test_the_minute_of_another_collector_is_left_alone(
     write(tmp_path, _snapshot(number))
     said: list[str] = []
 
-    assert await collect_once(tmp_path, NOBODY, said.append) is None  # nobody is asked
+    assert await collect_once(tmp_path, NOBODY, said.append) is None  # no broker is queried
 
-    assert said == [f"snapshot {number} is there already"]
+    assert said == [f"snapshot {number} already exists"]
 
 
-def test_a_snapshot_that_was_not_finished_is_written_again(tmp_path: Path) -> None:
+def test_incomplete_snapshot_is_written_again(tmp_path: Path) -> None:
     write(tmp_path, _snapshot(7))
-    snapshot_path(tmp_path, "progress", 7).unlink()  # as if killed before the last file
+    snapshot_path(tmp_path, "progress", 7).unlink()  # as if killed before the last file was written
     assert not is_taken(tmp_path, 7)
 
     assert write(tmp_path, _snapshot(7)) == {"offsets": 0, "groups": 0, "brokers": 1, "progress": 0}
     assert is_taken(tmp_path, 7)
 
 
-def test_a_failing_disk_leaves_nothing_half_written(
+def test_failing_disk_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_table: object, path: Path, **_: object) -> None:

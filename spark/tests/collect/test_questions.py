@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collector does when a broker refuses a question, and how it tries filtered messages."""
+"""How the collector copes with rejected queries, and samples messages of filtering groups."""
 
 from collections.abc import Callable
 from typing import Any
@@ -115,11 +115,11 @@ async def asked(broker: Asked, **settings: Any) -> BrokerState:
     return state
 
 
-async def test_a_broker_that_does_not_tell_all_offsets_is_asked_group_by_group() -> None:
+async def test_offsets_fall_back_to_queries_per_group() -> None:
     broker = Asked(GET_ALL_CONSUMER_OFFSET=refuse)
     state = await asked(broker)
 
-    assert state.offsets == {("T", "G"): {0: 60}}  # 0 would be "none" too
+    assert state.offsets == {("T", "G"): {0: 60}}  # 0 may also mean "none"
     rows = {row["queue_id"]: row for row in table("progress", [state]).to_pylist()}
     assert {queue: row["consumer_offset"] for queue, row in rows.items()} == {0: 60, 1: None}
     assert {row["max_offset"] for row in rows.values()} == {90, 30}
@@ -132,17 +132,17 @@ async def test_a_broker_that_does_not_tell_all_offsets_is_asked_group_by_group()
     assert broker.codes.index(stats) < broker.codes.index(ends)
 
 
-async def test_a_broker_that_tells_no_offsets_at_all_is_a_failure() -> None:
+async def test_broker_without_any_offsets_fails() -> None:
     with pytest.raises(NoPermission, match="not for you"):
         await asked(Asked(GET_ALL_CONSUMER_OFFSET=refuse, GET_CONSUME_STATS=refuse))
 
 
-async def test_delay_levels_may_stay_unknown() -> None:
+async def test_delay_levels_are_optional() -> None:
     state = await asked(Asked(GET_ALL_DELAY_OFFSET=refuse))
     assert state.offsets == {("T", "G"): COMMITTED}
 
 
-async def test_without_ages_the_last_consumed_message_is_known() -> None:
+async def test_without_ages_the_last_consumed_message_is_queried() -> None:
     state = await asked(Asked())
 
     assert state.consumed_ms == {("T", "G"): {0: STORED_MS, 1: 0}}
@@ -151,7 +151,7 @@ async def test_without_ages_the_last_consumed_message_is_known() -> None:
     assert rows[0]["next_ts"] is rows[1]["consume_ts"] is None
 
 
-async def test_neither_ages_nor_statistics_leave_them_unknown() -> None:
+async def test_without_ages_and_statistics_times_are_unknown() -> None:
     def fail(_: Any) -> msgspec.Struct:
         raise ServerError("no file")
 
@@ -159,7 +159,7 @@ async def test_neither_ages_nor_statistics_leave_them_unknown() -> None:
     assert state.consumed_ms == state.spans == {}
 
 
-async def test_unread_messages_of_a_filtered_group_are_tried() -> None:
+async def test_unread_messages_of_a_filtering_group_are_sampled() -> None:
     broker = Asked(GET_CONSUMER_CONNECTION_LIST=lambda _: members("a || b"))
     state = await asked(broker, sample_tags=30)
 
@@ -173,7 +173,7 @@ async def test_unread_messages_of_a_filtered_group_are_tried() -> None:
     }
 
 
-async def test_who_wants_everything_is_not_tried_and_nobody_without_being_asked_to() -> None:
+async def test_sampling_needs_a_filter_and_the_setting() -> None:
     broker = Asked(GET_CONSUMER_CONNECTION_LIST=lambda _: members("*"))
     assert (await asked(broker, sample_tags=30)).samples == {}
     broker = Asked(GET_CONSUMER_CONNECTION_LIST=lambda _: members("a"))
@@ -181,7 +181,7 @@ async def test_who_wants_everything_is_not_tried_and_nobody_without_being_asked_
     assert broker.pulls == []
 
 
-async def test_tries_are_bounded_and_take_turns() -> None:
+async def test_sampled_pairs_are_bounded_and_rotate() -> None:
     state = await asked(Asked(GET_CONSUMER_CONNECTION_LIST=lambda _: members("a")))
     for number in range(3 * SAMPLED_PAIRS_MAX):
         group = f"G{number:04}"

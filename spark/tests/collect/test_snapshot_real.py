@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a real broker: what was sent and committed is what they say."""
+"""Snapshots of a real broker contain what was sent and committed."""
 
 import signal
 import subprocess
@@ -51,7 +51,7 @@ async def filled(cluster: Cluster) -> Cluster:
     return cluster
 
 
-async def test_a_snapshot_tells_offsets_ends_and_ages(filled: Cluster) -> None:
+async def test_snapshot_has_offsets_ends_and_ages(filled: Cluster) -> None:
     snapshot = await take(CollectSettings(namesrv=filled.namesrv_addr))
 
     rows = {
@@ -72,7 +72,7 @@ async def test_a_snapshot_tells_offsets_ends_and_ages(filled: Cluster) -> None:
     assert rows[2]["next_ts"] is not None
 
 
-async def test_a_snapshot_tells_what_brokers_keep(filled: Cluster) -> None:
+async def test_snapshot_has_broker_settings(filled: Cluster) -> None:
     snapshot = await take(CollectSettings(namesrv=filled.namesrv_addr))
 
     (broker,) = snapshot.table("brokers").to_pylist()
@@ -89,7 +89,9 @@ async def test_a_snapshot_tells_what_brokers_keep(filled: Cluster) -> None:
     assert kinds["SCHEDULE_TOPIC_XXXX"] == "SCHEDULE"
 
 
-async def test_files_are_whole_and_belong_to_the_first(filled: Cluster, tmp_path: Path) -> None:
+async def test_files_are_complete_and_the_first_collector_wins(
+    filled: Cluster, tmp_path: Path
+) -> None:
     first = await take(CollectSettings(namesrv=filled.namesrv_addr), 29_000_000)
     counts = write(tmp_path, first)
 
@@ -105,20 +107,18 @@ async def test_files_are_whole_and_belong_to_the_first(filled: Cluster, tmp_path
     assert snapshot_path(tmp_path, "progress", first.snapshot_id).read_bytes() == before
 
 
-async def test_an_unknown_cluster_is_named(cluster: Cluster) -> None:
-    with pytest.raises(NothingCollected, match="there is no cluster Elsewhere; known: "):
+async def test_unknown_cluster_is_named(cluster: Cluster) -> None:
+    with pytest.raises(NothingCollected, match="cluster Elsewhere does not exist; known: "):
         await take(CollectSettings(namesrv=cluster.namesrv_addr, cluster="Elsewhere"))
 
 
-async def test_a_silent_name_server_is_an_error_of_one_line() -> None:
+async def test_unreachable_name_server_is_a_one_line_error() -> None:
     with pytest.raises(CometError, match=r"127\.0\.0\.1:1\b") as caught:
         await take(CollectSettings(namesrv="127.0.0.1:1"))
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_takes_snapshots_until_it_is_told_to_stop(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_command_takes_snapshots_until_stopped(cluster: Cluster, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("cometmq-lag")
     words = [program, "snapshot", tmp_path, "--namesrv", cluster.namesrv_addr, "--interval", "60"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/guides/spark.md: every Python block runs, and prints what the guide says.
+"""docs/guides/spark.md: every Python block runs, and prints what the guide shows.
 
-`python -m pytest spark/tests/guide --write-guide` writes what they print into the guide.
+`python -m pytest spark/tests/guide --write-guide` writes the actual output into the guide.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CONSUMED_A_QUEUE = 100
 
 
 def order(queue: Queue, number: int) -> BatchItem:
-    """Return an order: the same at every run."""
+    """Return an order that is the same in every run."""
     identity = ("broker-a", "broker-b").index(queue.broker_name) * 500 + queue.queue_id * 250
     identity += number
     amount = identity * 37 % 1000 / 10
@@ -41,7 +41,7 @@ def order(queue: Queue, number: int) -> BatchItem:
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Iterator[CometCluster]:
-    """Two brokers with orders, and a group that has read a part of them."""
+    """Two brokers with orders, and a group that has consumed a part of them."""
     settings = {"mappedFileSizeCommitLog": 1 << 24}
     with CometCluster(tmp_path / "suite", settings, broker_count=2) as running:
         for topic in ("Orders", "LargeOrders"):
@@ -52,7 +52,7 @@ def prepared(tmp_path: Path) -> Iterator[CometCluster]:
 
 
 async def consume_some(namesrv: str) -> None:
-    """Commit offsets as a consumer does that has read a part."""
+    """Commit offsets like a consumer that has consumed a part."""
     async with AdminClient(namesrv) as admin:
         for broker in (await admin.masters()).values():
             for queue_id in range(2):
@@ -64,7 +64,7 @@ def normalised(text: str) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_the_guide_prints_what_it_says(
+def test_guide_blocks_print_what_the_guide_shows(
     spark: SparkSession, prepared: CometCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     names: dict[str, Any] = {"NAMESRV": prepared.namesrv_addr, "FOLDER": str(tmp_path)}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories that Hypothesis draws: few minutes, few groups, and every turn that one may take.
+"""Histories drawn by Hypothesis: few minutes, few groups, and every event that can happen.
 
-A report costs seconds and takes a thousand histories at once, so they are drawn first and then
-looked at together, each in a cluster of its own.
+A report costs seconds but can cover a thousand histories, so they are drawn first and then
+analysed together, each in a cluster of its own.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _COUNTS = st.sampled_from([0, 0, 0, 1, 7, 60, 2000])
 
 
 class QueueMinute(NamedTuple):
-    """What happens to the queue before a snapshot."""
+    """Events of the queue before a snapshot."""
 
     arrived: int
     deleted: int
@@ -35,7 +35,7 @@ class QueueMinute(NamedTuple):
 
 
 class ReaderMinute(NamedTuple):
-    """What a group does before a snapshot."""
+    """Events of a group before a snapshot."""
 
     read: int | None
     """None: all there is; less than 0: its offset is set back."""
@@ -44,7 +44,7 @@ class ReaderMinute(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One group of one queue."""
+    """A group of one queue."""
 
     begin: int | None
     """How far from the oldest message; None: it has no offset."""
@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """One history: one queue and its groups, minute by minute until the newest snapshot."""
+    """A history: one queue and its groups, minute by minute up to the newest snapshot."""
 
     seen: list[bool]
     """Whether there is a snapshot; of the last minute there always is."""
@@ -97,7 +97,6 @@ _GROUPS = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> Drawn:
-    """Histories of 1 to 14 minutes."""
     flow = draw(st.sampled_from([st.just(6), st.integers(50, 70), _COUNTS, st.just(0)]))
     deleted = draw(st.sampled_from([st.just(0), st.just(0), st.just(0), st.just(6), _COUNTS]))
     anew = draw(st.sampled_from([st.just(False), st.sampled_from([False] * 9 + [True])]))
@@ -119,7 +118,7 @@ def histories(draw: st.DrawFn) -> Drawn:
 
 
 def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
-    """Return what Hypothesis draws, always the same."""
+    """Return the histories that Hypothesis draws, always the same."""
     found: list[Any] = []
 
     @settings(max_examples=count, derandomize=True, database=None, deadline=None,
@@ -133,7 +132,7 @@ def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
 
 
 def write(root: Path, all_of: Sequence[Drawn], end: datetime, *, is_shifted: bool = False) -> None:
-    """Write the snapshots of these histories, the last of them at `end`."""
+    """Write the snapshots of these histories, the last one at `end`."""
     last_id = int(end.timestamp()) // 60
     tables: dict[int, dict[str, list[tuple[Any, ...]]]] = {
         last_id - back: {name: [] for name in TABLES} for back in range(MINUTES_MAX)
@@ -153,7 +152,6 @@ def write(root: Path, all_of: Sequence[Drawn], end: datetime, *, is_shifted: boo
 def rows_of(
     history: Drawn, cluster: str, base: int, last_id: int
 ) -> list[dict[str, list[tuple[Any, ...]]]]:
-    """Return the rows of each minute by table."""
     first, last = base, base + history.backlog
     stored: list[tuple[int, int]] = []
     offsets = [None if it.begin is None else base + it.begin for it in history.groups]
@@ -187,7 +185,7 @@ def rows_of(
 
 def _moved(offset: int | None, read: int | None, last: int) -> int | None:
     if offset is None or read == 0:
-        return offset  # also beyond the end of a queue that was made anew
+        return offset  # may exceed the end of a recreated queue
     return last if read is None else min(min(offset, last) + read, last)
 
 

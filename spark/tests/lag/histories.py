@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories: snapshots of clusters in which everything goes wrong that may.
+"""Random histories: snapshots of clusters in which everything that can go wrong does.
 
-One cluster is one history; a batch of them shares a folder and the newest snapshot.
+Each history is one cluster; a batch of them shares a folder and the newest snapshot.
 """
 
 import random
@@ -22,8 +22,6 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 @dataclass
 class Queue:
-    """One queue and how it fills."""
-
     min_offset: int
     max_offset: int
     rate: float
@@ -44,14 +42,12 @@ class Queue:
         self.min_offset += min(room, round(arrived * self.kept * random_.uniform(0, 2)))
 
     def stored_s(self, offset: int) -> float | None:
-        """When a message was stored; None before the history."""
+        """Return when a message was stored; None if before the history."""
         return max((s for first, s in self.store_times if first <= offset), default=None)
 
 
 @dataclass
 class Reader:
-    """One group in one queue."""
-
     offset: int | None
     speed: float
     rewind: float
@@ -69,8 +65,6 @@ class Reader:
 
 @dataclass
 class Group:
-    """One group: its members and how long it exists."""
-
     name: str
     online: float
     model: str
@@ -82,7 +76,7 @@ class Group:
 def batch(
     folder: Path, *, seed: int, end: datetime, minutes: int, first: int, count: int
 ) -> list[str]:
-    """Write `count` histories that end at a moment; return their clusters."""
+    """Write `count` histories that end at `end`; return their clusters."""
     last_id = int(end.timestamp()) // 60
     ids = range(last_id - minutes + 1, last_id + 1)
     by_id: dict[int, Rows] = {number: {name: [] for name in TABLES} for number in ids}
@@ -252,5 +246,4 @@ def _progress(
 
 
 def moment(text: str, minutes: int = 0) -> datetime:
-    """Return a moment in UTC."""
     return datetime.fromisoformat(f"{text}+00:00") + timedelta(minutes=minutes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same figures a second time, in plain Python over what DuckDB reads: no code is shared.
+"""Computes the same figures a second time, in plain Python on DuckDB rows, without shared code.
 
-Every queue is looked at alone, point after point, as one would do by hand.
+Each queue is processed alone, point by point, as one would do by hand.
 """
 
 import itertools
@@ -19,7 +19,6 @@ KEY = ("cluster", "group", "broker_name", "topic", "queue_id")
 
 
 def queue_table(root: Path, rules: Any) -> dict[tuple[Any, ...], Row]:
-    """Return the rows of the table `queue` by key."""
     database = duckdb.connect()
     database.execute("SET TimeZone = 'UTC'")
     tables = {name: _rows(database, root, name) for name in ("progress", "offsets", "brokers")}
@@ -102,7 +101,7 @@ def _broker(points: list[Row], rules: Any) -> Row:
 
 
 def fit(points: list[tuple[float, float]]) -> dict[str, float] | None:
-    """Return the least-squares line; None below three points."""
+    """Fit a line by least squares; None below three points."""
     count = len(points)
     if count < 3:
         return None
@@ -153,7 +152,7 @@ def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
 
 
 def _arrival(position: int, history: list[tuple[float, int]]) -> tuple[float, bool] | None:
-    """Return when a message arrived, and whether that is the latest moment possible."""
+    """Return when a message arrived, and whether that is only a lower bound of its age."""
     before = max((i for i, (_, m) in enumerate(history) if m <= position), default=None)
     after = next((i for i, (_, m) in enumerate(history)
                   if m > position and (before is None or i > before)), None)  # fmt: skip

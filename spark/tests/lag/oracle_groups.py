@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups from their queues a second time, by hand: sums, the worst, and what is covered."""
+"""Computes the table `group` a second time from the queues: sums, worst queue, coverage."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,6 @@ SEVERITY = dict(zip(WORST_FIRST, ["critical"] * 2 + ["error"] * 3 + ["warn"] * 2
 
 
 def group_table(queues: dict[tuple[Any, ...], Row]) -> dict[tuple[Any, ...], Row]:
-    """Return the rows of the table `group` by cluster and group."""
     by_group = defaultdict(list)
     for (cluster, group, broker, topic, queue_id), row in queues.items():
         by_group[cluster, group].append((topic, broker, queue_id, row))
@@ -49,7 +48,7 @@ def _group(members: list[tuple[str, str, int, Row]]) -> Row:
 
 
 def _badness(row: Row) -> tuple[float, ...]:
-    """Return what sorts the worst queue first; what is not known comes last."""
+    """Sort key with the worst queue first and unknown values last."""
     loss, time, lag = row["time_to_loss_s"], row["lag_time_s"], row["lag"]
     return (
         WORST_FIRST.index(row["status"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` as a person runs it: exit status, one line a mistake, nothing overwritten."""
+"""`cometmq-lag` as a user runs it: exit statuses, one-line errors, nothing overwritten."""
 
 import subprocess
 import sys
@@ -35,29 +35,29 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
         (["report"], "HISTORY"),
         (["report", "x", "--fail-on", "sometimes"], "sometimes"),
         (["snapshot", "x", "--interval", "5"], "5"),
-        (["report", "x", "--broker-timezone", "Mars/Olympus"], "no zone Mars/Olympus"),
+        (["report", "x", "--broker-timezone", "Mars/Olympus"], "unknown time zone Mars/Olympus"),
     ],
 )
-def test_wrong_usage_is_2_and_says_what(words: list[str], said: str) -> None:
+def test_wrong_usage_exits_with_2_and_names_the_mistake(words: list[str], said: str) -> None:
     status, _, lines = _run(*words)
     assert status == Exit.USAGE
     assert any(said in line for line in lines)
     assert not any("Traceback" in line for line in lines)
 
 
-def test_a_report_without_history_is_one_line(tmp_path: Path) -> None:
+def test_report_without_history_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("report", tmp_path)
     assert status == Exit.FAILED
-    assert lines == [f"cometmq-lag: {tmp_path}: no snapshots; cometmq-lag snapshot makes them"]
+    assert lines == [f"cometmq-lag: {tmp_path}: no snapshots; run cometmq-lag snapshot first"]
 
 
-def test_an_unknown_form_is_one_line(tmp_path: Path) -> None:
+def test_unknown_form_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("report", tmp_path, "--form", "pdf")
     assert status == Exit.FAILED
-    assert lines == ["cometmq-lag: no form pdf of a report; there are html, markdown, json"]
+    assert lines == ["cometmq-lag: --form: unknown form pdf; known: html, markdown, json"]
 
 
-def test_no_name_server_is_one_line(tmp_path: Path) -> None:
+def test_missing_name_server_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("snapshot", tmp_path, "--namesrv", "127.0.0.1:1")
     assert status == Exit.FAILED
     assert len(lines) == 1
@@ -65,14 +65,14 @@ def test_no_name_server_is_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wrong_credentials_file_is_one_line(tmp_path: Path) -> None:
+def test_invalid_credentials_file_is_a_one_line_error(tmp_path: Path) -> None:
     status, _, lines = _run("snapshot", tmp_path, "--credentials", tmp_path / "none.yml")
     assert status == Exit.FAILED
     assert len(lines) == 1
     assert "none.yml" in lines[0]
 
 
-def test_a_stream_without_name_server_is_one_line_and_starts_no_spark(tmp_path: Path) -> None:
+def test_stream_without_name_server_fails_before_spark_starts(tmp_path: Path) -> None:
     status, _, lines = _run("stream", tmp_path / "history", "--namesrv", "127.0.0.1:1")
     assert (status, len(lines)) == (Exit.FAILED, 1)
     assert "127.0.0.1:1" in lines[0]
@@ -80,7 +80,7 @@ def test_a_stream_without_name_server_is_one_line_and_starts_no_spark(tmp_path: 
 
 
 @pytest.mark.parametrize("option", ["--out", "--textfile"])
-def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, option: str) -> None:
+def test_unwritable_output_fails_before_the_report(tmp_path: Path, option: str) -> None:
     history, taken = tmp_path / "history", tmp_path / "taken"
     batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=2, first=0, count=1)
     taken.write_text("mine")
@@ -92,14 +92,17 @@ def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, option
 
 
 @pytest.mark.parametrize("command", ["compact", "verify"])
-def test_a_history_of_another_version_is_refused(tmp_path: Path, command: str) -> None:
+def test_history_of_another_version_is_rejected(tmp_path: Path, command: str) -> None:
     batch(tmp_path, seed=1, end=moment("2026-05-01T10:59"), minutes=2, first=0, count=1)
     path = min(tmp_path.glob("raw/progress/*/*/*.parquet"))
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.replace_schema_metadata({VERSION_KEY: "99"}), path)
     status, out, lines = _run(command, tmp_path)
     assert status == Exit.FAILED
-    assert f"{path}: has tables of version 99, not 1" in out + "".join(lines)
+    assert (
+        f"{path}: written with table version 99, this cometmq-lag reads version 1:"
+        in out + "".join(lines)
+    )
     assert not list(tmp_path.glob("hour/*"))
 
 
@@ -111,7 +114,7 @@ def _flip(path: Path, part: slice) -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("part", [slice(4, 400), slice(-40, -8)], ids=["pages", "footer"])
-def test_a_damaged_snapshot_is_one_line_and_the_last_report_stays(
+def test_damaged_snapshot_is_a_one_line_error_and_keeps_the_last_report(
     tmp_path: Path, part: slice
 ) -> None:
     history, out = tmp_path / "history", tmp_path / "out"
@@ -131,12 +134,12 @@ def test_a_damaged_snapshot_is_one_line_and_the_last_report_stays(
     assert not (history / "report").exists()
 
 
-def test_a_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
+def test_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
     batch(tmp_path, seed=1, end=moment("2026-05-01T10:59"), minutes=60, first=0, count=1)
     assert _run("verify", tmp_path)[0] == Exit.OK
     status, _, lines = _run("compact", tmp_path)
     assert (status, lines[0]) == (Exit.OK, "cometmq-lag: compacted 1 hours")
-    assert not list(tmp_path.glob("raw/*/dt=*/hh=*"))  # long ago: removed at once
+    assert not list(tmp_path.glob("raw/*/dt=*/hh=*"))  # past the grace period: removed at once
 
     (file,) = tmp_path.glob("agg60/stats/*/*.parquet")
     whole = file.read_bytes()
@@ -145,7 +148,7 @@ def test_a_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:
     broken.write_bytes(b"PAR1")
     status, out, _ = _run("verify", tmp_path)
     assert status == Exit.FAILED
-    assert out.startswith(f"{broken}: no whole Parquet file")
+    assert out.startswith(f"{broken}: not a valid Parquet file")
     status, _, lines = _run("compact", tmp_path)
     assert (status, len(lines)) == (Exit.FAILED, 1)
     assert str(broken) in lines[0]

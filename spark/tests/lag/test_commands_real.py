@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` against running brokers, command by command: CometMQ and RocketMQ."""
+"""`cometmq-lag` against running brokers, command by command, for CometMQ and RocketMQ."""
 
 import asyncio
 import http.server
@@ -56,11 +56,13 @@ ROUNDS = 7
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A broker with messages, and two groups that have read a part of them."""
+    """A broker with messages, and two groups that have consumed a part of them."""
     settings = {"autoCreateTopicEnable": False}
     with MAKERS[request.param](tmp_path_factory.mktemp(request.param), settings) as running:
         namesrv = running.namesrv_addr
-        retries = (f"%RETRY%{group}" for group in COMMITTED)  # else mqadmin does not know a group
+        retries = (
+            f"%RETRY%{group}" for group in COMMITTED
+        )  # mqadmin only knows groups with a configuration
         for name in (TOPIC, "CMQ_LAG_ALERT", *retries):
             create_topic(namesrv, running.broker_addrs, name, queue_count=QUEUES)
         queues = fill(namesrv, TOPIC, SENT)
@@ -84,7 +86,7 @@ async def commit(cluster: Cluster) -> None:
 
 
 def lag(*words: object) -> tuple[int, str, list[str]]:
-    """Run a command to its end: status, output, lines of its progress."""
+    """Run a command to its end; return exit status, output, and progress lines."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=400, check=False
     )
@@ -101,14 +103,14 @@ def progress_of(history: Path, group: str) -> dict[int, dict[str, Any]]:
 
 
 def mqadmin_progress(cluster: Cluster, group: str) -> tuple[dict[int, tuple[int, int]], int]:
-    """Return broker and consumer offset by queue, and the total of their differences."""
+    """Return offsets by queue, and the total of their differences."""
     said = mqadmin(["consumerProgress", "-g", group], cluster.namesrv_addr).stdout
     rows = [line.split() for line in said.splitlines() if line.startswith(f"{TOPIC} ")]
     (total,) = re.findall(r"Diff Total: (\d+)", said)
     return {int(row[2]): (int(row[3]), int(row[4])) for row in rows}, int(total)
 
 
-def test_a_snapshot_says_what_mqadmin_says(cluster: Cluster, tmp_path: Path) -> None:
+def test_snapshot_agrees_with_mqadmin(cluster: Cluster, tmp_path: Path) -> None:
     status, out, lines = lag("snapshot", tmp_path, "--namesrv", cluster.namesrv_addr)
 
     assert (status, out, len(lines)) == (Exit.OK, "", 1)
@@ -120,7 +122,7 @@ def test_a_snapshot_says_what_mqadmin_says(cluster: Cluster, tmp_path: Path) -> 
         } == offsets
         assert sum(row["max_offset"] - row["consumer_offset"] for row in rows.values()) == total
     assert lag("verify", tmp_path)[0] == Exit.OK
-    # The hour is not over, so nothing is compacted, and nothing is old.
+    # The hour is not over, so nothing is compacted or removed.
     assert lag("compact", tmp_path)[2] == [
         "cometmq-lag: compacted 0 hours",
         "cometmq-lag: removed 0 files and folders",
@@ -129,7 +131,7 @@ def test_a_snapshot_says_what_mqadmin_says(cluster: Cluster, tmp_path: Path) -> 
 
 @contextmanager
 def a_consumer(cluster: Cluster) -> Iterator[None]:
-    """A member that wants a third of the messages, and never returns from its listener."""
+    """A member that wants a third of the messages, and whose listener never returns."""
     ready, stop = threading.Event(), threading.Event()
 
     async def listen(_: list[MessageExt]) -> None:
@@ -159,7 +161,7 @@ def a_consumer(cluster: Cluster) -> Iterator[None]:
 
 
 class Gateway(http.server.BaseHTTPRequestHandler):
-    """Takes metrics as a Prometheus gateway does."""
+    """Accepts metrics like a Prometheus Pushgateway."""
 
     def do_PUT(self) -> None:
         length = int(self.headers["Content-Length"])
@@ -188,14 +190,14 @@ def gateway() -> Iterator[http.server.HTTPServer]:
 
 
 async def take_rounds(cluster: Cluster, history: Path) -> None:
-    """Take snapshots as if a minute lay between them: their names are made up, their times not."""
+    """Take snapshots numbered as if a minute apart; their timestamps are real."""
     settings = CollectSettings(namesrv=cluster.namesrv_addr, sample_tags=90)
     first_id = snapshot_id_of(wall_ms()) - ROUNDS
     for number in range(ROUNDS):
         write(history, await take(settings, first_id + number))
 
 
-def test_members_tell_their_queues_and_messages_are_tried(cluster: Cluster) -> None:
+def test_members_report_their_queues_and_messages_are_sampled(cluster: Cluster) -> None:
     settings = CollectSettings(namesrv=cluster.namesrv_addr, sample_tags=90)
     row = {"cluster": "c", "group": HANGING, "severity": "error", "online": True}
     report = Report(None, {"group": pa.Table.from_pylist([row])})  # type: ignore[arg-type]
@@ -203,18 +205,18 @@ def test_members_tell_their_queues_and_messages_are_tried(cluster: Cluster) -> N
         found: list[Found] = []
         counts: dict[str, dict[str, int]] = {}
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             found[:] = asyncio.run(ask_members(report, settings))
             groups = asyncio.run(take(settings)).table("groups").to_pylist()
             own = next(it for it in groups if it["group"] == HANGING)
             counts.update({name: dict(own[name] or ()) for name in ("tried", "matched")})
             return len(readers(found)) == QUEUES and counts["tried"] == {TOPIC: 90}
 
-        wait_until(is_told, 120, "queues of the member")
+        wait_until(is_reported, 120, "queues of the member")
     (client_id,) = set(readers(found).values())
     assert HANGING in client_id
     assert "deliver" in found[0].stacks[client_id]  # the task that hangs
-    assert 15 <= counts["matched"][TOPIC] <= 45  # every third has that tag
+    assert 15 <= counts["matched"][TOPIC] <= 45  # every third message has that tag
 
 
 def readers(found: list[Found]) -> dict[int, str]:
@@ -223,7 +225,7 @@ def readers(found: list[Found]) -> dict[int, str]:
     return {queue.queue_id: member for queue, member in held if queue.topic == TOPIC}
 
 
-def test_a_report_of_a_running_cluster(
+def test_report_of_a_running_cluster(
     cluster: Cluster, tmp_path: Path, gateway: http.server.HTTPServer
 ) -> None:
     out, metrics = tmp_path / "out", tmp_path / "metrics"
@@ -261,7 +263,7 @@ def test_a_report_of_a_running_cluster(
 
 
 def check_filter(report: dict[str, Any]) -> None:
-    """The group wants every third message, and 90 of 1,200 were tried."""
+    """The group wants every third message; 90 of 1,200 were tested."""
     (row,) = report["filtered"]
     assert (row["group"], row["topic"], row["expression"]) == (HANGING, TOPIC, "t1")
     assert row["tried"] == 90
@@ -302,7 +304,7 @@ def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
 def a_stream(
     cluster: Cluster, history: Path, *words: object
 ) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
-    """The job as a process of its own, and the changes that it has printed."""
+    """Runs the job as a separate process; yields the changes that it prints."""
     command = [PROGRAM, "stream", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
     errors = history.with_name("stream.log").open("ab")
     changes: list[dict[str, Any]] = []
@@ -324,7 +326,7 @@ def a_stream(
 
 
 def batches(history: Path) -> list[list[dict[str, Any]]]:
-    """Return the rows of the windows that were written, in order; empty batches left out."""
+    """Return the rows of written windows in order, without empty batches."""
     files = sorted((history / "stream" / "status").glob("batch-*.parquet"))
     tables = [pq.read_table(path, partitioning=None).to_pylist() for path in files]
     return [rows for rows in tables if rows]
@@ -340,7 +342,7 @@ def await_batches(child: subprocess.Popen[str], history: Path, count: int) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+def test_killed_stream_resumes_from_its_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     history = tmp_path / "history"
     history.mkdir()
     words = ("--window", 600, "--allowed-age", 0, "--alert-topic", "CMQ_LAG_ALERT")
@@ -360,7 +362,7 @@ def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
     ends = [{row["window_end"] for row in rows} for rows in found]
     assert all(len(it) == 1 for it in ends)
     moments = [it.pop() for it in ends]
-    assert moments == sorted(set(moments))  # no window twice
+    assert moments == sorted(set(moments))  # no window is written twice
     for rows in found:
         keys = [(row["group"], row["topic"], row["queue_id"]) for row in rows]
         assert len(keys) == len(set(keys))
@@ -368,7 +370,7 @@ def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
         {row["queue_id"]: row["status"] for row in rows if row["group"] == "stopped"}
         for rows in found
     ]
-    # Five snapshots make a status: those before the kill count.
+    # A status needs five snapshots: those before the kill count.
     first = next(i for i, it in enumerate(statuses) if it[0] != "UNKNOWN")
     assert first < len(before) + 4
     assert statuses[first] == {0: "STOPPED", 1: "STOPPED", 2: "OK", 3: "OK"}
@@ -376,7 +378,7 @@ def test_a_killed_stream_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
 
 
 def check_alerts(cluster: Cluster, changes: list[dict[str, Any]]) -> None:
-    """What was printed was sent, too."""
+    """Every printed change was also sent."""
     options = parse({"nameServer": cluster.namesrv_addr, "subscribe": "CMQ_LAG_ALERT"})
     reader = MessageReader(options, table_schema(options))
     rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
@@ -387,7 +389,9 @@ def check_alerts(cluster: Cluster, changes: list[dict[str, Any]]) -> None:
     assert not any(it["status"] == "UNKNOWN" for it in sent)
 
 
-def test_a_stream_that_cannot_alert_does_not_start(cluster: Cluster, tmp_path: Path) -> None:
+def test_stream_with_an_unusable_alert_topic_does_not_start(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     begin = time.monotonic()
     status, out, lines = lag(
         "stream", tmp_path, "--namesrv", cluster.namesrv_addr, "--alert-topic", "Nowhere"

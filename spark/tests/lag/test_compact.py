@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hours of snapshots become one file a table; doing it again changes nothing; old ones go."""
+"""Compaction: one file per table and hour, deterministic; vacuum and verify."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +38,7 @@ def _bytes(root: Path) -> dict[str, str]:
     }
 
 
-def test_past_hours_are_compacted_once_and_always_alike(history: History) -> None:
+def test_past_hours_are_compacted_once_and_deterministically(history: History) -> None:
     assert compact(history, HOURS[1] + timedelta(minutes=61)) == HOURS[:1]
     assert compact(history, HOURS[2] + timedelta(minutes=62)) == HOURS[1:]
     first = _bytes(history.root)
@@ -52,7 +52,7 @@ def test_past_hours_are_compacted_once_and_always_alike(history: History) -> Non
     assert verify(history) == []
 
 
-def test_an_hour_has_every_row_in_order(history: History) -> None:
+def test_compacted_hour_has_every_row_in_order(history: History) -> None:
     compact(history, END + timedelta(hours=1))
     for name in ("offsets", "progress", "groups", "brokers"):
         raw = sorted((history.root / RAW / name / hour_folder(HOURS[1])).glob("*"))
@@ -70,7 +70,7 @@ def _progress(history: History, hour: datetime) -> list[dict[str, object]]:
     return rows
 
 
-def test_ten_minutes_keep_their_last_snapshot(history: History) -> None:
+def test_each_ten_minutes_keep_their_last_snapshot(history: History) -> None:
     compact(history, END + timedelta(hours=1))
     rows = pq.read_table(hour_file(history.root, AGG10, HOURS[1]), partitioning=None).to_pylist()
     begin = int(HOURS[1].timestamp()) // 60
@@ -81,7 +81,7 @@ def test_ten_minutes_keep_their_last_snapshot(history: History) -> None:
     assert len(rows) == sum(row["snapshot_id"] in last for row in _progress(history, HOURS[1]))
 
 
-def test_sums_of_hours_merge_to_the_line_through_all_points(history: History) -> None:
+def test_hourly_sums_merge_to_the_regression_over_all_points(history: History) -> None:
     expected = {
         row[:5]: row[5:]
         for row in duckdb.sql(
@@ -108,7 +108,7 @@ def test_sums_of_hours_merge_to_the_line_through_all_points(history: History) ->
         assert merged_slope(rows) == pytest.approx(slope, rel=1e-6, abs=1e-9)
 
 
-def test_hours_read_like_their_snapshots(history: History) -> None:
+def test_compacted_hours_read_like_their_snapshots(history: History) -> None:
     before = {name: history.files(name, HOURS[0], HOURS[2]) for name in ("progress", "brokers")}
     newest = history.newest_id()
     compact(history, END + timedelta(hours=1))
@@ -121,7 +121,7 @@ def test_hours_read_like_their_snapshots(history: History) -> None:
     assert history.newest_id() == newest
 
 
-def test_only_what_is_compacted_and_old_is_removed(history: History) -> None:
+def test_vacuum_removes_only_compacted_and_expired_data(history: History) -> None:
     compact(history, HOURS[1] + timedelta(minutes=62))
     vacuum(history, HOURS[1] + timedelta(hours=3), Retention())
     assert history.raw_hours() == [HOURS[2]]
@@ -137,7 +137,7 @@ def test_only_what_is_compacted_and_old_is_removed(history: History) -> None:
     assert hour_file(history.root, AGG60, HOURS[0]).exists()
 
 
-def test_a_broken_snapshot_stops_compaction_and_is_named(history: History) -> None:
+def test_damaged_snapshot_stops_compaction_and_is_named(history: History) -> None:
     broken = history.raw_files("progress", HOURS[1])[7]
     broken.write_bytes(broken.read_bytes()[:-20])
     with pytest.raises(HistoryError, match=broken.name):
@@ -146,7 +146,7 @@ def test_a_broken_snapshot_stops_compaction_and_is_named(history: History) -> No
     assert [line.split(":")[0] for line in verify(history)] == [str(broken)]
 
 
-def test_what_was_changed_or_lost_is_found(history: History) -> None:
+def test_verify_finds_changed_and_missing_files(history: History) -> None:
     compact(history, END + timedelta(hours=1))
     (changed,) = history.files("progress", HOURS[0], HOURS[0])
     (lost,) = history.files("groups", HOURS[1], HOURS[1])
@@ -160,5 +160,5 @@ def test_what_was_changed_or_lost_is_found(history: History) -> None:
 
     assert len(findings) == 3
     assert "the table brokers of this snapshot is missing" in findings[0]
-    assert findings[1].startswith(f"{changed}: is not what was written")
-    assert findings[2].startswith(f"{lost}: is missing")
+    assert findings[1].startswith(f"{changed}: the content has changed")
+    assert findings[2].startswith(f"{lost}: the file is missing")

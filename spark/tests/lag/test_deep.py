@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members say about their queues becomes a table and files."""
+"""Answers of group members become the table `holder` and files with thread dumps."""
 
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,14 @@ def queue(name: str, queue_id: int, lag: int = 5) -> dict[str, Any]:
     return {"cluster": "c", "group": name, **place, "lag": lag}
 
 
-def test_the_worst_groups_with_members_are_asked() -> None:
+def test_worst_groups_with_members_are_queried() -> None:
     groups = [group("off", online=False), group("fine", "ok"), group("slow", "warn")]
     assert worst_groups(report_of(group=groups)) == [("c", "slow")]
     many = [group(f"g{number}") for number in range(3 * GROUPS_MAX)]
     assert len(worst_groups(report_of(group=many))) == GROUPS_MAX
 
 
-def test_queues_have_their_reader_or_nobody() -> None:
+def test_each_queue_has_its_reader_or_none() -> None:
     report = report_of(group=[], queue=[queue("G", 0), queue("G", 1, 7), queue("silent", 0)])
     found = [Found("c", "G", {QUEUE: ("member", STATE)}), Found("c", "silent")]
 
@@ -64,13 +64,13 @@ def test_queues_have_their_reader_or_nobody() -> None:
     assert (second["queue_id"], second["lag"], second["client_id"]) == (1, 7, None)
 
 
-def test_threads_are_files_whose_names_cannot_leave_the_folder(tmp_path: Path) -> None:
+def test_thread_files_cannot_escape_their_folder(tmp_path: Path) -> None:
     found = [Found("c", "../G", stacks={"10.0.0.1@1": "main: asleep"}), Found("c", "H")]
     (path,) = write_stacks(tmp_path, found)
     assert path.parent == tmp_path / "threads"
     assert path.read_text().endswith("main: asleep")
 
 
-async def test_nobody_to_ask_is_an_error_of_one_line() -> None:
+async def test_unreachable_cluster_is_a_one_line_error() -> None:
     with pytest.raises(CometError, match=r"127\.0\.0\.1:1\b"):
         await ask_members(report_of(group=[group("G")]), CollectSettings(namesrv="127.0.0.1:1"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When brokers delete, by the clock on their wall."""
+"""Deletion hours of brokers in their local time."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -22,7 +22,7 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/
     ("text", "hours"),
     [("04", {4}), ("04;16", {4, 16}), (None, {4}), ("", {4}), ("4", {4}), ("24;x; 3", {3})],
 )
-def test_hours_are_read_as_brokers_do(text: str | None, hours: set[int]) -> None:
+def test_hours_are_parsed_as_brokers_do(text: str | None, hours: set[int]) -> None:
     assert hours_of(text) == hours
 
 
@@ -30,17 +30,17 @@ def _in_berlin(begin: str, end: str) -> list[tuple[datetime, datetime]]:
     return deletion_spans("02", ZoneInfo("Europe/Berlin"), begin=moment(begin), end=moment(end))
 
 
-def test_an_hour_that_clocks_skip_does_not_come() -> None:
+def test_hour_skipped_by_dst_does_not_occur() -> None:
     spans = _in_berlin("2026-03-28T12:00", "2026-03-30T12:00")
     assert spans == [(moment("2026-03-30T00:00"), moment("2026-03-30T01:00"))]
 
 
-def test_an_hour_that_comes_twice_counts_twice() -> None:
+def test_hour_repeated_by_dst_counts_twice() -> None:
     spans = _in_berlin("2026-10-24T12:00", "2026-10-25T12:00")
     assert spans == [(moment("2026-10-25T00:00"), moment("2026-10-25T02:00"))]
 
 
-def test_facts_of_brokers_are_by_the_clock_of_the_rules() -> None:
+def test_broker_facts_use_the_time_zone_of_the_rules() -> None:
     now = moment("2026-03-28T12:00")
     row = {
         "cluster": "c", "broker_name": "b", "snapshot_id": 7, "read_ts": now,
@@ -59,7 +59,7 @@ def test_facts_of_brokers_are_by_the_clock_of_the_rules() -> None:
     hours=st.sets(st.integers(0, 23), min_size=1),
     minutes=st.integers(0, 6 * 24 * 60),
 )
-def test_a_moment_is_in_a_span_if_its_hour_is_named(
+def test_spans_cover_exactly_the_given_hours(
     begin: datetime, zone: str, hours: set[int], minutes: int
 ) -> None:
     place = ZoneInfo(zone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A status is told when it came to stay."""
+"""Status changes are announced only after they have settled."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from cometmq.spark.lag.hysteresis import Hysteresis
 SERIES = ("c", "g", "b", "t", 0)
 
 
-def _told(statuses: list[str]) -> list[tuple[int, str | None, str]]:
+def _announced(statuses: list[str]) -> list[tuple[int, str | None, str]]:
     hysteresis = Hysteresis()
     return [
         (number, change.before, change.status)
@@ -18,7 +18,7 @@ def _told(statuses: list[str]) -> list[tuple[int, str | None, str]]:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "told"),
+    ("statuses", "announced"),
     [
         (["OK"] * 5, []),
         (["SLOW"] * 5, [(1, None, "SLOW")]),
@@ -31,12 +31,12 @@ def _told(statuses: list[str]) -> list[tuple[int, str | None, str]]:
     ],
 )
 def test_worse_after_two_windows_better_after_three(
-    statuses: list[str], told: list[tuple[int, str | None, str]]
+    statuses: list[str], announced: list[tuple[int, str | None, str]]
 ) -> None:
-    assert _told(statuses) == told
+    assert _announced(statuses) == announced
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_vanished_series_are_forgotten() -> None:
     hysteresis = Hysteresis()
     hysteresis.update({SERIES: "LOST"})
     hysteresis.update({})

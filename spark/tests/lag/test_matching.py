@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many unread messages groups with a filter want, from the messages that were tried."""
+"""The table `filtered`: estimates from sampled messages."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def queue(group: str, broker: str, topic: str, lag: int | None, *, is_filtered: 
 
 
 def wilson(matched: int, tried: int) -> tuple[float, float]:
-    """Return the bounds as textbooks have them."""
+    """Compute the bounds with the textbook formula."""
     share = matched / tried
     centre = (share + Z * Z / (2 * tried)) / (1 + Z * Z / tried)
     spread = share * (1 - share) / tried + Z * Z / (4 * tried * tried)
@@ -53,13 +53,13 @@ def rows_of(queues: list[Any], groups: list[tuple[Any, ...]]) -> list[dict[str, 
     return filtered(pa.Table.from_pylist(queues), table_of(GROUPS, groups)).to_pylist()
 
 
-def test_the_newest_tries_at_each_broker_make_the_estimate() -> None:
+def test_estimate_uses_the_newest_sample_of_each_broker() -> None:
     groups = [
         said("G", "b1", 1, [("T", 10)], [("T", 10)]),
         said("G", "b1", 2, [("T", 90)], [("T", 30)]),
-        said("G", "b1", 3, None, None),  # another group's turn
+        said("G", "b1", 3, None, None),  # another group was sampled
         said("G", "b2", 2, [("T", 50)], [("T", 0)]),
-        said("H", "b1", 2, [("T", 0)], [("T", 0)]),  # it could not be tried
+        said("H", "b1", 2, [("T", 0)], [("T", 0)]),  # it could not be sampled
     ]
     queues = [
         queue("G", "b1", "T", 600),
@@ -82,14 +82,14 @@ def test_the_newest_tries_at_each_broker_make_the_estimate() -> None:
     assert (second["group"], second["lag"], second["lag_matching"]) == ("H", 50, None)
 
 
-def test_without_groups_that_filter_there_is_no_row() -> None:
+def test_no_row_without_filtering_groups() -> None:
     queues = [queue("G", "b1", "T", 5, is_filtered=False)]
     assert rows_of(queues, [said("G", "b1", 1, None, None)]) == []
     assert rows_of([queue("G", "b1", "T", 5)], [])[0]["expression"] is None
 
 
 @pytest.mark.parametrize(("tried", "matched"), [(1, 0), (1, 1), (200, 0), (200, 200), (90, 30)])
-def test_bounds_hold_the_share(tried: int, matched: int) -> None:
+def test_bounds_contain_the_share(tried: int, matched: int) -> None:
     low, high = bounds(Sample(tried, matched))
     assert (low, high) == pytest.approx(wilson(matched, tried))
     assert 0 <= low <= matched / tried <= high <= 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A report equals an independent implementation on random histories.
 
-Among them: rewinds, gaps, topics made anew, deleted groups, brokers that are away, repeated rows,
-the days on which the clocks change, and a leap day. Each is counted, so that none goes missing.
+They include rewinds, gaps, recreated topics, deleted groups, unreachable brokers, repeated rows,
+DST changes, and a leap day. Each kind is counted, so that none can silently disappear.
 """
 
 import math
@@ -31,7 +31,7 @@ LEAP_DAY = date(2028, 2, 29)
 
 
 class Batch(NamedTuple):
-    """Histories that end at one moment, and what a report of them must say."""
+    """Histories that end at the same time, and the expected report."""
 
     root: Path
     rules: Rules
@@ -39,9 +39,9 @@ class Batch(NamedTuple):
 
 
 BATCHES = [
-    # the night in which clocks go forward: there is no 02:30 in Berlin
+    # DST starts: there is no 02:30 in Berlin
     ("2026-03-29T00:10", "Europe/Berlin", 70),
-    # the one in which they go back: 02:30 comes twice
+    # DST ends: 02:30 occurs twice
     ("2026-10-25T00:40", "Europe/Berlin", 90),
     ("2028-02-29T00:05", "Asia/Kolkata", 80),
     ("2027-12-31T23:59", "America/New_York", 40),
@@ -50,7 +50,6 @@ BATCHES = [
 
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
-    """All histories, and what the oracle says of them."""
     found = []
     for number, (end, zone, minutes) in enumerate(BATCHES):
         root = tmp_path_factory.mktemp("batch")
@@ -62,7 +61,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
 
 
 @pytest.mark.parametrize("number", range(len(BATCHES)))
-def test_a_report_equals_the_oracle(spark: SparkSession, batches: list[Batch], number: int) -> None:
+def test_report_equals_the_oracle(spark: SparkSession, batches: list[Batch], number: int) -> None:
     root, rules, expected = batches[number]
 
     report = build(spark, History(root), rules)
@@ -94,20 +93,20 @@ def _is_same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-def test_the_histories_have_every_kind_of_trouble(batches: list[Batch]) -> None:
+def test_histories_contain_every_kind_of_trouble(batches: list[Batch]) -> None:
     counts: Counter[str] = Counter()
     for one in batches:
         counts += _kinds(one)
     assert counts.pop("histories") == 200
     wanted = {
-        "rewind", "gap", "topic made anew", "deleted group", "broker away", "row twice",
+        "rewind", "gap", "topic recreated", "deleted group", "broker away", "row twice",
         "leap day", "clocks go forward", "clocks go back",
     }  # fmt: skip
     assert {kind for kind, count in counts.items() if count >= 5} == wanted, counts
 
 
 def _kinds(one: Batch) -> Counter[str]:
-    """Return how many clusters have each kind of trouble, from what is in the files."""
+    """Count the clusters with each kind of trouble, from the files."""
     brokers, progress = (_rows(one.root, name) for name in ("brokers", "progress"))
     by_kind: dict[str, set[str]] = {"histories": {row["cluster"] for row in brokers}}
     seen: dict[str, set[int]] = {}
@@ -137,7 +136,7 @@ def _turns(rows: list[Row], last_id: int) -> set[str]:
     for a, b in pairwise(rows):
         before, after = a["consumer_offset"], b["consumer_offset"]
         if b["max_offset"] < a["max_offset"]:
-            found.add("topic made anew")
+            found.add("topic recreated")
         elif before is not None and after is not None and after < before:
             found.add("rewind")
         if a["snapshot_id"] == b["snapshot_id"]:
@@ -146,7 +145,7 @@ def _turns(rows: list[Row], last_id: int) -> set[str]:
 
 
 def _changes_of_clocks(row: Row, zone: str) -> set[str]:
-    """Return how clocks change between now and the hour in which unread data is deleted."""
+    """Return the DST changes between now and the next deletion of unread data."""
     if row["ttl_time_s"] is None or row["log_speed"]:
         return set()
     now = row["read_ts"].astimezone(UTC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of every report, whatever the history: on histories that Hypothesis draws."""
+"""Invariants of every report, checked on histories drawn by Hypothesis."""
 
 import random
 from datetime import timedelta
@@ -57,7 +57,7 @@ def base(spark: SparkSession, root: Path) -> Found:
     return _report(spark, root)
 
 
-def test_drawn_histories_have_every_status(root: Path, all_drawn: list[Drawn]) -> None:
+def test_drawn_histories_cover_every_status(root: Path, all_drawn: list[Drawn]) -> None:
     expected = queue_table(root, RULES_USED)
     assert len(all_drawn) == DRAWN
     assert {row["status"] for row in expected.values()} == set(STATUSES)
@@ -65,7 +65,7 @@ def test_drawn_histories_have_every_status(root: Path, all_drawn: list[Drawn]) -
     assert methods == {"zero", "exact", "interp", "extrap_min", "unknown"}
 
 
-def test_a_report_of_drawn_histories_equals_the_oracle(base: Found, root: Path) -> None:
+def test_report_of_drawn_histories_equals_the_oracle(base: Found, root: Path) -> None:
     expected = queue_table(root, RULES_USED)
     names = set(next(iter(expected.values()))) - {"present"}
     _assert_same({key: {it: row[it] for it in names} for key, row in base.items()},
@@ -73,7 +73,7 @@ def test_a_report_of_drawn_histories_equals_the_oracle(base: Found, root: Path) 
                  near=1e-6)  # fmt: skip
 
 
-def test_figures_are_possible(base: Found) -> None:
+def test_figures_are_plausible(base: Found) -> None:
     for row in base.values():
         c, n, m = (row[name] for name in OFFSETS)
         assert row["lag"] is None or row["lag"] >= 0
@@ -89,10 +89,8 @@ def test_figures_are_possible(base: Found) -> None:
         assert n <= m
 
 
-def test_the_further_a_group_is_the_younger_is_what_it_reads(
-    base: Found, all_drawn: list[Drawn]
-) -> None:
-    """The moment at which it arrived is between the snapshots around it."""
+def test_higher_offsets_arrived_later(base: Found, all_drawn: list[Drawn]) -> None:
+    """The arrival time lies between the snapshots around it."""
     by_queue: dict[str, list[tuple[int, float]]] = {}
     for (cluster, *_), row in base.items():
         position = max(row["consumer_offset"] or 0, row["min_offset"])
@@ -102,12 +100,12 @@ def test_the_further_a_group_is_the_younger_is_what_it_reads(
             assert before - 1e-5 <= arrived <= after + 1e-5, (cluster, row)
             by_queue.setdefault(cluster, []).append((position, arrived))
     pairs = [pair for it in by_queue.values() for pair in pairwise(sorted(it))]
-    assert sum(a[0] < b[0] for a, b in pairs) > DRAWN // 10  # else this says nothing
+    assert sum(a[0] < b[0] for a, b in pairs) > DRAWN // 10  # otherwise the test is vacuous
     assert all(a[1] <= b[1] + 1e-5 for a, b in pairs)
 
 
 def _ends(all_drawn: list[Drawn], cluster: str) -> list[tuple[float, int]]:
-    """Return when a queue ended where."""
+    """Return the end of a queue at each snapshot."""
     last_id = int(END.timestamp()) // MINUTE_S
     minutes = rows_of(all_drawn[int(cluster[1:])], cluster, BASE, last_id)
     names = [column.name for column in OFFSET_COLUMNS]
@@ -121,15 +119,15 @@ def _around(position: int, ends: list[tuple[float, int]]) -> tuple[float, float]
     return (after if index < 0 else ends[index][0]), after
 
 
-def test_all_offsets_later_is_the_same_report(
+def test_report_does_not_depend_on_absolute_offsets(
     spark: SparkSession, base: Found, all_drawn: list[Drawn], tmp_path: Path
 ) -> None:
-    """In each cluster later by another number."""
+    """Each cluster is shifted by a different number."""
     write(tmp_path, all_drawn, END, is_shifted=True)
     _assert_same(_report(spark, tmp_path), base, but=OFFSETS)
 
 
-def test_a_year_later_mixed_doubled_and_compacted_is_the_same_report(
+def test_report_does_not_depend_on_date_order_duplicates_or_compaction(
     spark: SparkSession, base: Found, all_drawn: list[Drawn], tmp_path: Path
 ) -> None:
     write(tmp_path, all_drawn, END + LATER)
@@ -139,12 +137,14 @@ def test_a_year_later_mixed_doubled_and_compacted_is_the_same_report(
         indices = [*range(table.num_rows), *range(0, table.num_rows, 3)]
         random_.shuffle(indices)
         pq.write_table(table.take(pa.array(indices, pa.int64())), path)
-    assert len(compact(History(tmp_path), END + LATER)) == 1  # the hour before; one stays raw
+    assert (
+        len(compact(History(tmp_path), END + LATER)) == 1
+    )  # of the previous hour; one hour stays raw
 
     _assert_same(_report(spark, tmp_path), base, but=("read_ts",))
 
 
-def test_a_minute_in_which_nothing_happens_makes_nothing_better(
+def test_an_uneventful_minute_improves_no_status(
     spark: SparkSession, base: Found, all_drawn: list[Drawn], tmp_path: Path
 ) -> None:
     write(tmp_path, all_drawn, END)
@@ -158,7 +158,7 @@ def test_a_minute_in_which_nothing_happens_makes_nothing_better(
         after = found[key]
         assert _rank(after) >= _rank(row) or _may_be_better(row, after), (key, row, after)
         if row["ttl_model"] == after["ttl_model"] == "time" and row["log_speed"] == 0:
-            # What stands gets a minute closer, until the hour of deletion is over.
+            # Time to loss shrinks by a minute, until the hour of deletion is over.
             left = row["time_to_loss_s"]
             assert left == 0 or abs(after["time_to_loss_s"] - (left - MINUTE_S)) < 1e-5
 
@@ -168,10 +168,10 @@ def _rank(row: dict[str, Any]) -> int:
 
 
 def _may_be_better(row: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether what was bad has left the window, or is forecast for later than before.
+    """Whether a better status is expected: the trouble left the window, or the forecast is later.
 
-    A loss or a rewind is told for the time of a window. A forecast changes with the rates, and
-    ends with the hour of deletion. UNKNOWN says that the window has too few snapshots.
+    A loss or a rewind is reported for the length of a window. A forecast changes with the rates,
+    and ends with the hour of deletion. UNKNOWN means that the window has too few snapshots.
     """
     if row["status"] in ("LOST", "REWIND") or "UNKNOWN" in (row["status"], after["status"]):
         return True
@@ -183,7 +183,7 @@ def _is_soon(seconds: float | None) -> bool:
 
 
 def _minute_later(table: pa.Table) -> pa.Table:
-    """Return a snapshot that was taken a minute later; what was stored when stays."""
+    """Return a snapshot taken a minute later, with unchanged store times."""
     for index, field in enumerate(table.schema):
         if field.name == "snapshot_id":
             table = table.set_column(index, field, pc.add(table[field.name], 1))

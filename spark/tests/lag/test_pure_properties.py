@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of those parts of the lag jobs that need no Spark, on what Hypothesis draws.
+"""Properties of the parts of the lag jobs that need no Spark, on data drawn by Hypothesis.
 
-Formulas in SQL are evaluated by DuckDB, which has the same arithmetic.
+DuckDB evaluates the SQL formulas, because its arithmetic is the same.
 """
 
 import math
@@ -51,7 +51,6 @@ POINTS_MIN, RISK_HOURS = 5, 1
 
 
 def _value(sql: str, **given_: Any) -> Any:
-    """Return an expression over these columns."""
     columns = ", ".join(f"CAST(? AS {_kind(it)}) AS {name}" for name, it in given_.items())
     row = DATABASE.execute(f"SELECT {sql} FROM (SELECT {columns})", list(given_.values()))
     return row.fetchall()[0][0]
@@ -63,7 +62,7 @@ def _kind(value: Any) -> str:
 
 @MANY
 @given(n=OFFSETS, room=OFFSETS, c=st.none() | OFFSETS)
-def test_lag_and_lost_are_parts_of_what_lies_ahead(n: int, room: int, c: int | None) -> None:
+def test_lag_and_lost_are_parts_of_the_remaining_offsets(n: int, room: int, c: int | None) -> None:
     m = n + room
     lag, lost = (_value(sql, c=c, m=m, n=n) for sql in (LAG, LOST))
     assert lost >= 0
@@ -74,14 +73,12 @@ def test_lag_and_lost_are_parts_of_what_lies_ahead(n: int, room: int, c: int | N
     assert 0 <= lag <= room
     if c <= m:
         assert lag + lost <= m - c
-        assert lag + lost == m - c or c == 0  # a group at 0 has consumed nothing yet
+        assert lag + lost == m - c or c == 0  # at offset 0 the group has consumed nothing yet
 
 
 @MANY
 @given(n=OFFSETS, room=OFFSETS, c=OFFSETS, by=st.integers(1, 2**53))
-def test_lag_and_lost_are_the_same_wherever_the_queue_begins(
-    n: int, room: int, c: int, by: int
-) -> None:
+def test_lag_and_lost_do_not_depend_on_absolute_offsets(n: int, room: int, c: int, by: int) -> None:
     here = [_value(it, c=c + 1, m=n + room + 1, n=n + 1) for it in (LAG, LOST)]
     there = [_value(it, c=c + 1 + by, m=n + room + 1 + by, n=n + 1 + by) for it in (LAG, LOST)]
     assert here == there
@@ -95,7 +92,7 @@ def test_lag_and_lost_are_the_same_wherever_the_queue_begins(
     loss=st.sampled_from([None, None, None, 3600, 3599]),
     numbers=st.tuples(*(st.sampled_from([None, 0, 4, 5]) for _ in NUMBERS)),
 )
-def test_every_state_has_the_status_of_the_first_rule(
+def test_status_is_that_of_the_first_matching_rule(
     flags: tuple[bool, ...],
     is_present: bool,
     points: int,
@@ -122,7 +119,7 @@ def test_every_state_has_the_status_of_the_first_rule(
 @settings(MANY, max_examples=600)
 @given(st.tuples(*(st.sampled_from([None, False, True]) for _ in FLAGS)),
        st.tuples(*(st.sampled_from([None, 0, 9]) for _ in (*NUMBERS, 0, 0))))  # fmt: skip
-def test_a_state_of_which_facts_are_missing_has_a_status_too(
+def test_status_exists_for_incomplete_facts(
     flags: tuple[bool | None, ...], numbers: tuple[int | None, ...]
 ) -> None:
     names = (*FLAGS, *NUMBERS, "points_min", "risk_s")
@@ -155,7 +152,7 @@ def _line(points: list[tuple[int, int]]) -> tuple[float | None, float | None, fl
 @given(POINTS)
 @example([(-3, 1), (-2, 1), (-1, 1)])
 @example([(-1, 5), (-1, 6), (-1, 7)])
-def test_a_line_of_sums_is_the_one_of_least_squares(points: list[tuple[int, int]]) -> None:
+def test_regression_from_sums_equals_least_squares(points: list[tuple[int, int]]) -> None:
     slope, error, share = _line(points)
     expected = fit([(float(x), float(y)) for x, y in points])
     if expected is None:
@@ -180,7 +177,7 @@ SERIES = st.lists(
 
 @MANY
 @given(SERIES, st.sampled_from([0, 10**12]), st.booleans())
-def test_hours_merge_to_the_line_through_all_points(
+def test_hours_merge_to_the_regression_over_all_points(
     points: list[tuple[int, int, int]], base: int, is_doubled: bool
 ) -> None:
     begin = moment("2028-02-28T22:00")
@@ -226,10 +223,10 @@ END = moment("2028-03-01T00:06")
 """Of fourteen minutes: they are in two hours, of two days."""
 
 
-# A smaller history tells no more, and looking for one takes minutes.
+# A smaller history would not tell more, and shrinking takes minutes.
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(histories(), min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_compaction_gives_the_same_bytes_in_any_order_and_again(
+def test_compaction_is_deterministic_in_any_order(
     drawn: list[Drawn], random_: random.Random
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -269,9 +266,9 @@ def _bytes(root: Path) -> dict[str, str]:
 
 @MANY
 @given(st.lists(st.sampled_from(list(STATUSES)), max_size=40))
-def test_a_status_is_told_only_after_it_was_seen_often_enough(statuses: list[str]) -> None:
+def test_status_is_announced_only_after_enough_windows(statuses: list[str]) -> None:
     hysteresis = Hysteresis()
-    told = "OK"  # what is fine from the beginning is not told
+    told = "OK"  # an initial OK is not announced
     for number, status in enumerate(statuses):
         for change in hysteresis.update({("c", "g", "b", "t", 0): status}):
             windows = RAISE_AFTER if _rank(status) > _rank(told) else CLEAR_AFTER
@@ -287,5 +284,5 @@ def _rank(status: str) -> int:
     return SEVERITIES.index(STATUSES[status])
 
 
-def test_the_oracle_knows_nothing_of_the_code() -> None:
+def test_oracle_shares_no_code() -> None:
     assert "cometmq" not in Path(__file__).with_name("oracle.py").read_text()

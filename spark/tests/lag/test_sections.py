@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that a report offers can be pasted into a shell, whatever the names are."""
+"""Suggested commands can be pasted into a shell, whatever the names are."""
 
 import shlex
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ LAST_ID = int(NOW.timestamp()) // 60
 OLD = NOW - timedelta(days=8)
 
 
-def test_names_are_single_words_of_the_commands(spark: SparkSession) -> None:
+def test_names_are_single_shell_words(spark: SparkSession) -> None:
     offsets = spark.createDataFrame(
         [(LAST_ID, name, name, "NORMAL", OLD) for name in NAMES],
         "snapshot_id bigint, cluster string, topic string, topic_kind string, "

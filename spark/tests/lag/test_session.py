@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command's Spark says when nothing is wrong: nothing."""
+"""A healthy Spark session prints nothing."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"
 
 @pytest.mark.slow
 @pytest.mark.servers
-def test_a_session_starts_silently(tmp_path: Path) -> None:
+def test_session_starts_silently(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small tables of a report: their order, changes and sums, without Spark."""
+"""Steps on Arrow tables in the driver: order, changes and sums, without Spark."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ FLOATS = ("time_to_loss_s", "lag_time_s", "rate_in", "fine_lag")
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
-    """Return rows; a column of nulls has its type too."""
+    """Build a table; a column of nulls keeps its type."""
     names = list(rows[0])
     kinds = {name: pa.float64() for name in FLOATS} | {"lag": pa.int64(), "lag_sum": pa.int64()}
     return pa.table(
@@ -30,7 +30,7 @@ def minute(number: int) -> datetime:
     return datetime(2026, 3, 1, 10, number, tzinfo=UTC)
 
 
-def test_the_worst_comes_first_and_what_is_not_known_last() -> None:
+def test_worst_rows_first_and_unknown_values_last() -> None:
     def row(group: str, status: str, *figures: float | None) -> dict[str, Any]:
         names = ("time_to_loss_s", "lag_time_s", "lag")
         return named(group, status=status, **dict(zip(names, figures, strict=True)))
@@ -53,7 +53,7 @@ def test_the_worst_comes_first_and_what_is_not_known_last() -> None:
     assert found["group"].to_pylist() == wanted
 
 
-def test_groups_behind_and_what_is_fine_for_each() -> None:
+def test_groups_behind_and_their_acceptable_lag() -> None:
     groups = table(
         named("g", status="SLOW", queues=4, rate_in=2.0),
         named("quiet", status="LOST", queues=1, rate_in=None),
@@ -67,7 +67,7 @@ def test_groups_behind_and_what_is_fine_for_each() -> None:
     ("lags", "since"),
     [((5, 5, 5), 0), ((5, 0, 5), 2), ((0, 5, 5), 1), ((5, 5, 0), None), ((0, 1, 1), None)],
 )
-def test_behind_since_the_last_point_that_was_fine(lags: list[int], since: int | None) -> None:
+def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
     curves = table(*(named("g", ts=minute(it), lag=lag) for it, lag in enumerate(lags)))
     wanted = table(named("g", fine_lag=1.0))
     groups = table(named("g", status="SLOW"), named("other", status="OK"))
@@ -76,14 +76,14 @@ def test_behind_since_the_last_point_that_was_fine(lags: list[int], since: int |
     assert found == {"g": None if since is None else minute(since), "other": None}
 
 
-def test_changes_of_groups_that_an_earlier_report_knew() -> None:
+def test_changes_only_for_groups_of_the_earlier_report() -> None:
     groups = table(named("g", lag_sum=7), named("new", lag_sum=1), named("h", lag_sum=None))
     before = [("c", "g", 9), ("c", "h", 3), ("d", "new", 1)]
     found = small.with_change(groups, "change", before)
     assert found["change"].to_pylist() == [-2, None, None]
 
 
-def test_sums_of_brokers() -> None:
+def test_sums_per_broker() -> None:
     def row(group: str, broker: str, severity: str, lag: int | None) -> dict[str, Any]:
         status = "BROADCAST" if severity == "info" else "OK"
         return named(group, broker_name=broker, severity=severity, status=status, lag=lag)
@@ -101,7 +101,7 @@ def test_sums_of_brokers() -> None:
     }
 
 
-def test_rows_of_chosen_groups() -> None:
+def test_rows_of_selected_groups() -> None:
     rows = table(named("g", x=1), named("h", x=2), named("g", x=3))
     found = small.of_groups(rows, table(named("g")))
     assert sorted(found["x"].to_pylist()) == [1, 3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of the streaming job, and what becomes of its batches."""
+"""The windows of the streaming job, and the handling of its batches."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cometmq.spark.tables.columns import PROGRESS
 MINUTES = 10
 START_MINUTE = 30_000_000
 GROUPS: dict[str, tuple[bool, Any]] = {
-    # group: online, and where it reads at minute i of a queue that ends at 1000 + 100 i
+    # by group: online, and its offset at minute i in a queue that ends at 1000 + 100 i
     "fine": (True, lambda i: 1000 + 100 * i),
     "stopped": (False, lambda _: 500),
     "stalled": (True, lambda _: 500),
@@ -86,7 +86,7 @@ def test_full_windows_have_the_status_of_their_snapshots(
     assert {change.series[1] for change in told} == set(GROUPS) - {"fine"}
 
 
-def test_a_short_window_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
+def test_short_window_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
     Sink(tmp_path, lambda _: None)(windows(_table(spark, 0, 3), Rules()), 0)
     (path,) = tmp_path.glob(f"{FOLDER}/*.parquet")
     assert set(pq.read_table(path)["status"].to_pylist()) == {"UNKNOWN"}

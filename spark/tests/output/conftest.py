@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report written by hand: every status once, and something in every table."""
+"""A hand-written report: every status once, and at least one row in every table."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,7 +42,7 @@ FIGURES: dict[str, dict[str, Any]] = {
 
 
 def a_row(table: str, **values: Any) -> dict[str, Any]:
-    """Return a row with nothing in it but these values."""
+    """Return a row in which only these values are set."""
     columns = REPORT_TABLES[table]
     assert not values.keys() - {column.name for column in columns}
     empty = {c.name: ZERO[c.type] if c.required else None for c in columns}
@@ -50,13 +50,12 @@ def a_row(table: str, **values: Any) -> dict[str, Any]:
 
 
 def an_arrow_table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Return rows in the types that a report has."""
+    """Build a table with the types of a report."""
     fields = [pa.field(c.name, ARROW[c.type], not c.required) for c in REPORT_TABLES[table]]
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
 def a_report(groups: list[dict[str, Any]], **others: list[dict[str, Any]]) -> Report:
-    """Return a report of these groups."""
     counts: dict[str, int] = {}
     for group in groups:
         counts[group["status"]] = counts.get(group["status"], 0) + 1
@@ -83,7 +82,7 @@ def a_report(groups: list[dict[str, Any]], **others: list[dict[str, Any]]) -> Re
 
 
 def a_group(name: str, status: str, **values: Any) -> dict[str, Any]:
-    """Return a group with the figures that its status usually has."""
+    """Return a group with figures typical of its status."""
     usual = {
         "cluster": "DefaultCluster",
         "group": name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tables that are in a report only if somebody asked for them."""
+"""The two tables that are only filled on request: `holder` and `filtered`."""
 
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.markdown import markdown_report
@@ -18,11 +18,11 @@ def sections_of(**tables: list[dict[str, object]]) -> dict[str, Section]:
     return {section.title: section for section in all_sections(report)}
 
 
-def test_what_nobody_asked_for_is_not_there() -> None:
+def test_empty_sections_are_omitted() -> None:
     assert not {"Groups with a filter", "Who reads these queues"} & sections_of().keys()
 
 
-def test_a_queue_of_nobody_comes_first() -> None:
+def test_queue_without_reader_comes_first() -> None:
     held = a_row(
         "holder", **PLACE, broker_name="b", queue_id=0, lag=900, client_id="m@1",
         cached_count=12, last_consume_ts=NOON,
@@ -34,7 +34,7 @@ def test_a_queue_of_nobody_comes_first() -> None:
     assert second[3:] == ("0", "m@1", "900", "12", "2026-03-01 12:00")
 
 
-def test_a_filter_has_its_estimate_if_messages_were_tried() -> None:
+def test_filter_has_an_estimate_if_messages_were_sampled() -> None:
     tried = a_row(
         "filtered", **PLACE, expression="a || b", lag=120_000, tried=200, matched=50,
         lag_matching=30_000, lag_low=23_400, lag_high=37_600,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of a report: what they say, and that they say it the same way every time."""
+"""The forms of a report: their content, and that they are deterministic."""
 
 import json
 import re
@@ -20,12 +20,12 @@ from cometmq.spark.lag.output.markdown import markdown_report
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_same_report_gives_the_same_bytes(form: str, report: Report) -> None:
+def test_same_report_gives_same_bytes(form: str, report: Report) -> None:
     _, render = FORMS[form]
     assert render(report) == render(report)
 
 
-def test_every_status_has_its_words_and_its_meaning(report: Report) -> None:
+def test_every_status_has_words_and_a_meaning(report: Report) -> None:
     assert MEANINGS.keys() == STATUSES.keys()
     by_status = {found.row["status"]: found for found in findings(report)}
     assert by_status.keys() == STATUSES.keys()
@@ -35,7 +35,7 @@ def test_every_status_has_its_words_and_its_meaning(report: Report) -> None:
     }  # fmt: skip
 
 
-def test_the_reason_has_the_figures_that_show_it(report: Report) -> None:
+def test_explanation_contains_its_figures(report: Report) -> None:
     why = {found.row["status"]: found.why for found in findings(report)}
     assert why["LOST"].startswith("12,400 messages were deleted before they were read")
     assert "in 2 h 10 min" in why["AT_RISK"]
@@ -59,7 +59,7 @@ def test_the_reason_has_the_figures_that_show_it(report: Report) -> None:
         ),
     ],
 )
-def test_the_verdict_is_one_sentence(
+def test_verdict_is_one_sentence(
     statuses: list[str], words: str, a_report: Any, a_group: Any
 ) -> None:
     groups = [a_group(f"g{index}", status) for index, status in enumerate(statuses)]
@@ -67,7 +67,7 @@ def test_the_verdict_is_one_sentence(
 
 
 class Page(HTMLParser):
-    """Collects what a page consists of."""
+    """Collects the elements of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_one_whole_file_without_scripts(report: Report) -> None:
+def test_page_is_self_contained_and_without_scripts(report: Report) -> None:
     text = html_report(report).decode()
     page = Page(text)
     assert not page.open
@@ -99,10 +99,10 @@ def test_the_page_is_one_whole_file_without_scripts(report: Report) -> None:
     targets = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
     assert all(target and target.startswith("#") for target in targets)
     assert not re.search(r"url\((?!#)|@import", text)
-    assert page.tags.count("svg") == 3 + 1 + 4  # the worst, the loss, four curves in the table
+    assert page.tags.count("svg") == 3 + 1 + 4  # worst groups, loss bars, four curves in the table
 
 
-def test_ids_on_the_page_mean_one_thing(report: Report) -> None:
+def test_ids_on_the_page_are_unique(report: Report) -> None:
     text = html_report(report).decode()
     drawn: dict[str, str] = {}
     for match in re.finditer(r'<(\w+) id="([^"]+)"(.*?)(?:/>|</\1>)', text, flags=re.DOTALL):
@@ -111,7 +111,7 @@ def test_ids_on_the_page_mean_one_thing(report: Report) -> None:
         assert used in drawn
 
 
-def test_the_worst_come_first(report: Report) -> None:
+def test_worst_groups_come_first(report: Report) -> None:
     text = html_report(report).decode()
     cards = re.findall(r'<article class="card (\w+)">\s*<h3>([\w-]+)', text)
     assert cards == [("critical", "g-lost"), ("critical", "g-at_risk"), ("error", "g-rewind")]
@@ -120,7 +120,7 @@ def test_the_worst_come_first(report: Report) -> None:
     assert lines[first + 2].startswith("1. **g-lost** (LOST): 12,400 messages")
 
 
-def test_names_cannot_break_out_of_their_place(report: Report, a_report: Any, a_group: Any) -> None:
+def test_names_are_escaped(report: Report, a_report: Any, a_group: Any) -> None:
     nasty = "%RETRY%a|b_<script>alert(1)</script>&\"'"
     groups = [a_group(nasty, "STALLED", worst_topic=nasty)]
     strange = Report(report.header, report.tables | a_report(groups).tables)
@@ -132,7 +132,7 @@ def test_names_cannot_break_out_of_their_place(report: Report, a_report: Any, a_
             assert len(re.findall(r"(?<!\\)\|", line)) == 7
 
 
-def test_a_report_without_groups_is_a_page_too(a_report: Any) -> None:
+def test_report_without_groups_is_a_valid_page(a_report: Any) -> None:
     empty = a_report([])
     assert "No consumer group was seen" in html_report(empty).decode()
     assert "No consumer group was seen" in markdown_report(empty).decode()
@@ -140,7 +140,7 @@ def test_a_report_without_groups_is_a_page_too(a_report: Any) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "drawings"), [([0, 10], 2), ([0, 0], 0), ([0], 0)])
-def test_a_curve_needs_two_moments_but_no_lag(
+def test_curve_needs_two_points_but_no_lag(
     minutes: list[int], drawings: int, a_report: Any, a_group: Any
 ) -> None:
     when = a_report([]).header.snapshot_ts
@@ -153,7 +153,7 @@ def test_a_curve_needs_two_moments_but_no_lag(
     assert page.count("<svg") == drawings
 
 
-def test_long_lists_are_cut_and_say_so(a_report: Any, a_group: Any) -> None:
+def test_long_lists_are_cut_with_a_note(a_report: Any, a_group: Any) -> None:
     report = a_report([a_group(f"g{index:04}", "STALLED") for index in range(600)])
     assert "100 more groups are in report.json" in html_report(report).decode()
     assert "400 more groups are in report.json" in markdown_report(report).decode()
@@ -162,7 +162,7 @@ def test_long_lists_are_cut_and_say_so(a_report: Any, a_group: Any) -> None:
 
 @pytest.fixture(scope="module")
 def checker() -> jsonschema.Draft202012Validator:
-    """What a reader has: the file, and a validator of its own."""
+    """Validates with the schema file, like a reader of the report."""
     schema = json.loads(SCHEMA_PATH.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     formats = jsonschema.FormatChecker(formats=())
@@ -172,7 +172,7 @@ def checker() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema, format_checker=formats)
 
 
-def test_the_json_conforms_to_its_schema(
+def test_json_conforms_to_its_schema(
     report: Report, checker: jsonschema.Draft202012Validator
 ) -> None:
     document = json.loads(json_report(report))
@@ -197,7 +197,7 @@ def test_the_json_conforms_to_its_schema(
         (("schema_version",), 999),
     ],
 )
-def test_the_schema_refuses_what_is_wrong(
+def test_schema_rejects_invalid_reports(
     place: tuple[Any, ...], value: Any, report: Report, checker: jsonschema.Draft202012Validator
 ) -> None:
     document = json.loads(json_report(report))
@@ -212,18 +212,18 @@ def test_the_schema_refuses_what_is_wrong(
     assert repr(name) in error.message
 
 
-def test_the_schema_file_is_current() -> None:
+def test_schema_file_is_current() -> None:
     assert SCHEMA_PATH.read_bytes() == json_schema(), "run make spark-docs"
 
 
-def test_json_knows_neither_nan_nor_infinity(a_report: Any, a_group: Any) -> None:
+def test_json_contains_neither_nan_nor_infinity(a_report: Any, a_group: Any) -> None:
     report = a_report([a_group("g", "SLOW", rate_in=float("nan"), rate_out=float("inf"))])
     group = json.loads(json_report(report))["group"][0]
     assert group["rate_in"] is None
     assert group["rate_out"] is None
 
 
-def test_files_are_replaced_whole(tmp_path: Path, report: Report) -> None:
+def test_files_are_replaced_atomically(tmp_path: Path, report: Report) -> None:
     (tmp_path / "report.md").write_text("what was there")
     paths = [*write_report(report, tmp_path), write_textfile(report, tmp_path)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)

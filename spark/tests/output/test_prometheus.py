@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: what a scraper reads, and what a gateway is asked to do."""
+"""Metrics: the text that is scraped, and the requests to a gateway."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from cometmq.spark.lag.output.prometheus import PushFailed, metrics_text, push
 
 
 def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """Return values by metric and by the values of its labels."""
+    """Parse values by metric and label values."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -22,7 +22,7 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def test_groups_have_the_promised_metrics(report: Report) -> None:
+def test_groups_have_the_documented_metrics(report: Report) -> None:
     found = samples(metrics_text(report))
     at_risk = ("DefaultCluster", "g-at_risk")
     assert found["cometmq_lag_messages"][at_risk] == 1_234_567
@@ -33,20 +33,20 @@ def test_groups_have_the_promised_metrics(report: Report) -> None:
     assert found["cometmq_lag_report_timestamp_seconds"] == {(): 1_772_366_400}
 
 
-def test_a_group_has_exactly_one_status(report: Report) -> None:
+def test_group_has_exactly_one_status(report: Report) -> None:
     status = samples(metrics_text(report))["cometmq_group_status"]
     assert len(status) == len(STATUSES) * (len(STATUSES) - 1) + 1
     ones = {labels[1:] for labels, value in status.items() if value == 1}
     assert ones == {(f"g-{name.lower()}", name) for name in STATUSES}
 
 
-def test_what_is_not_known_has_no_sample(report: Report) -> None:
+def test_unknown_values_have_no_sample(report: Report) -> None:
     found = samples(metrics_text(report))
     assert ("DefaultCluster", "g-never_committed") not in found["cometmq_lag_messages"]
     assert ("DefaultCluster", "g-ok") not in found["cometmq_time_to_loss_seconds"]
 
 
-def test_only_groups_in_trouble_have_series_by_queue(
+def test_only_unhealthy_groups_have_series_per_queue(
     report: Report, a_report: Any, a_group: Any
 ) -> None:
     queues = samples(metrics_text(report))["cometmq_lag_queue_messages"]
@@ -56,14 +56,14 @@ def test_only_groups_in_trouble_have_series_by_queue(
     assert "cometmq_lag_queue_messages" not in samples(metrics_text(healthy))
 
 
-def test_strange_names_are_escaped(a_report: Any, a_group: Any) -> None:
+def test_special_characters_are_escaped(a_report: Any, a_group: Any) -> None:
     name = 'a"b\\c\nd'
     found = samples(metrics_text(a_report([a_group(name, "SLOW")])))
     assert found["cometmq_lag_messages"]["DefaultCluster", name] == 20_000
 
 
 class Gateway(ThreadingHTTPServer):
-    """Notes what it is asked, and refuses if told so."""
+    """Records requests; rejects them if told to."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), GatewayHandler)
@@ -76,7 +76,7 @@ class Gateway(ThreadingHTTPServer):
 
 
 class GatewayHandler(BaseHTTPRequestHandler):
-    """The two methods that the push uses."""
+    """Implements the two methods that a push uses."""
 
     server: Gateway
 
@@ -105,7 +105,7 @@ def gateway() -> Iterator[Gateway]:
         thread.join()
 
 
-def test_a_push_replaces_what_the_gateway_has_of_each_cluster(
+def test_push_replaces_the_metrics_of_each_cluster(
     gateway: Gateway, a_report: Any, a_group: Any
 ) -> None:
     groups = [a_group("a", "SLOW"), a_group("b", "OK", cluster="east/1")]
@@ -118,7 +118,7 @@ def test_a_push_replaces_what_the_gateway_has_of_each_cluster(
     assert 'group="b"' not in gateway.requests[1][2]
 
 
-def test_a_refusal_names_the_address_and_the_reason(
+def test_rejected_push_names_address_and_reason(
     gateway: Gateway, a_report: Any, a_group: Any
 ) -> None:
     gateway.answer = 400
@@ -126,12 +126,12 @@ def test_a_refusal_names_the_address_and_the_reason(
         push(a_report([a_group("a", "OK")]), gateway.url)
 
 
-def test_an_address_without_scheme_is_refused(a_report: Any, a_group: Any) -> None:
-    with pytest.raises(PushFailed, match="has no http"):
+def test_address_without_scheme_is_rejected(a_report: Any, a_group: Any) -> None:
+    with pytest.raises(PushFailed, match="must start with http"):
         push(a_report([a_group("a", "OK")]), "file:///etc/passwd")
 
 
-def test_an_unreachable_gateway_is_a_clear_failure(a_report: Any, a_group: Any) -> None:
+def test_unreachable_gateway_is_a_one_line_error(a_report: Any, a_group: Any) -> None:
     with Gateway() as server:
         url = server.url
     with pytest.raises(PushFailed, match="refused"):

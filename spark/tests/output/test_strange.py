@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports that nobody would draw: strange names, huge numbers, nothing at all, 10,000 groups."""
+"""Extreme reports: unusual names, huge numbers, no rows at all, 10,000 groups."""
 
 import json
 import math
@@ -37,7 +37,7 @@ NAMES = [
 
 
 def _named(report: Report, name: str, a_report: Any, a_group: Any) -> Report:
-    """Return a report in which this name is everywhere."""
+    """Build a report that uses this name everywhere."""
     kinds = {"STALLED": 3.0, "AT_RISK": 7_800.0, "LOST": 0.0}
     groups = [
         a_group(name, status, cluster=name, worst_topic=name, worst_broker_name=name,
@@ -61,7 +61,7 @@ def _is_name(column: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_stays_a_name(name: str, report: Report, a_report: Any, a_group: Any) -> None:
+def test_any_name_is_shown_verbatim(name: str, report: Report, a_report: Any, a_group: Any) -> None:
     strange = _named(report, name, a_report, a_group)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -70,7 +70,7 @@ def test_a_name_stays_a_name(name: str, report: Report, a_report: Any, a_group: 
     tags = re.compile(r"<(/?\w+)")
     assert _without_drawings(tags.findall(page)) == _without_drawings(tags.findall(plain))
     for drawing in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
-        ET.fromstring(re.sub(r"[\x00-\x08]", "", drawing))  # our own page
+        ET.fromstring(re.sub(r"[\x00-\x08]", "", drawing))  # a page that we generated
 
     lines = markdown_report(strange).decode().split("\n")
     plain_lines = markdown_report(_named(report, "plain", a_report, a_group)).decode().split("\n")
@@ -87,7 +87,7 @@ def test_a_name_stays_a_name(name: str, report: Report, a_report: Any, a_group: 
 
 
 def _without_drawings(tags: list[str]) -> list[str]:
-    """How a drawing is made depends on the width of its words."""
+    """Drawings depend on the width of their labels, so they are removed."""
     found, inside = [], False
     for tag in tags:
         inside = inside or tag == "svg"
@@ -97,7 +97,7 @@ def _without_drawings(tags: list[str]) -> list[str]:
     return found
 
 
-def test_huge_and_endless_numbers_are_short(a_report: Any, a_group: Any) -> None:
+def test_huge_and_infinite_numbers_are_short(a_report: Any, a_group: Any) -> None:
     figures: dict[str, Any] = {
         "lag_sum": HUGE, "lag_time_s": 1e300, "rate_in": math.inf, "rate_out": 1e-300,
         "eta_catchup_s": math.nan, "time_to_loss_s": 1e18, "lost_sum": HUGE,
@@ -123,7 +123,7 @@ def test_short_counts_are_short(value: int | None, short: str) -> None:
 
 
 @given(st.floats() | st.integers() | st.none())
-def test_every_number_has_words(value: float | None) -> None:
+def test_every_number_can_be_formatted(value: float | None) -> None:
     for words in (text.short_count(value), text.rate(value), text.duration(value)):
         assert words
         assert not re.search(r"e\+|nan|inf", words)
@@ -137,7 +137,7 @@ def test_bars_can_be_drawn_for_any_time(left: float) -> None:
     assert "nan" not in drawing
 
 
-def test_ten_thousand_groups_are_a_small_page(a_report: Any, a_group: Any) -> None:
+def test_ten_thousand_groups_make_a_small_page(a_report: Any, a_group: Any) -> None:
     names = list(STATUSES)
     groups = [
         a_group(f"group-of-some-service-{number:05d}", names[number * len(names) // 10_000],
@@ -162,7 +162,7 @@ def test_ten_thousand_groups_are_a_small_page(a_report: Any, a_group: Any) -> No
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=1500))
-def test_a_long_curve_keeps_its_ends_and_its_highest_peak(values: list[int]) -> None:
+def test_long_curve_keeps_its_ends_and_highest_peak(values: list[int]) -> None:
     points = [(NOON + timedelta(minutes=minute), value) for minute, value in enumerate(values)]
     moments, drawn = plots._xy(points)
     assert len(drawn) <= 243

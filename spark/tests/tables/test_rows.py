@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers say becomes rows, also when they say odd things."""
+"""Conversion of broker answers to rows, including odd answers."""
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -46,12 +46,12 @@ def _progress(state: BrokerState) -> dict[tuple[str, int], dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_schemas_are_what_spark_makes_of_them(name: str) -> None:
+def test_arrow_schemas_equal_those_of_spark(name: str) -> None:
     expected = to_arrow_schema(struct_of(TABLES[name]), timezone="UTC")
     assert arrow_schema(TABLES[name]).equals(expected)
 
 
-def test_a_queue_without_offset_is_null_and_deleted_topics_are_left_out() -> None:
+def test_missing_offset_is_null_and_deleted_topics_are_skipped() -> None:
     rows = _progress(_state())
     assert set(rows) == {("online", 0), ("online", 1), ("off", 0), ("off", 1)}
     assert rows["online", 0]["consumer_offset"] == 5
@@ -62,7 +62,7 @@ def test_a_queue_without_offset_is_null_and_deleted_topics_are_left_out() -> Non
     assert [rows["off", 0][it] for it in ("online", "message_model")] == [False, None]
 
 
-def test_a_begin_beyond_the_end_is_the_end() -> None:
+def test_start_beyond_the_end_is_the_end() -> None:
     row = _progress(_state())["off", 1]
     assert (row["min_offset"], row["max_offset"]) == (3, 3)
 
@@ -79,7 +79,7 @@ def _span(
     [
         (_span(600), 600),
         (_span(0), None),
-        (_span(NOW_MS + 1), 920),  # "-1" of a deleted message: the oldest is the next
+        (_span(NOW_MS + 1), 920),  # "-1": the message was deleted, the oldest one is next
         (_span(NOW_MS + 1, min_ms=-1), None),
     ],
 )
@@ -94,14 +94,14 @@ def test_ages_are_known_or_null(span: TimeSpan, delay_ms: int | None) -> None:
         assert round(row["next_ts"].timestamp() * 1000) == NOW_MS + 20 - delay_ms  # type: ignore[attr-defined]
 
 
-def test_a_broker_that_is_away_has_only_its_row() -> None:
+def test_unreachable_broker_has_only_its_own_row() -> None:
     state = _state().emptied("no answer")
     assert [table(name, [state]).num_rows for name in TABLES] == [0, 0, 0, 1]
     (row,) = table("brokers", [state]).to_pylist()
     assert (row["reachable"], row["error"], row["put_tps"]) == (False, "no answer", None)
 
 
-def test_the_clock_of_a_broker_is_compared() -> None:
+def test_clock_skew_of_a_broker() -> None:
     state = _state()
     state.runtime = {
         "bootTimestamp": str(NOW_MS - 100_000),
@@ -111,7 +111,7 @@ def test_the_clock_of_a_broker_is_compared() -> None:
     assert row["clock_skew_ms"] == -5_000
 
 
-def test_the_budget_goes_round() -> None:
+def test_budget_rotates() -> None:
     state = _state()
     state.offsets = {("T", f"g{number}"): {0: 1} for number in range(10)}
     state.offsets["T", "done"] = {0: 9}
@@ -138,5 +138,5 @@ def test_the_budget_goes_round() -> None:
         ("TBW102", "SYSTEM"),
     ],
 )
-def test_kinds_of_topics(topic: str, kind: str) -> None:
+def test_topic_kinds(topic: str, kind: str) -> None:
     assert topic_kind(topic) == kind

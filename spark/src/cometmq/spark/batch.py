@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads messages once: ends are fixed when the query is planned."""
+"""Batch reads of messages: both ends are fixed when the query is planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,18 +21,18 @@ from cometmq.spark.starting import Ends, ending_offsets, starting_offsets
 
 
 class MessageReader(DataSourceReader):
-    """Messages of queues between two offsets each."""
+    """Reads the messages of queues between two fixed offsets each."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Check what was asked for; nothing is connected yet."""
+        """Validate options and schema; nothing is connected yet."""
         check_batch(options)
         check_schema(schema, options)
-        # Whoever reads once is told of losses in any case: there is no next batch.
+        # A batch has no later run that could report the loss, so it always fails.
         self._options = msgspec.structs.replace(options, fail_on_data_loss=True)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix where to begin and end, and cut it into tasks."""
+        """Resolve start and end of each queue, and split the range into tasks."""
         with Metadata(self._options) as metadata:
             ends = metadata.ends(metadata.queues())
             start = starting_offsets(metadata, self._options, ends, default="earliest")
@@ -42,16 +42,16 @@ class MessageReader(DataSourceReader):
             return ranges_of(spans, metadata, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range, in a worker."""
+        """Read one range of a queue, in a worker."""
         return read_range(partition, self._schema, self._options)
 
     def __reduce__(self) -> Any:
-        """Travel to workers as what it was made of."""
+        """Pickle as the constructor's arguments."""
         return type(self), (self._options, self._schema)
 
 
 def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> list[InputPartition]:
-    """Cut spans into the ranges of tasks."""
+    """Split spans into input partitions that carry the addresses of their brokers."""
     pieces = split(
         spans,
         min_partitions=options.min_partitions,
@@ -63,12 +63,14 @@ def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> li
 
 
 def _check_there(spans: Sequence[Span], ends: Ends) -> None:
-    """Refuse to begin before the first message that is there, or to end behind the last."""
+    """Raise unless all messages of the spans exist."""
     for span in spans:
         first, end = ends[span.queue]
         if span.start > end:
             raise OffsetMissing(f"{span.queue} ends at {end}, before the start {span.start}")
         if span.size > 0 and span.start < first:
-            raise data_loss(span.queue, span.start, min(first, span.end) - span.start, "are gone")
+            raise data_loss(
+                span.queue, span.start, min(first, span.end) - span.start, "no longer exist"
+            )
         if span.size > 0 and span.end > end:
-            raise data_loss(span.queue, end, span.end - end, "are not there")
+            raise data_loss(span.queue, end, span.end - end, "do not exist")

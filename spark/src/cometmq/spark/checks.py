@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which options go together: every contradiction is found before anything is connected."""
+"""Validates combinations of options; contradictions are found before anything is connected."""
 
 import re
 from typing import Final
@@ -14,14 +14,14 @@ _WORDS: Final = ("earliest", "latest")
 
 
 def check_common(options: Options) -> None:
-    """Check what holds for every use."""
+    """Check the options that every use needs."""
     if not options.name_server:
-        raise OptionError("option `nameServer` is missing: `host:port;host:port`")
+        raise OptionError("option `nameServer` is missing: set it to `host:port;host:port`")
     LinkSettings.of(options)
 
 
 def check_read(options: Options) -> None:
-    """Check what holds for reading messages."""
+    """Check the options of any read of messages."""
     check_common(options)
     given = {
         "subscribe": options.subscribe or options.topic,
@@ -46,39 +46,41 @@ def check_read(options: Options) -> None:
 
 
 def check_batch(options: Options) -> None:
-    """Check what holds for reading messages once."""
+    """Check the options of a batch read of messages."""
     check_read(options)
     _check_offsets("endingOffsets", options.ending_offsets)
     if options.starting_offsets.strip().lower() == "latest":
-        raise OptionError("option `startingOffsets`=latest would read nothing in a batch")
+        raise OptionError(
+            "option `startingOffsets`=latest reads nothing in a batch: use `earliest` or offsets"
+        )
     for name, value in (
         ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
         ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
         ("commitGroup", options.commit_group or None),
     ):
         if value is not None:
-            raise OptionError(f"option `{name}` is for streams")
+            raise OptionError(f"option `{name}` applies to streams only")
 
 
 def check_stream(options: Options) -> None:
-    """Check what holds for a stream of messages."""
+    """Check the options of a stream of messages."""
     check_read(options)
     if options.ending_offsets != "latest":
-        raise OptionError("option `endingOffsets` is for batches: a stream has no end")
+        raise OptionError("option `endingOffsets` applies to batches only: a stream has no end")
     if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
-        raise OptionError("options `ending...Timestamp` are for batches: a stream has no end")
+        raise OptionError("options `ending...Timestamp` apply to batches only: a stream has no end")
     low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if low is not None and high is not None and low > high:
         raise OptionError(
-            f"option `minOffsetsPerTrigger`={low} is more than `maxOffsetsPerTrigger`={high}"
+            f"option `minOffsetsPerTrigger`={low} exceeds `maxOffsetsPerTrigger`={high}"
         )
 
 
 def check_write(options: Options) -> None:
-    """Check what holds for a sink."""
+    """Check the options of a write."""
     check_common(options)
     if options.table is not Table.MESSAGES:
-        raise OptionError(f"table `{options.table}` cannot be written")
+        raise OptionError(f"table `{options.table}` is read-only: only `messages` can be written")
 
 
 def _check_offsets(name: str, text: str) -> None:
@@ -86,4 +88,6 @@ def _check_offsets(name: str, text: str) -> None:
     if word.startswith("{"):
         from_text(text, source=f"option `{name}`")
     elif word and word not in _WORDS:
-        raise OptionError(f"option `{name}`={text!r} is neither a word it knows nor JSON")
+        raise OptionError(
+            f"option `{name}`={text!r} must be `earliest`, `latest` or offsets as JSON"
+        )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One blocking connection of a Spark worker to a broker or a name server.
+"""A blocking, pipelined connection of a Spark worker to a broker or a name server.
 
-Requests are pipelined: many may wait for their answers on one socket. The protocol is that of
-`cometmq.remoting`; this module only moves bytes. There are no threads and no event loop here, and
-nothing is opened at import: Spark forks its workers.
+The protocol is that of `cometmq.remoting`; this module only moves bytes. It uses neither threads
+nor an event loop, and opens nothing at import, because Spark forks its workers.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ from cometmq.spark.errors import OptionError, Refused
 from cometmq.spark.options import Options
 
 FRAME_BYTES_MAX: Final = 256 << 20
-"""What we accept in one answer: offsets of all groups of a large broker exceed 16 MiB."""
+"""Largest accepted answer: the offsets of all groups of a large broker exceed 16 MiB."""
 
 CONNECT_TIMEOUT_MS: Final = 3000
 _PIPELINE_MAX: Final = 256
@@ -48,7 +47,7 @@ _SUCCESS: Final = (int(ResponseCode.SUCCESS),)
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
-    """How to connect, and who we are."""
+    """Timeout, TLS and credentials of a connection."""
 
     timeout_ms: int = 3000
     tls: TlsSettings = TlsSettings()
@@ -57,11 +56,11 @@ class LinkSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Take what matters from the options; OptionError if they contradict each other."""
+        """Extract the settings from options; raise OptionError if they contradict each other."""
         if bool(options.access_key) != bool(options.secret_key):
-            raise OptionError("options `accessKey` and `secretKey` belong together")
+            raise OptionError("options `accessKey` and `secretKey` must be set together")
         if options.access_key and options.secret_file:
-            raise OptionError("give either `accessKey` and `secretKey` or `secretFile`")
+            raise OptionError("set either `accessKey` and `secretKey`, or `secretFile`, not both")
         credentials = None
         if options.access_key:
             credentials = SessionCredentials(
@@ -77,7 +76,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
         return cls(options.pull_timeout_ms, tls, credentials, options.secret_file)
 
     def session(self) -> SessionCredentials | None:
-        """Return who we are; a secret file is read each time, so that secrets can change."""
+        """Return the credentials; a secret file is read each time, so secrets can be rotated."""
         if not self.secret_file:
             return self.credentials
         try:
@@ -87,7 +86,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
 
 
 class BrokerConnection:
-    """A connection with requests that wait for their answers."""
+    """A connection with any number of pending requests."""
 
     def __init__(self, address: str, settings: LinkSettings) -> None:
         """Connect, or raise ConnectFailed."""
@@ -100,20 +99,20 @@ class BrokerConnection:
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for their answers."""
+        """Number of requests that have no answer yet."""
         return self._connection.pending_count
 
     def submit(self, request: Request, done: Done) -> None:
-        """Queue a request; `done` gets its answer or an error during a later `exchange`."""
+        """Queue a request; a later `exchange` passes its answer or an error to `done`."""
         if self._signer is not None:
             request = self._signed(request, self._signer)
         deadline_ms = _now_ms() + self._settings.timeout_ms
         self._connection.invoke(request, deadline_ms=deadline_ms, done=done)
 
     def exchange(self) -> None:
-        """Send what is queued, then wait until some answer came or a request is out of time.
+        """Send queued requests, then wait until an answer arrives or a request times out.
 
-        Raises ConnectionLost, after every waiting request was told, if the connection ends.
+        If the connection ends, fails all pending requests and raises ConnectionLost.
         """
         try:
             self._flush()
@@ -132,16 +131,16 @@ class BrokerConnection:
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Ask, and wait for the answer; raise Refused for a code that is not `ok`."""
+        """Send a request and wait for its answer; raise Refused if its code is not in `ok`."""
         answers = self.invoke_all([Request(code, header, body)])
         return accepted(answers[0], ok)
 
     def invoke_all(self, requests: Sequence[Request]) -> list[Response | CometError]:
-        """Ask everything at once; return answers and errors in the order of the requests."""
+        """Send all requests at once; return answers and errors in the order of the requests."""
         answers: dict[int, Response | CometError] = {}
         for index, request in enumerate(requests):
             self.submit(request, partial(answers.__setitem__, index))
-            # Both ends would wait if nobody read while very much is written.
+            # Read in between: otherwise both peers could block on full send buffers.
             while self._connection.pending_count >= _PIPELINE_MAX:
                 self.exchange()
         while len(answers) < len(requests):
@@ -149,16 +148,14 @@ class BrokerConnection:
         return [answers[index] for index in range(len(requests))]
 
     def close(self) -> None:
-        """End the connection; requests that wait are forgotten."""
+        """Close the connection; pending requests are dropped."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def __enter__(self) -> Self:
-        """Close at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _flush(self) -> None:
@@ -167,7 +164,7 @@ class BrokerConnection:
             self._socket.sendall(self._connection.take())
 
     def _receive(self) -> None:
-        """Read once; requests whose time is over are told so."""
+        """Read once; fail the requests whose deadline has passed."""
         deadline_ms = self._connection.next_deadline_ms
         assert deadline_ms is not None
         self._socket.settimeout(max(1, deadline_ms - _now_ms()) / 1000)
@@ -178,7 +175,7 @@ class BrokerConnection:
             return
         if not data:
             raise ConnectionLost("closed by the peer")
-        # Calls of the broker, such as notices to consumers, are not for us.
+        # Requests from the broker, such as notifications of consumers, do not apply here.
         self._connection.receive(data, 0)
 
     def _signed(self, request: Request, signer: Signer) -> Request:
@@ -192,7 +189,7 @@ class BrokerConnection:
 
 
 def accepted(answer: Response | CometError, ok: Collection[int] = _SUCCESS) -> Response:
-    """Return an answer whose code is expected, raise everything else."""
+    """Return an answer whose code is in `ok`; raise any other answer as an error."""
     if isinstance(answer, CometError):
         raise answer
     if answer.code not in ok:
@@ -217,7 +214,7 @@ def _connect(address: str, tls: TlsSettings) -> socket.socket:
         return plain if context is None else context.wrap_socket(plain)
     except (OSError, ssl.SSLError) as error:
         reason = str(error) or type(error).__name__
-        raise ConnectFailed(f"no connection to {address}: {reason}") from error
+        raise ConnectFailed(f"cannot connect to {address}: {reason}") from error
 
 
 def _path(text: str) -> Path | None:

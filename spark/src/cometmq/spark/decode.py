@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of pull answers to Arrow, all together with numpy.
+"""Decodes records of pull answers to Arrow, a whole batch at a time with numpy.
 
-Hot path: `decode_records` once per batch of some 8192 messages, budget 1 us a message with raw
-properties: bench/spark. Only the sizes of records are walked in Python. Fixed fields are copied
-into one table of structs; bodies, topics and properties are cut out of the buffer by Arrow.
+Hot path: `decode_records` runs once per batch of about 8192 messages; its budget is 1 us per
+message with raw properties (bench/spark). Only the record sizes are walked in Python. Fixed fields
+are gathered into one structured array; Arrow slices bodies, topics and properties from the buffer.
 
-What does not fit (IPv6 hosts, topics with long lengths, broken UTF-8) is left to
-`decode_scalar` for the whole batch.
+If a record has an uncommon form (IPv6 hosts, long topic lengths, invalid UTF-8), `decode_scalar`
+decodes the whole batch.
 """
 
 import struct
@@ -54,7 +54,7 @@ FIXED: Final = np.dtype(
         ("body_length", ">i4"),
     ]
 )
-"""A record up to its body, with hosts of IPv4."""
+"""A record up to its body, with IPv4 hosts."""
 
 _HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq").unpack_from
@@ -62,35 +62,35 @@ _ID_BYTES: Final = 32
 _HEX: Final = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.dtype(("V", 2)))
 
 
-class NotUniform(Exception):  # no error: the plain form takes over
-    """Some record of a batch has another form than the others."""
+class NotUniform(Exception):  # control flow, not an error: the scalar decoder takes over
+    """A record of the batch has an uncommon form."""
 
 
 def record_starts(buffer: bytes, begin: int, end: int) -> list[int]:
-    """Return where the records with queue offsets from `begin` to before `end` start."""
+    """Find the records with queue offsets in [begin, end)."""
     starts: list[int] = []
     position, last = 0, len(buffer) - RECORD_BYTES_MIN
     while position <= last:
         size, queue_offset = _SIZE_AND_OFFSET(buffer, position)
         if size < RECORD_BYTES_MIN:
-            raise CorruptRecord(f"a record of {size} bytes in an answer")
+            raise CorruptRecord(f"invalid record of {size} bytes in a pull answer")
         if begin <= queue_offset < end:
             starts.append(position)
         position += size
     if position != len(buffer):
-        raise CorruptRecord("an answer ends within a record")
+        raise CorruptRecord("a pull answer ends within a record")
     return starts
 
 
 def decode_records(buffer: bytes, starts: Sequence[int], context: Context) -> pa.RecordBatch:
-    """Return the records that begin at these places as one batch."""
+    """Decode the records that start at these positions into one batch."""
     try:
         columns = RecordColumns(buffer, starts, context)
         arrays = [_COLUMNS[field.name](columns, field.type) for field in context.schema]
     except (NotUniform, pa.ArrowInvalid):
         return decode_one_by_one(buffer, starts, context)
     for field, array in zip(context.schema, arrays, strict=True):
-        # Spark checks no batch but the first, and a null would corrupt rows silently.
+        # Spark only validates the first batch; a null in a later one would corrupt rows silently.
         assert field.nullable or array.null_count == 0, field.name
     batch = pa.RecordBatch.from_arrays(arrays, schema=context.schema)
     if not context.tags:
@@ -100,10 +100,10 @@ def decode_records(buffer: bytes, starts: Sequence[int], context: Context) -> pa
 
 
 class RecordColumns:
-    """Some records, column by column, each made when it is first asked for."""
+    """Records as columns, each computed on first use."""
 
     def __init__(self, buffer: bytes, starts: Sequence[int], context: Context) -> None:
-        """Read the fixed fields; NotUniform if the records differ in form."""
+        """Read the fixed fields; raise NotUniform if a record has an uncommon form."""
         self.context = context
         self._buffer = buffer
         self._starts = np.asarray(starts, np.int64)
@@ -113,7 +113,7 @@ class RecordColumns:
         self._bounds = self._find_bounds(data)
 
     def _find_bounds(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-        """Return begin and end of body, topic and properties of each record."""
+        """Find start and end of body, topic and properties of each record."""
         fixed = self.fixed
         if (fixed["sys_flag"] & _HOSTS_V6).any() or (fixed["magic"] != MAGIC_V1).any():
             raise NotUniform
@@ -133,37 +133,33 @@ class RecordColumns:
         return np.column_stack([body, body_end, body_end + 1, topic_end, properties, ends]).ravel()
 
     def piece(self, first: int, kind: pa.DataType) -> pa.Array:
-        """Return the body (0), topic (2) or properties (4) of each record."""
+        """Slice the body (0), topic (2) or properties (4) of each record."""
         return cut(pa.py_buffer(self._buffer), self._bounds, 6, first, kind)
 
     def numbers(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return a fixed field."""
         return pa.array(self.fixed[name].astype(kind.to_pandas_dtype()), kind)
 
     def moments(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return a timestamp."""
         ms = np.clip(self.fixed[name].astype(np.int64), TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX)
         return pa.array(ms * 1000, pa.int64()).cast(kind)
 
     def hosts(self, name: str) -> pa.Array:
-        """Return a host as text; there are few different ones."""
+        """Format hosts as text, once per distinct host: there are few."""
         encoded = pa.array(self.fixed[name].astype(np.uint64)).dictionary_encode()
         texts = [host_text(host.to_bytes(8, "big")) for host in encoded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(encoded.indices)
 
     @cached_property
     def property_texts(self) -> pa.StringArray:
-        """The property text of each record."""
         return self.piece(4, pa.string())
 
     @cached_property
     def properties(self) -> PropertyColumns:
-        """The properties of each record."""
         return PropertyColumns(self.property_texts)
 
     @cached_property
     def offset_ids(self) -> pa.StringArray:
-        """The id that names each record."""
+        """The offset message id of each record: store host and commit log offset in hex."""
         count = len(self.fixed)
         pairs = np.empty((count, 2), ">u8")
         pairs[:, 0] = self.fixed["store_host"]
@@ -174,7 +170,7 @@ class RecordColumns:
         return pa.Array.from_buffers(pa.string(), count, buffers)
 
     def bodies(self) -> pa.Array:
-        """Return each body, decompressed if that is wanted."""
+        """Return each body, decompressed unless `inflate` is off."""
         if not self.context.has_body:
             return pa.nulls(len(self.fixed), pa.binary())
         bodies = self.piece(0, pa.binary())
@@ -188,7 +184,7 @@ class RecordColumns:
         return pa.array(plain, pa.binary())
 
     def wanted_properties(self, kind: pa.DataType) -> pa.Array:
-        """Return the properties in the form that is wanted."""
+        """Return the properties in the form that `includeProperties` selects."""
         if self.context.properties is Properties.NONE:
             return pa.nulls(len(self.fixed), kind)
         if self.context.properties is Properties.RAW:
@@ -196,7 +192,7 @@ class RecordColumns:
         return self.properties.maps(kind)
 
     def same(self, text: str) -> pa.Array:
-        """Return one text for all records."""
+        """Repeat one text for all records."""
         return pa.array([text], pa.string()).take(pa.array(np.zeros(len(self.fixed), np.int64)))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records to Arrow, one by one: the plain form of `decode`, which takes what that one cannot.
+"""Decodes records to Arrow one by one: handles every form, including those `decode` cannot.
 
-It is the reference: tests compare both on random records.
+This is the reference implementation: tests compare both on random records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ from cometmq.spark.options import Options, Properties
 
 TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
-"""What Python and Spark can show: the years 1 to 9999."""
+"""Range that Python and Spark can represent: the years 1 to 9999."""
 
 COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _INT_SPAN: Final = 1 << 32
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What rows have in common, and how they are wanted."""
+    """Output schema and options that apply to all records of a task."""
 
     schema: pa.Schema
     broker_name: str
@@ -35,7 +35,7 @@ class Context(msgspec.Struct, frozen=True):
     inflate: bool = True
     properties: Properties = Properties.MAP
     tags: tuple[str, ...] = ()
-    """Only messages with one of these are wanted, if there are any."""
+    """If not empty, only messages with one of these tags are kept."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Context(msgspec.Struct, frozen=True):
         *,
         tags: tuple[str, ...] = (),
     ) -> "Context":
-        """Take what matters from the options."""
+        """Extract the context from options."""
         return cls(
             schema,
             broker_name,
@@ -61,7 +61,7 @@ Value = Callable[[MessageRecord, Context], Any]
 
 
 def decode_one_by_one(buffer: bytes, starts: Sequence[int], context: Context) -> pa.RecordBatch:
-    """Return the records that begin at these places; CorruptRecord if one does not."""
+    """Decode the records that start at these positions; raise CorruptRecord if one is invalid."""
     records = [decode_record(buffer, start) for start in starts]
     if context.tags:
         records = [record for record in records if record.tags in context.tags]
@@ -73,13 +73,13 @@ def decode_one_by_one(buffer: bytes, starts: Sequence[int], context: Context) ->
 
 
 def plain_body(body: bytes, record: MessageRecord) -> bytes:
-    """Return a decompressed body, or say which message has one that cannot be."""
+    """Decompress a body; the error names the message."""
     try:
         return record.decompressed_body() if body else body
     except CorruptRecord as error:
         raise SourceError(
             f"the body at {record.topic} {record.queue_id} {record.queue_offset} cannot be "
-            f"decompressed ({error}); the option `inflate`=false gives it as it is"
+            f"decompressed ({error}); set the option `inflate`=false to read it compressed"
         ) from error
 
 

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data source raises beside the refusals of brokers; each is one line for a user."""
+"""Errors of the data source; each message is one line for a user."""
 
 from cometmq.remoting.errors import CometError
 
 
 class SourceError(CometError):
-    """The data source cannot do what was asked."""
+    """Base class of the data source's errors."""
 
 
 class OptionError(SourceError):
-    """An option is unknown, is missing, or has a value that it cannot have."""
+    """An option is unknown or missing, or its value is invalid."""
 
 
 class SchemaError(SourceError):
-    """A schema was asked for that the table cannot give, or given that a sink cannot take."""
+    """A requested schema does not match the table, or the sink cannot write a column."""
 
 
 class TopicMissing(SourceError):
-    """No name server knows a topic or a queue that was asked for."""
+    """A requested topic or queue does not exist."""
 
 
 class NameServerUnreachable(SourceError):
-    """None of the name servers answers."""
+    """No name server answers."""
 
 
 class BrokerUnreachable(SourceError):
@@ -29,16 +29,16 @@ class BrokerUnreachable(SourceError):
 
 
 class Refused(SourceError):
-    """A broker or name server answered that it will not do what was asked."""
+    """A broker or name server rejected a request."""
 
 
 class OffsetMissing(SourceError):
-    """A moment or a group names no offset in a queue."""
+    """A timestamp or group does not determine an offset in a queue."""
 
 
 class DataLoss(SourceError):
-    """Messages that were to be read are not there any more."""
+    """Messages that should be read no longer exist."""
 
 
 class SendIncomplete(SourceError):
-    """Rows of a task were not stored by any broker."""
+    """Some rows of a task were not stored by any broker."""

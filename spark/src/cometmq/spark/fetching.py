@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a part of a queue with many pulls at once, and gives its records in their order.
+"""Reads a range of a queue with pipelined pulls, and returns its records in order.
 
-Queue offsets are dense, so the offsets of pulls are known before their answers: the part is cut
-into chunks, and several chunks are asked for at a time. An answer may hold less than was asked
-for (brokers stop at 256 KiB); then the rest of its chunk is asked for again.
+Queue offsets are dense, so the offsets of later pulls are known before the first answer: the range
+is divided into chunks, and several chunks are pulled concurrently. An answer may be shorter than
+requested (brokers stop at 256 KiB); the rest of its chunk is then pulled again.
 
 Invariants
-    Chunks are given in order, and each offset belongs to one chunk only.
-    Answers that wait for an earlier chunk hold no more than `PREFETCH_BYTES_MAX` and one answer
-    for each chunk.
+    Chunks are returned in order, and each offset belongs to exactly one chunk.
+    Answers buffered behind an earlier chunk hold at most `PREFETCH_BYTES_MAX` plus one answer per
+    chunk.
 """
 
 import time
@@ -39,13 +39,13 @@ from cometmq.spark.topics import MASTER_ID, Addresses, NameServers
 
 PREFETCH_BYTES_MAX: Final = 8 << 20
 FILTERED_CHUNK: Final = 4096
-"""Offsets in a chunk where a filter leaves most of them out."""
+"""Chunk size in offsets if a filter skips most messages."""
 
 ATTEMPTS_MAX: Final = 10
-"""Failures in a row, with growing pauses, before a task fails: 15 s, so that brokers restart."""
+"""Failures in a row before a task fails; with back-off 15 s, enough for a broker to restart."""
 
 MISSING_MAX: Final = 3
-"""How often a message that must be there may be said not to be."""
+"""Times that a broker may report an existing offset as missing."""
 
 _PULLED: Final = frozenset(
     {
@@ -61,14 +61,14 @@ _PAUSE_MS_MAX: Final = 3000
 
 
 class Piece(NamedTuple):
-    """Whole records, of which those with offsets before `end` count."""
+    """Whole records; only those with offsets below `end` count."""
 
     body: bytes
     end: int
 
 
 class _Chunk(msgspec.Struct):
-    """A few offsets that are asked for together."""
+    """A range of offsets, pulled with one request at a time."""
 
     end: int
     cursor: int
@@ -78,16 +78,15 @@ class _Chunk(msgspec.Struct):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to ask for."""
         return self.cursor >= self.end
 
 
 class _NotThere(TransportError):
-    """A broker does not have an offset that was there when the span was planned."""
+    """A broker lacks an offset that existed when the span was planned."""
 
 
 class Fetcher:
-    """Reads one span, from whichever broker of the group answers."""
+    """Reads one span, from any broker of the group that answers."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Fetcher:
         log: Log = NO_LOG,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; nothing is connected before the first record is wanted."""
+        """Prepare; the first call of `pieces` connects."""
         self._span = span
         self._addresses = addresses
         self._options = options
@@ -116,10 +115,10 @@ class Fetcher:
         self.lost_count = 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield what pulls bring, in the order of offsets.
+        """Yield the records of pull answers in the order of offsets.
 
-        A filtered answer may hold more than belongs to it: messages from `Piece.end` on come
-        again.
+        An answer with a filter may extend past its chunk: offsets from `Piece.end` on are
+        delivered again by the next chunk.
         """
         try:
             while self._next_start < self._span.end or self._chunks:
@@ -130,7 +129,7 @@ class Fetcher:
             self._log.warning("messages.lost", queue=str(self._span.queue), count=self.lost_count)
 
     def _turn(self) -> list[Piece]:
-        """Ask, wait for something, and return what is complete in order."""
+        """Send pulls, wait for an answer, and return the records that are complete in order."""
         try:
             connection = self._connected()
             self._ask(connection)
@@ -143,7 +142,7 @@ class Fetcher:
         return self._take()
 
     def _ask(self, connection: BrokerConnection) -> None:
-        """Ask for the rest of chunks, and for new chunks, as many as may be asked at once."""
+        """Submit pulls for open chunks and for new ones, within the pipeline depth."""
         size = self._options.pull_batch_size if self._filter.takes_all else FILTERED_CHUNK
         while (
             len(self._chunks) < self._options.pull_pipeline_depth
@@ -167,7 +166,7 @@ class Fetcher:
                 connection.submit(request, partial(self._answered, chunk))
 
     def _answered(self, chunk: _Chunk, answer: Response | CometError) -> None:
-        """Take an answer; what it means for the task is decided after the exchange."""
+        """Record an answer or failure; `_turn` handles failures after the exchange."""
         chunk.is_asked = False
         if isinstance(answer, CometError):
             self._failure = self._failure or answer
@@ -179,12 +178,12 @@ class Fetcher:
             self._failure = self._failure or error
 
     def _advance(self, chunk: _Chunk, answer: Response) -> None:
-        """Move a chunk's cursor by what an answer says."""
+        """Advance a chunk's cursor according to an answer."""
         if answer.code not in _PULLED:
             error = command_error(answer.code, answer.remark)
             if answer.code in _BUSY:
                 raise Overloaded(str(error))
-            raise Refused(f"the broker does not let {self._span.queue} be read: {error}")
+            raise Refused(f"the broker refuses to read {self._span.queue}: {error}")
         next_offset = answer.header.next_begin_offset
         if answer.code == ResponseCode.SUCCESS:
             self._check_progress(chunk, next_offset)
@@ -195,21 +194,21 @@ class Fetcher:
             if self._filter.takes_all:
                 self._lose_front(chunk, next_offset, "were deleted meanwhile")
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED and next_offset > chunk.cursor:
-            self._lose_front(chunk, next_offset, "are gone")
+            self._lose_front(chunk, next_offset, "no longer exist")
         else:
             next_offset = self._missed(chunk)
         chunk.cursor = next_offset
 
     def _missed(self, chunk: _Chunk) -> int:
-        """Decide what an offset beyond the queue's end means; return where to go on.
+        """Handle an offset beyond the end of the queue; return the next offset to pull.
 
-        A slave may not have it yet. A master that lacks it has lost messages, or its topic was
-        created anew.
+        A slave may not have replicated it yet. A master that lacks it has lost messages, or the
+        topic was recreated.
         """
         chunk.missing_count += 1
         if chunk.missing_count <= MISSING_MAX or not self._is_at_master():
             raise _NotThere(f"{self._span.queue} has no offset {chunk.cursor}")
-        # Nor does it have what comes after, which need not be asked for.
+        # Later offsets are missing as well, so there is no point in pulling them.
         self._lose(chunk, chunk.end, "cannot be found")
         self.lost_count += self._span.end - self._next_start
         self._next_start = self._span.end
@@ -222,20 +221,20 @@ class Fetcher:
             )
 
     def _lose(self, chunk: _Chunk, end: int, what: str) -> None:
-        """Count messages that are gone, or fail because of them."""
+        """Count lost messages, or raise DataLoss if `failOnDataLoss` is set."""
         if self._options.fail_on_data_loss:
             raise data_loss(self._span.queue, chunk.cursor, end - chunk.cursor, what)
         self.lost_count += min(end, chunk.end) - chunk.cursor
 
     def _lose_front(self, chunk: _Chunk, end: int, what: str) -> None:
-        """Lose all before `end`: what no answer came for yet is gone too, and is told with it."""
+        """Lose everything before `end`, including chunks that have no answer yet."""
         if self._options.fail_on_data_loss:
             first = next(one.cursor for one in self._chunks if not one.is_done)
             raise data_loss(self._span.queue, first, min(end, self._span.end) - first, what)
         self._lose(chunk, end, what)
 
     def _recover(self) -> None:
-        """Pause and connect again after a failure between the ends; raise any other failure."""
+        """Back off and reconnect after a transport error; raise any other failure."""
         failure, self._failure = self._failure, None
         assert failure is not None
         if not isinstance(failure, TransportError):
@@ -251,7 +250,7 @@ class Fetcher:
         self._find_brokers()
 
     def _take(self) -> list[Piece]:
-        """Return the bodies of finished chunks, and what the first unfinished one has."""
+        """Take the answers next in order: finished chunks, and the start of one more."""
         found: list[Piece] = []
         while self._chunks:
             chunk = self._chunks[0]
@@ -268,7 +267,7 @@ class Fetcher:
             known = readable_addresses(self._addresses, self._options.read_from)
             if not known:
                 raise BrokerUnreachable(f"no broker to read {self._span.queue} from")
-            # Each failure goes on to the next broker of the group.
+            # Each failure moves on to the next broker of the group.
             self._turn_count += 1
             address = known[self._turn_count % len(known)]
             self._connection = BrokerConnection(address, self._settings)
@@ -280,7 +279,7 @@ class Fetcher:
         )
 
     def _disconnect(self) -> None:
-        """Close; what was asked for will be asked for again."""
+        """Close the connection; unanswered pulls will be submitted again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -288,7 +287,7 @@ class Fetcher:
             chunk.is_asked = False
 
     def _find_brokers(self) -> None:
-        """Ask where the brokers are now; what is known stays if nobody tells."""
+        """Look up the brokers again; keep the known addresses if no name server answers."""
         queue = self._span.queue
         try:
             with NameServers(self._options) as names:
@@ -301,8 +300,8 @@ class Fetcher:
 
 
 def data_loss(queue: Queue, start: int, count: int, what: str) -> DataLoss:
-    """Return the error that names what is lost and what to do."""
+    """Build the error for lost messages, with the option that tolerates them."""
     return DataLoss(
-        f"{count} messages of {queue} from offset {start} on {what}; "
-        "the option `failOnDataLoss`=false lets a stream go on without them"
+        f"{count} messages of {queue} starting at offset {start} {what}; "
+        "set the option `failOnDataLoss`=false to let a stream continue without them"
     )

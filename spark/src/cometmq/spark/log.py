@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of workers in Python's own log, which is where Spark collects them from.
+"""Log of the workers: writes to Python's `logging`, from which Spark collects events.
 
-Spark starts the processes and builds the readers, so nobody can hand a log to them.
+Spark starts the workers and builds the readers itself, so a log cannot be passed to them.
 """
 
 import logging
@@ -11,24 +11,20 @@ _LOGGER: Final = logging.getLogger("cometmq.spark")  # noqa: TID251  # Spark col
 
 
 class WorkerLog:
-    """A `Log` of `cometmq.remoting` that writes `event key=value` lines."""
+    """A `Log` of `cometmq.remoting` that writes lines of the form `event key=value`."""
 
     __slots__ = ()
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Record a detail."""
         _LOGGER.debug(_line(event, facts))
 
     def info(self, event: str, /, **facts: object) -> None:
-        """Record a change of state."""
         _LOGGER.info(_line(event, facts))
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Record something degraded but handled."""
         _LOGGER.warning(_line(event, facts))
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Record something that a person must act on."""
         _LOGGER.error(_line(event, facts))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers say about their queues: ends, committed offsets, moments. Used while planning."""
+"""Queries brokers about their queues during planning: ends, committed offsets, timestamps."""
 
 import time
 from collections import defaultdict
@@ -33,10 +33,10 @@ _PULL_CODES: Final = (
 
 
 class Metadata:
-    """Connections to name servers and brokers that last as long as planning does."""
+    """Connections to name servers and brokers, kept open while a query is planned."""
 
     def __init__(self, options: Options) -> None:
-        """Remember what is wanted; nothing is connected yet."""
+        """Keep the options; nothing is connected yet."""
         self.names = NameServers(options)
         self._options = options
         self._settings = LinkSettings.of(options)
@@ -44,20 +44,20 @@ class Metadata:
         self.brokers: dict[str, Addresses] = {}
 
     def queues(self, *, must_exist: bool = True) -> list[Queue]:
-        """Return the queues that the options mean now."""
+        """Resolve the options to the queues that exist now."""
         queues, brokers = find_queues(self.names, self._options, must_exist=must_exist)
         self.brokers.update(brokers)
         return queues
 
     def find_brokers(self, names: Collection[str]) -> None:
-        """Learn where brokers are, whatever topics they have; BrokerUnreachable if one is away."""
+        """Find brokers by name, without a topic; raise BrokerUnreachable if one is unknown."""
         self.brokers.update(self.names.brokers())
         for name in sorted(names):
             if name not in self.brokers:
-                raise BrokerUnreachable(f"broker `{name}` is away: no name server knows it")
+                raise BrokerUnreachable(f"broker `{name}` is unreachable: no name server knows it")
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
-        """Return first offset and exclusive end of each queue; the first is asked for first."""
+        """Return first offset and exclusive end of each queue; first offsets are queried first."""
         wanted = list(queues)
         first = self._offsets(
             wanted, lambda q: Request(RequestCode.GET_MIN_OFFSET, GetMinOffset(q.topic, q.queue_id))
@@ -65,11 +65,11 @@ class Metadata:
         end = self._offsets(
             wanted, lambda q: Request(RequestCode.GET_MAX_OFFSET, GetMaxOffset(q.topic, q.queue_id))
         )
-        # A broker may name a first offset beyond the end after it deleted files.
+        # After deleting files a broker may report a first offset beyond the end.
         return {queue: (min(max(0, first[queue]), end[queue]), end[queue]) for queue in wanted}
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
-        """Return the offsets that a group has committed; queues without one are left out."""
+        """Return the committed offsets of a group, without queues that have none."""
         wanted = list(queues)
 
         def request(queue: Queue) -> Request:
@@ -84,7 +84,6 @@ class Metadata:
         return found
 
     def commit(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Commit offsets for a group."""
 
         def request(queue: Queue) -> Request:
             header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offsets[queue])
@@ -94,9 +93,9 @@ class Metadata:
             accepted(answer)
 
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
-        """Return the first offset stored at a moment or later; the queue's end if there is none.
+        """Find the first offset stored at or after a time; the queue's end if there is none.
 
-        Brokers name the nearest message, or 0 where they know none; from there it is corrected.
+        Brokers return the nearest message, or 0 if they do not know; the search continues there.
         """
         first, end = ends
         if first >= end:
@@ -110,22 +109,19 @@ class Metadata:
         )
 
     def close(self) -> None:
-        """End all connections."""
         self.names.close()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def __enter__(self) -> Self:
-        """Close at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
-        """Return when a message was stored; 0 if it was deleted meanwhile."""
+        """Return the store time of a message; 0 if it has been deleted meanwhile."""
         request = pull_request(queue, offset, 1, group=self._options.group, message_filter=Filter())
         answer = accepted(self._ask([queue], lambda _: request)[queue], _PULL_CODES)
         return scan_record(answer.body).store_timestamp if answer.body else 0
@@ -139,7 +135,7 @@ class Metadata:
     def _ask(
         self, queues: Sequence[Queue], request: Callable[[Queue], Request]
     ) -> dict[Queue, Response | CometError]:
-        """Ask one question about each queue, all those of a broker at once."""
+        """Send one request per queue, pipelined per broker."""
         by_broker: defaultdict[str, list[Queue]] = defaultdict(list)
         for queue in queues:
             by_broker[queue.broker_name].append(queue)
@@ -151,7 +147,7 @@ class Metadata:
         return answers
 
     def _with_retries(self, name: str, requests: list[Request]) -> list[Response | CometError]:
-        """Ask a broker group, again after a pause, and a slave where the master does not answer."""
+        """Query a broker group; retry after a pause, and fall back on slaves."""
         failure: CometError | None = None
         for attempt in range(self._options.fetch_num_retries + 1):
             if attempt:
@@ -183,7 +179,7 @@ class Metadata:
 
 
 def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:
-    """Return where a queue may be read, in the order to try."""
+    """List the addresses from which a queue may be read, in order of preference."""
     master = [address for broker_id, address in addresses.items() if broker_id == MASTER_ID]
     slaves = [address for broker_id, address in sorted(addresses.items()) if broker_id != MASTER_ID]
     if read_from is ReadFrom.MASTER:
@@ -194,11 +190,11 @@ def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:
 
 
 def first_at(is_late: Callable[[int], bool], near: int, ends: tuple[int, int]) -> int:
-    """Return the first offset between the ends that is late, beginning to look near one.
+    """Binary-search the first offset that is late, starting with growing steps from `near`.
 
-    `is_late` is false up to some offset and true from there on.
+    `is_late` must be false up to some offset and true from there on.
     """
-    low, high = ends  # all before `low` are early, `high` and all after it are late
+    low, high = ends  # invariant: offsets below `low` are early, from `high` on late
     step = 1
     probe = near
     while low < high and low <= probe < high:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets of queues as JSON: `{"T":{"broker-a":{"0":23,"1":-1}}}`, in options and checkpoints.
 
-Spark compares the texts of two offsets, so the same offsets always make the same text: keys are
-sorted. The reserved key `$v`, which is no legal topic, will name a version should there be one.
+Spark compares offsets as text, so equal offsets must yield equal text: keys are sorted. The key
+`$v`, which is not a legal topic, is reserved for a format version.
 """
 
 import json
@@ -20,21 +20,20 @@ _ASSIGN_FORM: Final = '{"topic":{"broker":[queue]}}'
 
 
 class Queue(NamedTuple):
-    """One queue of a topic at a broker group."""
+    """A queue of a topic at a broker group."""
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        """Name it as people do."""
         return f"{self.topic} {self.broker_name} {self.queue_id}"
 
 
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
-    """Return offsets as Spark keeps them in checkpoints."""
+    """Convert offsets to the form that Spark stores in checkpoints."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
-    # sorted as texts, as any reader of the file would: "10" before "2"
+    # Sorted as text ("10" before "2"), so that any JSON tool can reproduce the order.
     for queue in sorted(offsets, key=lambda queue: (queue[0], queue[1], str(queue[2]))):
         brokers = tree.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
@@ -42,40 +41,40 @@ def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
 
 
 def to_text(offsets: Mapping[Queue, int]) -> str:
-    """Return offsets as text, good for `startingOffsets`."""
+    """Convert offsets to text that `startingOffsets` accepts."""
     return json.dumps(to_json(offsets), separators=(",", ":"))
 
 
 def from_json(tree: Any, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
-    """Return the offsets of a tree; OptionError names `source` and the part that is wrong."""
+    """Parse offsets; OptionError names `source` and the invalid part."""
     offsets: dict[Queue, int] = {}
     for topic, broker_name, queues in _brokers(tree, source, _FORM):
         if not isinstance(queues, dict):
-            raise OptionError(f"{source}: `{topic}`.`{broker_name}` is no object: {_FORM}")
+            raise OptionError(f"{source}: `{topic}`.`{broker_name}` must be an object: {_FORM}")
         for text, offset in queues.items():
             queue = Queue(topic, broker_name, _queue_id(text, source))
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < lowest:
-                raise OptionError(f"{source}: {offset!r} is no offset of {queue}")
+                raise OptionError(f"{source}: {offset!r} is not a valid offset of {queue}")
             offsets[queue] = offset
     return offsets
 
 
 def from_text(text: str, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
-    """Return the offsets of an option's text."""
+    """Parse offsets from the text of an option."""
     return from_json(_load(text, source, _FORM), source=source, lowest=lowest)
 
 
 def assigned_from_text(text: str, *, source: str) -> list[Queue]:
-    """Return the queues of `{"T":{"broker-a":[0,1]}}`."""
+    """Parse the queues of `{"T":{"broker-a":[0,1]}}`."""
     found: set[Queue] = set()
     for topic, broker_name, numbers in _brokers(
         _load(text, source, _ASSIGN_FORM), source, _ASSIGN_FORM
     ):
         if not isinstance(numbers, list):
-            raise OptionError(f"{source}: `{topic}`.`{broker_name}` is no list: {_ASSIGN_FORM}")
+            raise OptionError(f"{source}: `{topic}`.`{broker_name}` must be a list: {_ASSIGN_FORM}")
         found.update(Queue(topic, broker_name, _queue_id(number, source)) for number in numbers)
     if not found:
-        raise OptionError(f"{source}: no queue in it")
+        raise OptionError(f"{source}: names no queue")
     return sorted(found)
 
 
@@ -83,18 +82,18 @@ def _load(text: str, source: str, form: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{source}: no JSON ({error}); its form is {form}") from None
+        raise OptionError(f"{source}: invalid JSON ({error}); expected {form}") from None
 
 
 def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
     if not isinstance(tree, dict):
-        raise OptionError(f"{source}: no object; its form is {form}")
+        raise OptionError(f"{source}: must be an object; expected {form}")
     if VERSION_KEY in tree:
         raise OptionError(f"{source}: written by a newer version of this data source")
     rows = []
     for topic, brokers in tree.items():
         if not isinstance(brokers, dict):
-            raise OptionError(f"{source}: `{topic}` is no object; its form is {form}")
+            raise OptionError(f"{source}: `{topic}` must be an object; expected {form}")
         rows += [(topic, broker_name, rest) for broker_name, rest in brokers.items()]
     return rows
 
@@ -102,5 +101,5 @@ def _brokers(tree: Any, source: str, form: str) -> list[tuple[str, str, Any]]:
 def _queue_id(text: Any, source: str) -> int:
     number = str(text)
     if isinstance(text, bool) or not (number.isascii() and number.isdigit()):
-        raise OptionError(f"{source}: {text!r} is no queue id")
+        raise OptionError(f"{source}: {text!r} is not a valid queue id")
     return int(number)

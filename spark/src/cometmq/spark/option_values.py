@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the texts of options to values, with errors that name the option."""
+"""Converts the text of options to values; errors name the option."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 
 
 def find_option(name: str, known: Mapping[str, FieldInfo]) -> FieldInfo:
-    """Return what an option is, or say which one was probably meant."""
+    """Look up an option; the error for an unknown one suggests the closest name."""
     info = known.get(name.lower())
     if info is not None:
         return info
@@ -26,7 +26,7 @@ def find_option(name: str, known: Mapping[str, FieldInfo]) -> FieldInfo:
 
 
 def option_value(info: FieldInfo, text: str) -> Any:
-    """Return the value of an option's text."""
+    """Convert the text of an option to its type."""
     try:
         return msgspec.convert(text.strip(), info.type, strict=False)
     except msgspec.ValidationError as error:
@@ -35,7 +35,7 @@ def option_value(info: FieldInfo, text: str) -> Any:
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration whose form was checked already."""
+    """Convert a duration whose form has been validated."""
     match = _DURATION.fullmatch(text)
     assert match is not None
     return int(match[1]) * _UNITS_MS[match[2]]

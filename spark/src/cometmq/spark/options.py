@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the data source: names, defaults, bounds and meanings, in one table.
+"""The options of the data source in one table: names, defaults, bounds and meanings.
 
-The documentation is generated from here. `parse` turns what Spark hands over, in which case of
-letters ever, into a struct that can be pickled; `option_values` reads the values.
+The documentation is generated from here. `parse` turns the options that Spark passes, in any case
+of letters, into a struct that can be pickled; `option_values` converts the values.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from msgspec import Meta, field
 from cometmq.spark.option_values import find_option, option_value
 
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark passes on to a source or sink although it is an option of its own."""
+"""Options of Spark itself that it also passes to a source or sink."""
 
 READ: Final = {"applies": "read"}
 BATCH: Final = {"applies": "batch read"}
@@ -26,7 +26,7 @@ TABLES: Final = {"applies": "read of tables other than messages"}
 
 
 class Table(StrEnum):
-    """What is read."""
+    """Tables that can be read."""
 
     MESSAGES = "messages"
     OFFSETS = "offsets"
@@ -36,7 +36,7 @@ class Table(StrEnum):
 
 
 class Properties(StrEnum):
-    """How the properties of messages are given."""
+    """Forms of the column `properties`."""
 
     MAP = "map"
     RAW = "raw"
@@ -44,7 +44,7 @@ class Properties(StrEnum):
 
 
 class ReadFrom(StrEnum):
-    """Which brokers of a broker group are read."""
+    """Brokers of a broker group to read from."""
 
     MASTER = "master"
     SLAVE = "slave"
@@ -59,7 +59,7 @@ class ExpressionType(StrEnum):
 
 
 class NothingNewer(StrEnum):
-    """What to do where no message is as new as a moment."""
+    """Behaviour if no message is as recent as a given time."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -70,29 +70,31 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Every option with its default."""
+    """All options with their defaults."""
 
     name_server: Annotated[
         str,
         Meta(
             extra=ALL,
-            description="`host:port;host:port`, or the HTTP address of such a list. Required.",
+            description="`host:port;host:port`, or an HTTP address that lists them. Required.",
         ),
     ] = ""
     table: Annotated[
         Table,
-        Meta(extra=READ, description="What to read; `messages` and `progress` also as streams."),
+        Meta(
+            extra=READ, description="Table to read; `messages` and `progress` can also be streams."
+        ),
     ] = Table.MESSAGES
     subscribe: Annotated[
         str,
-        Meta(extra=READ, description="Topics, separated by commas; `topic` is another name."),
+        Meta(extra=READ, description="Topics, separated by commas; `topic` is an alias."),
     ] = ""
     subscribe_pattern: Annotated[
         str,
         Meta(
             extra=READ,
-            description="Regular expression that whole topic names match; a stream looks for new "
-            "topics at every trigger.",
+            description="Regular expression that must match the whole topic name; a stream looks "
+            "for new topics at every trigger.",
         ),
     ] = ""
     assign: Annotated[str, Meta(extra=READ, description='Queues: `{"T":{"broker-a":[0,1]}}`.')] = ""
@@ -100,7 +102,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(
             extra=READ,
-            description="`subscribePattern` finds retry, dead-letter and system topics too.",
+            description="Let `subscribePattern` match retry, dead-letter and system topics.",
         ),
     ] = False
     starting_offsets: Annotated[
@@ -109,60 +111,71 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             extra=READ,
             description="`earliest`, `latest` (streams) or offsets as "
             '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest. '
-            "Default: earliest of a batch, latest of a stream.",
+            "Default: earliest for a batch, latest for a stream.",
         ),
     ] = ""
     ending_offsets: Annotated[
         str,
-        Meta(extra=BATCH, description="`latest` or offsets; -1 is latest."),
+        Meta(extra=BATCH, description="`latest` or offsets as JSON, where -1 is latest."),
     ] = "latest"
     starting_timestamp: Annotated[
         Natural | None,
-        Meta(extra=READ, description="Begin at messages stored at this moment (ms)."),
+        Meta(extra=READ, description="Start with messages stored at this time (ms since 1970)."),
     ] = None
     ending_timestamp: Annotated[
         Natural | None,
-        Meta(extra=BATCH, description="End before messages stored at this moment (ms)."),
+        Meta(extra=BATCH, description="Stop before messages stored at this time (ms since 1970)."),
     ] = None
     starting_offsets_by_timestamp: Annotated[
-        str, Meta(extra=READ, description="Moments (ms) in the form of `startingOffsets`.")
+        str,
+        Meta(
+            extra=READ, description="Start times (ms) per queue, in the form of `startingOffsets`."
+        ),
     ] = ""
     ending_offsets_by_timestamp: Annotated[
-        str, Meta(extra=BATCH, description="Moments (ms) in the form of `endingOffsets`.")
+        str,
+        Meta(extra=BATCH, description="End times (ms) per queue, in the form of `endingOffsets`."),
     ] = ""
     starting_offsets_by_timestamp_strategy: Annotated[
         NothingNewer,
-        Meta(extra=READ, description="Where nothing is as new as the moment: fail, or latest."),
+        Meta(
+            extra=READ,
+            description="If no message is that recent: `error`, or start at `latest`.",
+        ),
     ] = NothingNewer.ERROR
     starting_offsets_from_group: Annotated[
         str,
         Meta(
             extra=READ,
-            description="Begin where this consumer group has committed; earliest where it has not.",
+            description="Start at the committed offsets of this consumer group, else earliest.",
         ),
     ] = ""
     fail_on_data_loss: Annotated[
         bool,
         Meta(
             extra=READ,
-            description="Fail when messages to read are gone. If false, a stream goes on with the "
-            "oldest there is and logs how many are lost; a batch fails in any case.",
+            description="Fail if messages to read no longer exist. If false, a stream continues "
+            "with the oldest message and logs the number of lost ones; a batch always fails.",
         ),
     ] = True
     min_partitions: Annotated[
         Positive | None,
-        Meta(extra=READ, description="Split queues until there are about so many ranges."),
+        Meta(extra=READ, description="Split queues into about this many ranges in total, or more."),
     ] = None
     max_records_per_partition: Annotated[
         Positive | None,
-        Meta(extra=READ, description="Split queues into ranges of so many messages."),
+        Meta(extra=READ, description="Split queues into ranges of at most this many messages."),
     ] = None
     max_offsets_per_trigger: Annotated[
-        Positive | None, Meta(extra=STREAM, description="Read at most so many in one batch.")
+        Positive | None,
+        Meta(extra=STREAM, description="Maximum number of messages in one micro-batch."),
     ] = None
     min_offsets_per_trigger: Annotated[
         Positive | None,
-        Meta(extra=STREAM, description="Wait for so many, for a time."),
+        Meta(
+            extra=STREAM,
+            description="Messages to wait for before a micro-batch, up to `maxTriggerDelay`.",
+        ),
     ] = None
     max_trigger_delay: Annotated[
         str,
@@ -176,7 +189,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             extra=READ,
-            description="Filter that brokers evaluate: `*`, `TagA || TagB`, or SQL with "
+            description="Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with "
             "`expressionType=SQL92`. Offsets advance over all messages.",
         ),
     ] = "*"
@@ -188,33 +201,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             min_length=1,
             extra=READ,
-            description="Group named in pulls; brokers create groups with the prefix of the "
-            "default on demand.",
+            description="Consumer group named in pulls; brokers create groups with the prefix of "
+            "the default on demand.",
         ),
     ] = "CID_RMQ_SYS_SPARK"
     commit_group: Annotated[
         str,
         Meta(
             extra=STREAM,
-            description="Commit offsets of this group after each batch, one batch late, so that "
-            "tools see the query. They are never read back.",
+            description="Consumer group whose offsets are committed after each batch, one batch "
+            "late, so that tools can monitor the query. The query never reads them.",
         ),
     ] = ""
     pull_batch_size: Annotated[
         int,
-        Meta(ge=1, le=4096, extra=READ, description="Messages to ask for in one pull."),
+        Meta(ge=1, le=4096, extra=READ, description="Maximum number of messages per pull."),
     ] = 32
     pull_pipeline_depth: Annotated[
-        int, Meta(ge=1, le=256, extra=READ, description="Pulls of a task that wait for an answer.")
+        int, Meta(ge=1, le=256, extra=READ, description="Concurrent pulls per task.")
     ] = 8
-    pull_timeout_ms: Annotated[
-        int, Meta(ge=1, extra=READ, description="How long a pull waits for its answer.")
-    ] = 3000
+    pull_timeout_ms: Annotated[int, Meta(ge=1, extra=READ, description="Timeout of a pull.")] = 3000
     fetch_num_retries: Annotated[
-        int, Meta(ge=0, extra=ALL, description="How often questions about metadata are repeated.")
+        int, Meta(ge=0, extra=ALL, description="Number of retries of a metadata query.")
     ] = field(name="fetchOffset.numRetries", default=3)
     fetch_retry_interval_ms: Annotated[
-        int, Meta(ge=0, extra=ALL, description="Pause before a question is repeated.")
+        int, Meta(ge=0, extra=ALL, description="Pause before each retry.")
     ] = field(name="fetchOffset.retryIntervalMs", default=10)
     read_from: Annotated[
         ReadFrom,
@@ -225,55 +236,69 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = True
     include_properties: Annotated[
         Properties,
-        Meta(extra=READ, description="`map`, `raw` (their text, much faster) or `none` (null)."),
+        Meta(
+            extra=READ,
+            description="`map`, `raw` (their encoded text, much faster) or `none` (null).",
+        ),
     ] = Properties.MAP
     inflate: Annotated[
         bool, Meta(extra=READ, description="Decompress the bodies of compressed messages.")
     ] = True
     arrow_batch_rows: Annotated[
-        int, Meta(ge=1, le=1 << 20, extra=READ, description="Rows of one Arrow batch, about.")
+        int,
+        Meta(
+            ge=1, le=1 << 20, extra=READ, description="Approximate number of rows per Arrow batch."
+        ),
     ] = 8192
     timestamp_budget: Annotated[
         int,
-        Meta(ge=0, extra=TABLES, description="Lagging (group, topic) pairs timed in one round."),
+        Meta(
+            ge=0,
+            extra=TABLES,
+            description="Lagging (group, topic) pairs per broker whose message age is queried.",
+        ),
     ] = 2000
     access_key: Annotated[
-        str, Meta(extra=ALL, description="Account, for brokers with access control.")
+        str, Meta(extra=ALL, description="Access key, for brokers with access control.")
     ] = ""
-    secret_key: Annotated[str, Meta(extra=ALL, description="Its secret; prefer `secretFile`.")] = ""
-    security_token: Annotated[str, Meta(extra=ALL, description="Its token, if it has one.")] = ""
+    secret_key: Annotated[str, Meta(extra=ALL, description="Secret key; prefer `secretFile`.")] = ""
+    security_token: Annotated[str, Meta(extra=ALL, description="Security token, if required.")] = ""
     secret_file: Annotated[
         str,
         Meta(
             extra=ALL,
-            description="YAML file with `accessKey` and `secretKey` at this path on the driver and "
-            "on every executor, read at each connect.",
+            description="Path of a YAML file with `accessKey` and `secretKey`, on the driver and "
+            "on every executor; read at each connect.",
         ),
     ] = ""
     use_tls: Annotated[bool, Meta(extra=ALL, description="Connect with TLS.")] = field(
         name="useTLS", default=False
     )
     tls_ca_file: Annotated[
-        str, Meta(extra=ALL, description="Certificates that servers' must descend from.")
+        str, Meta(extra=ALL, description="CA certificates that verify the servers.")
     ] = field(name="tls.caFile", default="")
-    tls_cert_file: Annotated[str, Meta(extra=ALL, description="Our own certificate.")] = field(
+    tls_cert_file: Annotated[str, Meta(extra=ALL, description="Client certificate.")] = field(
         name="tls.certFile", default=""
     )
-    tls_key_file: Annotated[str, Meta(extra=ALL, description="Its key.")] = field(
-        name="tls.keyFile", default=""
-    )
-    tls_verify: Annotated[bool, Meta(extra=ALL, description="Verify servers' certificates.")] = (
-        field(name="tls.verify", default=True)
-    )
+    tls_key_file: Annotated[
+        str, Meta(extra=ALL, description="Private key of the client certificate.")
+    ] = field(name="tls.keyFile", default="")
+    tls_verify: Annotated[
+        bool, Meta(extra=ALL, description="Verify the servers' certificates.")
+    ] = field(name="tls.verify", default=True)
     topic: Annotated[
         str,
-        Meta(extra=WRITE, description="Topic of all rows; else each row needs the column `topic`."),
+        Meta(
+            extra=WRITE,
+            description="Topic of all rows; if unset, each row needs the column `topic`.",
+        ),
     ] = ""
     producer_group: Annotated[
         str, Meta(min_length=1, extra=WRITE, description="Producer group named in sends.")
     ] = "PID_SPARK"
     max_in_flight: Annotated[
-        int, Meta(ge=1, le=4096, extra=WRITE, description="Sends of a task without an answer.")
+        int,
+        Meta(ge=1, le=4096, extra=WRITE, description="Maximum number of pending sends per task."),
     ] = 64
     batch_bytes: Annotated[
         int,
@@ -281,28 +306,28 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             ge=0,
             le=4 << 20,
             extra=WRITE,
-            description="Bodies that go to a queue as one batch; 0: every message alone.",
+            description="Maximum size of a batch of messages for one queue; 0: no batches.",
         ),
     ] = 1 << 20
-    send_timeout_ms: Annotated[
-        int, Meta(ge=1, extra=WRITE, description="How long a send waits for its answer.")
-    ] = 3000
+    send_timeout_ms: Annotated[int, Meta(ge=1, extra=WRITE, description="Timeout of a send.")] = (
+        3000
+    )
     dedup_id: Annotated[
         bool,
         Meta(
             extra=WRITE,
-            description="Ids are made of query, batch, task and row, so that a repeated batch has "
-            "the same ids.",
+            description="Derive message ids from query, batch, task and row, so that a repeated "
+            "batch has the same ids.",
         ),
     ] = True
 
     def __repr__(self) -> str:
-        """Show what is set, without secrets: Spark prints plans and tracebacks."""
+        # Spark prints options in plans and tracebacks, so secrets must not appear.
         shown = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
         return f"Options({shown})"
 
     def given(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults, secrets hidden."""
+        """Return the options that differ from their defaults, with secrets masked."""
         return {
             info.encode_name: "***" if info.name in SECRETS else value
             for info in FIELDS
@@ -316,7 +341,7 @@ _BY_NAME: Final = {info.encode_name.lower(): info for info in FIELDS}
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Return the options that Spark hands over; OptionError says which one is wrong."""
+    """Parse the options that Spark passes; OptionError names the invalid one."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name.lower() in IGNORED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of which queue is read where: splitting into tasks, and limits of a batch. Pure."""
+"""Splits queue ranges into tasks, and limits the size of a micro-batch. Pure functions."""
 
 import math
 from collections import defaultdict
@@ -14,7 +14,7 @@ from cometmq.spark.topics import Addresses
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A part of a queue: from `start` to before `end`."""
+    """A range of a queue, `end` exclusive."""
 
     queue: Queue
     start: int
@@ -22,21 +22,18 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many offsets it holds."""
         return self.end - self.start
 
 
 class QueueRange(InputPartition):
-    """What one task reads, and where the brokers of the queue were at planning time."""
+    """The input of one task: a span, and the broker addresses known at planning time."""
 
     def __init__(self, span: Span, addresses: Addresses) -> None:
-        """Hold what a worker needs."""
         super().__init__(None)
         self.span = span
         self.addresses = dict(addresses)
 
     def __repr__(self) -> str:
-        """Show it in Spark's messages."""
         return f"QueueRange({self.span.queue}: {self.span.start} to {self.span.end})"
 
 
@@ -46,7 +43,7 @@ def split(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[Span]:
-    """Cut spans into as many tasks as asked for, in the way of Spark's Kafka source."""
+    """Split spans into tasks, by the same rules as Spark's Kafka source."""
     whole = [span for span in spans if span.size > 0]
     total = sum(span.size for span in whole)
     pieces: list[Span] = []
@@ -61,13 +58,13 @@ def split(
 
 
 def _pieces(span: Span, count: int) -> list[Span]:
-    """Cut into `count` parts whose sizes differ by one at most."""
+    """Split a span into `count` parts whose sizes differ by at most one."""
     bounds = [span.start + span.size * index // count for index in range(count + 1)]
     return [Span(span.queue, start, end) for start, end in pairwise(bounds)]
 
 
 def interleave(spans: Sequence[Span]) -> list[Span]:
-    """Put large spans first and take brokers in turn, so that no broker gets all first tasks."""
+    """Order spans by size and alternate between brokers, which spreads the first tasks over all."""
     by_broker: defaultdict[str, list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: (-span.size, span.queue, span.start)):
         by_broker[span.queue.broker_name].append(span)
@@ -80,11 +77,11 @@ def interleave(spans: Sequence[Span]) -> list[Span]:
 
 
 def limited(spans: Sequence[Span], limit: int | None) -> dict[Queue, int]:
-    """Return where a batch of at most `limit` messages ends in each queue.
+    """Return the end of each queue in a micro-batch of at most `limit` messages.
 
-    Queues get shares by their size. A share below one counts as one, since queues that always
-    get nothing would never be read; so a batch may be larger than a limit below the number of
-    queues. What rounding leaves over goes to the largest rests.
+    The limit is shared in proportion to size. Shares below one are rounded up, since queues with a
+    share of zero would never be read; so a batch may exceed a limit smaller than the number of
+    queues. Messages left over by rounding down go to the largest remainders.
     """
     total = sum(max(0, span.size) for span in spans)
     if limit is None or total <= limit:
@@ -103,10 +100,9 @@ def limited(spans: Sequence[Span], limit: int | None) -> dict[Queue, int]:
 
 
 def total_size(spans: Iterable[Span]) -> int:
-    """Return how many offsets spans hold together."""
     return sum(max(0, span.size) for span in spans)
 
 
 def spans_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[Span]:
-    """Return what lies between two offsets; a queue that only one of them has holds nothing."""
+    """Build the spans between two offsets; queues that only one of them has are skipped."""
     return [Span(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start]

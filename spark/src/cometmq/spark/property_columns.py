@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property texts of many messages, split at once: no message is looked at by itself.
+"""Splits the property texts of many messages at once, without a loop over messages.
 
-A text is `key \\x01 value \\x02 key \\x01 value`. Both separators are found in all texts
-together; what lies between them is cut out by Arrow.
+A text is `key \\x01 value \\x02 key \\x01 value`. Both separators are located in all texts
+together, and Arrow slices the pieces between them.
 """
 
 from typing import Any, Final
@@ -19,10 +19,10 @@ _COUNTED_MAX: Final = 1 << 22
 
 
 def cut(data: pa.Buffer, bounds: Ints, step: int, first: int, kind: pa.DataType) -> pa.Array:
-    """Return every `step`th piece of a buffer, beginning with the piece `first`.
+    """Slice every `step`th piece of a buffer, starting with piece `first`.
 
-    `bounds` never decrease; a piece lies between two neighbours. Arrow copies the pieces, which
-    takes 20 ns for each, where numpy's indexing takes 5 ns for each byte.
+    `bounds` must not decrease; each piece lies between two neighbours. Arrow copies a piece in
+    20 ns, while numpy indexing takes 5 ns per byte.
     """
     count = len(bounds) // step
     if count == 0:
@@ -34,10 +34,9 @@ def cut(data: pa.Buffer, bounds: Ints, step: int, first: int, kind: pa.DataType)
 
 
 class PropertyColumns:
-    """The pairs of `count` texts, each key once in its text."""
+    """Key-value pairs of many texts; duplicate keys within a text are resolved."""
 
     def __init__(self, texts: pa.StringArray) -> None:
-        """Split the texts."""
         self._count = len(texts)
         offsets, data = _parts(texts)
         bounds, self._rows = _pairs(offsets, np.frombuffer(data, np.uint8))
@@ -49,7 +48,7 @@ class PropertyColumns:
         self._drop_repeated()
 
     def values(self, name: str) -> pa.StringArray:
-        """Return one property of each text, null where it has none."""
+        """Return one property of each text, null if absent."""
         if name not in self._names:
             return pa.nulls(self._count, pa.string())
         places = np.flatnonzero(self._codes == self._names.index(name))
@@ -58,13 +57,12 @@ class PropertyColumns:
         return self._values.take(pa.array(indices, mask=indices < 0))
 
     def maps(self, kind: pa.MapType) -> pa.MapArray:
-        """Return all properties of each text."""
         ends = np.cumsum(np.bincount(self._rows, minlength=self._count))
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), self._keys, self._values, type=kind)
 
     def _drop_repeated(self) -> None:
-        """Of equal keys in one text the last one counts."""
+        """Keep the last of equal keys within a text."""
         names = max(1, len(self._names))
         places = self._rows * names + self._codes
         if names * self._count <= _COUNTED_MAX:
@@ -81,7 +79,7 @@ class PropertyColumns:
 
 
 def _parts(texts: pa.StringArray) -> tuple[Ints, Any]:
-    """Return offsets and bytes of texts that were made by `cut`."""
+    """Return offsets and bytes of texts created by `cut`."""
     _, offsets, data = texts.buffers()
     begin = texts.offset
     numbers = np.frombuffer(offsets, np.int32)[begin : begin + len(texts) + 1].astype(np.int64)
@@ -89,10 +87,10 @@ def _parts(texts: pa.StringArray) -> tuple[Ints, Any]:
 
 
 def _pairs(offsets: Ints, data: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
-    """Return begin and end of key and value of each whole pair, and the text that it is in."""
+    """Return start and end of key and value of each complete pair, and the index of its text."""
     used = data[: offsets[-1]]
     separators = np.flatnonzero(used == _PAIR_SEPARATOR)
-    # Begins and ends, sorted, belong together: pairs neither overlap nor nest.
+    # Pairs neither overlap nor nest, so sorted starts and sorted ends match one to one.
     begins = np.sort(np.concatenate([offsets[:-1], separators + 1]))
     ends = np.sort(np.concatenate([separators, offsets[1:]]))
     value_separators = np.concatenate([np.flatnonzero(used == _VALUE_SEPARATOR), [len(used)]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pulls of a data source: which filter they carry, and what their headers say."""
+"""Builds pull requests of the data source, with their filters."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ _LOOKS_LIKE_SQL: Final = re.compile(
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which messages brokers give; `tags` are compared again, since brokers compare hashes."""
+    """A broker-side filter; `tags` are compared again here, since brokers only compare hashes."""
 
     expression: str = EVERYTHING
     kind: ExpressionType = ExpressionType.TAG
@@ -29,16 +29,18 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def takes_all(self) -> bool:
-        """Whether no message is left out."""
+        """Whether the filter passes every message."""
         return self.kind is ExpressionType.TAG and not self.tags
 
 
 def filter_of(options: Options) -> Filter:
-    """Return what the options ask for; OptionError if it is SQL and does not say so."""
+    """Parse the filter of the options; raise OptionError for SQL without `expressionType`."""
     text, kind = options.sub_expression.strip(), options.expression_type
     if kind is ExpressionType.SQL92:
         if not text or text == EVERYTHING:
-            raise OptionError("option `expressionType`=SQL92 needs a condition in `subExpression`")
+            raise OptionError(
+                "option `expressionType`=SQL92 requires a condition in `subExpression`"
+            )
         return Filter(text, kind)
     if text in {"", EVERYTHING}:
         return Filter()
@@ -55,7 +57,7 @@ def filter_of(options: Options) -> Filter:
 def pull_request(
     queue: Queue, offset: int, count: int, *, group: str, message_filter: Filter
 ) -> Request:
-    """Return a pull that brings its filter, and is answered at once."""
+    """Build a pull that carries its filter and returns at once, without long polling."""
     header = PullMessage(
         consumer_group=group,
         topic=queue.topic,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task does: a range of a queue becomes Arrow batches."""
+"""The work of a reading task: turns a range of a queue into Arrow batches."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,13 +18,13 @@ from cometmq.spark.planning import QueueRange
 from cometmq.spark.pulling import filter_of
 
 BATCH_BYTES_MAX: Final = 8 << 20
-"""Bytes of records after which a batch is made, however few they are."""
+"""Bytes of records after which a batch is emitted, whatever its number of rows."""
 
 
 def read_range(
     partition: InputPartition, schema: StructType, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range; nothing for the partition that Spark makes of none."""
+    """Yield the messages of a range; Spark's empty partition (of no known type) yields none."""
     if not isinstance(partition, QueueRange):
         return
     span = partition.span
@@ -43,12 +43,12 @@ def read_range(
     missing = span.size - count - fetcher.lost_count
     if message_filter.takes_all and missing > 0:
         if options.fail_on_data_loss:
-            raise data_loss(span.queue, span.start, missing, "or behind it are gone")
+            raise data_loss(span.queue, span.start, missing, "or later no longer exist")
         WORKER_LOG.warning("messages.lost", queue=str(span.queue), count=missing)
 
 
 def _gathered(fetcher: Fetcher, rows: int, begin: int) -> Iterator[tuple[bytes, list[int]]]:
-    """Yield records joined to batches, and where in them each begins."""
+    """Group pull answers into batches; yield their records and the start of each."""
     bodies: list[bytes] = []
     starts: list[int] = []
     size = 0
@@ -62,6 +62,6 @@ def _gathered(fetcher: Fetcher, rows: int, begin: int) -> Iterator[tuple[bytes, 
                 yield b"".join(bodies), starts
                 bodies, starts, size = [], [], 0
     finally:
-        source.close()  # type: ignore[attr-defined]  # a generator: its socket closes now
+        source.close()  # type: ignore[attr-defined]  # generators have close: closes the socket now
     if starts:
         yield b"".join(bodies), starts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of all tables: names, types, whether they may be null, and what they mean.
+"""The columns of all tables: names, types, nullability and meanings.
 
 The documentation is generated from here.
 """
@@ -29,49 +29,56 @@ _TYPES: Final[dict[str, spark.DataType]] = {
 
 MESSAGES: Final = (
     Column("topic", "string", "Topic of the message.", True),
-    Column("broker_name", "string", "Broker group that holds it.", True),
+    Column("broker_name", "string", "Broker group that stores the message.", True),
     Column("queue_id", "int", "Queue at that broker.", True),
-    Column("queue_offset", "bigint", "Place in the queue, counted in messages.", True),
+    Column("queue_offset", "bigint", "Position in the queue, in messages.", True),
     Column(
-        "commitlog_offset", "bigint", "Place in the broker's commit log, in bytes.", required=True
+        "commitlog_offset",
+        "bigint",
+        "Position in the broker's commit log, in bytes.",
+        required=True,
     ),
-    Column("msg_id", "string", "Id that the producer gave (UNIQ_KEY), else `offset_msg_id`."),
+    Column("msg_id", "string", "Id set by the producer (UNIQ_KEY), else `offset_msg_id`."),
     Column(
         "offset_msg_id",
         "string",
-        "Id made of broker and `commitlog_offset`.",
+        "Id built from the broker's address and `commitlog_offset`.",
         required=True,
     ),
-    Column("keys", "string", "Keys of the producer, separated by spaces."),
+    Column("keys", "string", "Keys set by the producer, separated by spaces."),
     Column("tags", "string", "Tag of the message."),
     Column("body", "binary", "Body, decompressed unless `inflate` is false."),
-    Column("flag", "int", "Number that the producer gave.", True),
+    Column("flag", "int", "Flag set by the producer.", True),
     Column(
         "sys_flag",
         "int",
-        "Bits of the system, such as compression.",
+        "System flag bits, for example compression.",
         required=True,
     ),
-    Column("born_ts", "timestamp", "When the producer made the message.", True),
-    Column("born_host", "string", "Where the producer was, `ip:port`.", True),
-    Column("store_ts", "timestamp", "When the broker stored it.", True),
-    Column("store_host", "string", "The broker's `ip:port`.", True),
-    Column("reconsume_times", "int", "How often it was given back.", True),
+    Column("born_ts", "timestamp", "When the producer created the message.", True),
+    Column("born_host", "string", "Address of the producer, `ip:port`.", True),
+    Column("store_ts", "timestamp", "When the broker stored the message.", True),
+    Column("store_host", "string", "Address of the broker, `ip:port`.", True),
+    Column("reconsume_times", "int", "Number of redeliveries.", True),
     Column(
         "prepared_tx_offset",
         "bigint",
-        "Where the half message of its transaction lies.",
+        "Commit log offset of the transaction's half message.",
         required=True,
     ),
-    Column("body_crc", "int", "CRC-32 of the stored body, without the highest bit.", True),
-    Column("properties", "map<string,string>", "All properties; their text with `raw`."),
+    Column("body_crc", "int", "CRC-32 of the stored body, without its highest bit.", True),
+    Column(
+        "properties",
+        "map<string,string>",
+        "All properties; as encoded text with `includeProperties=raw`.",
+    ),
 )
 
 COLUMNS: Final = {Table.MESSAGES: MESSAGES} | {Table(name): TABLES[name] for name in TABLES}
 
 
 def struct_of(columns: Iterable[Column]) -> spark.StructType:
-    """Return columns as Spark has them."""
+    """Convert columns to a Spark schema."""
     return spark.StructType(
         [
             spark.StructField(column.name, _TYPES[column.type], nullable=not column.required)
@@ -81,7 +88,7 @@ def struct_of(columns: Iterable[Column]) -> spark.StructType:
 
 
 def table_schema(options: Options) -> spark.StructType:
-    """Return the schema of the table that the options name."""
+    """Return the schema of the table that the options select."""
     schema = struct_of(COLUMNS[options.table])
     if options.table is Table.MESSAGES and options.include_properties is not Properties.MAP:
         schema.fields[-1] = spark.StructField("properties", spark.StringType())
@@ -89,13 +96,15 @@ def table_schema(options: Options) -> spark.StructType:
 
 
 def check_schema(wanted: spark.StructType, options: Options) -> None:
-    """Refuse a schema of a user that is no selection of the table's columns."""
+    """Reject a user's schema that is not a selection of the table's columns."""
     known = {column.name: column for column in table_schema(options)}
     for column in wanted:
         own = known.get(column.name)
         if own is None:
             names = ", ".join(known)
-            raise SchemaError(f"table `{options.table}` has no column `{column.name}`: {names}")
+            raise SchemaError(
+                f"table `{options.table}` has no column `{column.name}`; it has {names}"
+            )
         if own.dataType != column.dataType:
             raise SchemaError(
                 f"column `{column.name}` is {own.dataType.simpleString()}, "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the messages of one task: batches for queues, many requests at once, at least once.
+"""Sends the messages of one task: batched per queue, pipelined, at least once.
 
-Rows with a sharding key or a queue keep their order: their queue has one request at a time.
-Others go to queues in turn; what a broker does not take is offered to another one.
+Rows with a sharding key or a queue keep their order: their queue has one pending request at a
+time. Other rows rotate over the queues, and a rejected batch is retried at another broker.
 """
 
 import time
@@ -27,7 +27,7 @@ from cometmq.spark.sink_rows import OutgoingRow
 from cometmq.spark.topics import MASTER_ID, NameServers, Route
 
 ATTEMPTS_MAX: Final = 4
-"""The first attempt and three more."""
+"""One attempt and three retries."""
 
 STORED: Final = frozenset(
     {
@@ -42,13 +42,13 @@ _RETRIED: Final = frozenset(
 )
 _DEFAULT_TOPIC: Final = "TBW102"
 _DEFAULT_QUEUE_NUMS: Final = 4
-_ITEM_BYTES: Final = 22  # fixed fields of a message within a batch
+_ITEM_BYTES: Final = 22  # fixed fields of a message in a batch
 _BATCH_PROPERTIES: Final = "WAIT\x01true"
 _RETRY_PAUSE_S: Final = 0.1
 
 
 class _Parcel(msgspec.Struct):
-    """Messages that go to a queue together."""
+    """A batch of messages for one queue."""
 
     queue: Queue
     is_ordered: bool
@@ -58,7 +58,7 @@ class _Parcel(msgspec.Struct):
 
 
 class Sender:
-    """Sends rows; `close` must be called, `finish` before it unless something failed."""
+    """Sends rows; call `finish` after the last row, and `close` in any case."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Sender:
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; nothing is connected before the first row.
+        """Prepare; the first row connects.
 
-        Tasks begin with different queues, so that small tasks fill all of them.
+        Tasks start with different queues (`first_queue`), so that small tasks fill all of them.
         """
         self._first_queue = first_queue
         self._options = options
@@ -90,14 +90,14 @@ class Sender:
         self.stored_count = 0
 
     def add(self, row: OutgoingRow) -> None:
-        """Put a row to the others of its queue; send when there are enough."""
+        """Add a row to the open batch of its queue; send when enough batches are ready."""
         queue, is_ordered = self._choose(row)
         is_alone = bool(row.delay_level) or not self._options.batch_bytes
         parcel = self._open.get(queue)
         size = len(row.body) + len(row.properties) + _ITEM_BYTES
         if parcel is not None and not (
             parcel.size + size <= self._options.batch_bytes
-            and parcel.rows[0].born_ms == row.born_ms  # a batch has one for all its messages
+            and parcel.rows[0].born_ms == row.born_ms  # a batch has a single born timestamp
             and not is_alone
         ):
             self._seal(queue)
@@ -109,36 +109,37 @@ class Sender:
         parcel.is_ordered |= is_ordered
         if is_alone or parcel.size >= self._options.batch_bytes:
             self._seal(queue)
-        # as much again as may be in flight waits at most
+        # At most `max_in_flight` batches are queued behind those in flight.
         while len(self._ready) > self._options.max_in_flight:
             self._turn()
 
     def finish(self) -> None:
-        """Send what is left, and wait until everything is stored."""
+        """Send the remaining rows and wait until all are stored."""
         for queue in list(self._open):
             self._seal(queue)
         while self._ready or self._in_flight:
             self._turn()
 
     def close(self) -> None:
-        """End all connections."""
         self._names.close()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def _choose(self, row: OutgoingRow) -> tuple[Queue, bool]:
-        """Return the queue of a row, and whether its order matters there."""
+        """Choose the queue of a row; also return whether its order matters there."""
         route = self._route(row.topic)
         if row.queue_id is not None and row.broker_name is not None:
             queue = Queue(row.topic, row.broker_name, row.queue_id)
             if queue not in route.write_queues:
-                raise TopicMissing(f"row {row.number} of the task names no queue: {queue}")
+                raise TopicMissing(
+                    f"row {row.number} of the task names a queue that does not exist: {queue}"
+                )
             return queue, True
         queues = route.write_queues
         if row.sharding_key:
             return queues[abs(java_hash(row.sharding_key)) % len(queues)], True
-        # The next queue is for the next batch: full batches cost less than many queues.
+        # The queue changes per batch, not per row: full batches are cheaper.
         turn = self._first_queue + self._turns[row.topic]
         return queues[turn % len(queues)], False
 
@@ -148,19 +149,19 @@ class Sender:
         self._turns[queue.topic] += 1
 
     def _turn(self) -> None:
-        """Send what may be sent, then take answers."""
+        """Submit ready batches, then process answers."""
         self._send_ready()
         for address, connection in list(self._connections.items()):
             if connection.pending_count:
                 try:
                     connection.exchange()
-                except TransportError:  # each request was told, and is tried again
+                except TransportError:  # its requests have been failed and will be retried
                     self._connections.pop(address).close()
         if self._failure is not None:
             raise self._failure
 
     def _send_ready(self) -> None:
-        """Submit what may be; what must wait for its queue keeps its place."""
+        """Submit ready batches; batches blocked by their queue keep their position."""
         blocked: list[_Parcel] = []
         while self._ready and self._in_flight < self._options.max_in_flight:
             parcel = self._ready.popleft()
@@ -199,12 +200,12 @@ class Sender:
             return
         row = parcel.rows[0]
         self._failure = SendIncomplete(
-            f"{len(parcel.rows)} rows from row {row.number} of the task on were not stored in "
+            f"{len(parcel.rows)} rows starting at row {row.number} of the task were not stored in "
             f"{parcel.queue}: {error}"
         )
 
     def _retry(self, parcel: _Parcel) -> None:
-        """Offer messages again, to another broker if their order does not matter."""
+        """Queue a batch again, for another broker unless its order matters."""
         self._pause(_RETRY_PAUSE_S * parcel.attempt)
         if not parcel.is_ordered:
             queues = self._route(parcel.queue.topic).write_queues
@@ -241,14 +242,14 @@ class Sender:
                 raise TopicMissing(f"topic `{topic}` does not exist")
             queues = _renamed(found.write_queues, topic)
             if not queues:
-                raise TopicMissing(f"topic `{topic}` has no queue that can be written")
+                raise TopicMissing(f"topic `{topic}` has no writable queue")
             route = self._routes[topic] = Route((), queues, found.brokers)
         return route
 
     def _connected(self, queue: Queue) -> BrokerConnection:
         address = self._route(queue.topic).brokers[queue.broker_name].get(MASTER_ID)
         if address is None:
-            raise SourceError(f"broker `{queue.broker_name}` has no master")
+            raise SourceError(f"broker `{queue.broker_name}` has no master, which writes require")
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = BrokerConnection(address, self._settings)
@@ -256,7 +257,7 @@ class Sender:
 
 
 def _renamed(queues: Sequence[Queue], topic: str) -> tuple[Queue, ...]:
-    """Return queues of a topic that brokers will create like the one given."""
+    """Apply the queues of the default topic to a topic that brokers will create from it."""
     if not queues or queues[0].topic == topic:
         return tuple(queues)
     return tuple(

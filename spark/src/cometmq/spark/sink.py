@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes rows as messages, at least once.
 
-A batch that Spark repeats is sent again. With `dedupId` its rows have the same ids as before, so
-that readers can drop what they have seen; that needs rows in the same order in each task.
+If Spark repeats a batch, it is sent again. `dedupId` gives its messages the same ids as before, so
+that consumers can drop duplicates; this requires the same row order in each task.
 """
 
 import uuid
@@ -31,22 +31,22 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task stored."""
+    """Result of one task."""
 
     row_count: int
     stored_count: int
 
 
 class _Writer:
-    """What both kinds of writers do in a task."""
+    """Behaviour of a writing task that batch and streaming writers share."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         check_write(options)
         if overwrite:
-            raise OptionError('messages can only be appended: `mode("append")`')
+            raise OptionError('messages can only be appended: use `mode("append")`')
         check_input(schema, has_topic=bool(options.topic))
         self._options = options
-        # Made on the driver once, so that all attempts of a task have the same.
+        # Created once on the driver, so that all attempts of a task share it.
         self._write_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -67,7 +67,7 @@ class _Writer:
         return Written(count, sender.stored_count)
 
     def _task_names(self) -> tuple[object, ...]:
-        """Return what is the same when the task is run again, in whichever attempt."""
+        """Return values that identify the task across all of its attempts."""
         task = TaskContext.get()
         if task is None:
             return self._write_id, 0
@@ -85,26 +85,26 @@ def _check(messages: list[WriterCommitMessage | None]) -> None:
 
 
 class MessageWriter(_Writer, DataSourceArrowWriter):
-    """Writes the rows of a DataFrame once."""
+    """Writes a DataFrame once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Look whether all rows were stored."""
+        """Verify that all rows were stored."""
         _check(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say how much is stored nevertheless."""
+        """Log how many messages were stored before the failure."""
         _log_abort(messages, None)
 
 
 class MessageStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes the rows of a stream, batch after batch."""
+    """Writes a stream, batch by batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Look whether all rows were stored."""
+        """Verify that all rows were stored."""
         _check(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say how much is stored nevertheless; the batch will be sent again."""
+        """Log how many messages were stored before the failure; Spark will repeat the batch."""
         _log_abort(messages, batchId)
 
 

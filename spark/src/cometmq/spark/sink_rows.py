@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows to be sent: which columns a sink takes, and what message a row makes. Pure."""
+"""Input columns of the sink, and conversion of rows to messages. Pure functions."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -22,18 +22,16 @@ from cometmq.spark.errors import SchemaError, SourceError
 from cometmq.spark.tables.columns import Column
 
 INPUT: Final = (
-    Column("body", "binary", "Body, binary or text. Required."),
-    Column("topic", "string", "Topic, unless the option `topic` names one for all rows."),
+    Column("body", "binary", "Body, binary or text; required."),
+    Column("topic", "string", "Topic; required unless the option `topic` is set."),
     Column("tags", "string", "Tag."),
-    Column("keys", "string", "Keys: an array, or text with spaces between them."),
-    Column(
-        "properties", "map<string,string>", "More properties; those of the system are left out."
-    ),
-    Column("sharding_key", "string", "Rows with the same key go to the same queue, in order."),
-    Column("queue_id", "int", "Queue, together with `broker_name`."),
-    Column("broker_name", "string", "Broker group, together with `queue_id`."),
-    Column("delay_level", "int", "Level of the delay, from 1."),
-    Column("born_ts", "timestamp", "When the message was made; else the time of sending."),
+    Column("keys", "string", "Keys: an array, or text separated by spaces."),
+    Column("properties", "map<string,string>", "More properties; system properties are dropped."),
+    Column("sharding_key", "string", "Rows with equal keys go to the same queue, in order."),
+    Column("queue_id", "int", "Queue; requires `broker_name`."),
+    Column("broker_name", "string", "Broker group; requires `queue_id`."),
+    Column("delay_level", "int", "Delay level, from 1."),
+    Column("born_ts", "timestamp", "Creation time of the message; default: time of sending."),
 )
 """The documentation of the sink is generated from here."""
 
@@ -50,7 +48,7 @@ _HASH_BYTES: Final = 12
 
 
 class OutgoingRow(msgspec.Struct, gc=False):
-    """A message as a row describes it."""
+    """A message built from a row."""
 
     number: int
     topic: str
@@ -64,18 +62,17 @@ class OutgoingRow(msgspec.Struct, gc=False):
 
 
 class RowIds:
-    """Ids made of a prefix and the number of a row: the same row has the same id again.
+    """Message ids built from a prefix and a row number, so that a repeated row keeps its id.
 
-    They look like those of clients. The bytes that hold a time are zero, the begin of the month,
-    from where tools look for a message by its id.
+    They have the format of client ids. The timestamp bytes are zero (start of the month), which is
+    where tools start to search for a message by its id.
     """
 
     def __init__(self, *parts: object) -> None:
-        """Take what names the task."""
+        """Hash the parts that identify the task."""
         self._hash = hashlib.sha256(":".join(map(str, parts)).encode())
 
     def of(self, number: int) -> str:
-        """Return the id of a row."""
         named = self._hash.copy()
         named.update(b":%d" % number)
         digest = named.digest()
@@ -83,12 +80,12 @@ class RowIds:
 
 
 def check_input(schema: spark.StructType, *, has_topic: bool) -> None:
-    """Refuse columns that a sink does not know, or cannot read."""
+    """Reject columns that the sink does not have, or whose type it cannot write."""
     known = {column.name for column in INPUT}
     for field in schema:
         if field.name not in known:
             names = ", ".join(sorted(known))
-            raise SchemaError(f"the sink knows no column `{field.name}`: {names}")
+            raise SchemaError(f"the sink has no column `{field.name}`; it has {names}")
         types = _TYPES.get(field.name, (spark.StringType,))
         if not isinstance(field.dataType, types):
             wanted = " or ".join(one.typeName() for one in types)
@@ -97,17 +94,17 @@ def check_input(schema: spark.StructType, *, has_topic: bool) -> None:
             )
     names_given = set(schema.fieldNames())
     if "body" not in names_given:
-        raise SchemaError("the sink needs a column `body`")
+        raise SchemaError("the sink requires a column `body`")
     if "topic" not in names_given and not has_topic:
-        raise SchemaError("the sink needs the option `topic` or a column `topic`")
+        raise SchemaError("the sink requires the option `topic` or a column `topic`")
     if ("queue_id" in names_given) != ("broker_name" in names_given):
-        raise SchemaError("columns `queue_id` and `broker_name` belong together")
+        raise SchemaError("columns `queue_id` and `broker_name` must be given together")
 
 
 def outgoing_rows(
     batch: pa.RecordBatch, *, first: int, topic: str, ids: RowIds | None
 ) -> Iterator[OutgoingRow]:
-    """Yield the messages of a batch; rows are counted from `first`."""
+    """Convert a batch to messages; rows are numbered from `first`."""
     for index, row in enumerate(batch.to_pylist()):
         number = first + index
         try:
@@ -141,7 +138,7 @@ def _outgoing(row: Mapping[str, Any], number: int, topic: str, ids: RowIds | Non
 
 
 def _properties(row: Mapping[str, Any], unique_key: str | None, level: int) -> str:
-    pairs = dict(row.get("properties") or {})  # Arrow gives a list of pairs
+    pairs = dict(row.get("properties") or {})  # Arrow returns maps as lists of pairs
     found = {
         key: value for key, value in pairs.items() if key not in RESERVED_KEYS and value is not None
     }
@@ -160,8 +157,8 @@ def _properties(row: Mapping[str, Any], unique_key: str | None, level: int) -> s
     found[PropertyKey.WAIT.value] = "true"
     for key, value in found.items():
         if not key or any(mark in key or mark in value for mark in _SEPARATORS):
-            raise ValueError(f"property {key!r} is empty or holds a separator")
+            raise ValueError(f"property {key!r} is empty or contains a separator")
     text = render_properties(found)
     if len(text.encode()) > PROPERTIES_BYTES_MAX:
-        raise ValueError(f"its properties have more than {PROPERTIES_BYTES_MAX} bytes")
+        raise ValueError(f"its properties exceed {PROPERTIES_BYTES_MAX} bytes")
     return text

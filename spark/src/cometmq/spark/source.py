@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source `rocketmq`: what Spark asks first, and which reader or writer it gets."""
+"""The data source `rocketmq`: the entry point that Spark loads."""
 
 from collections.abc import MutableMapping
 from typing import Final
@@ -24,10 +24,10 @@ FORMAT: Final = "rocketmq"
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of RocketMQ or CometMQ as DataFrames; the option `table` names other tables."""
+    """Topics of RocketMQ or CometMQ as DataFrames; the option `table` selects other tables."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Read the options; each use checks what it needs."""
+        """Parse the options; each reader and writer validates its own."""
         super().__init__(options)
         self._parsed = parse(dict(options))
 
@@ -41,25 +41,25 @@ class RocketMQDataSource(DataSource):
         return table_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads once."""
+        """Return a batch reader."""
         if self._parsed.table is Table.MESSAGES:
             return MessageReader(self._parsed, schema)
         return TableReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads as a stream."""
+        """Return a streaming reader."""
         if self._parsed.table is Table.MESSAGES:
             return MessageStreamReader(self._parsed, schema)
         return ProgressStreamReader(self._parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes once."""
+        """Return a batch writer."""
         return MessageWriter(self._parsed, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self,
         schema: StructType,
-        overwrite: bool,  # Spark names it
+        overwrite: bool,  # the name is Spark's
     ) -> DataSourceStreamArrowWriter:
-        """Return what writes a stream."""
+        """Return a streaming writer."""
         return MessageStreamWriter(self._parsed, schema, overwrite=overwrite)

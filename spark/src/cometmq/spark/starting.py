@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where reading begins and ends, as the options say: offsets, moments, or a group's progress.
+"""Resolves where reading starts and ends: offsets, timestamps, or the offsets of a group.
 
-Precedence, as in Spark's Kafka source: one moment for all queues, then moments by queue, then
-offsets. A consumer group comes before offsets.
+Precedence, as in Spark's Kafka source: one timestamp for all queues, then timestamps per queue,
+then offsets. A consumer group takes precedence over offsets.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _NUMBERS: Final = {EARLIEST: _EARLIEST_WORD, LATEST: _LATEST_WORD}
 def starting_offsets(
     metadata: Metadata, options: Options, ends: Ends, *, default: str
 ) -> dict[Queue, int]:
-    """Return where to begin in each queue; what an option does not name is `default`."""
+    """Resolve the start of each queue; queues that the options do not name use `default`."""
     if options.starting_timestamp is not None:
         moments: dict[Queue, int] = dict.fromkeys(ends, options.starting_timestamp)
         return _at_moments(metadata, options, ends, moments, default=default)
@@ -41,7 +41,7 @@ def starting_offsets(
 
 
 def ending_offsets(metadata: Metadata, options: Options, ends: Ends) -> dict[Queue, int]:
-    """Return where to end in each queue, exclusively."""
+    """Resolve the exclusive end of each queue."""
     source = "option `endingOffsetsByTimestamp`"
     if options.ending_timestamp is not None:
         moments: dict[Queue, int] = dict.fromkeys(ends, options.ending_timestamp)
@@ -51,7 +51,7 @@ def ending_offsets(metadata: Metadata, options: Options, ends: Ends) -> dict[Que
         )
     else:
         if options.ending_offsets == _EARLIEST_WORD:
-            raise OptionError("option `endingOffsets` is `latest` or offsets, not `earliest`")
+            raise OptionError("option `endingOffsets` must be `latest` or offsets, not `earliest`")
         return _offsets(options.ending_offsets, ends, "endingOffsets", _LATEST_WORD)
     found = {queue: end for queue, (_, end) in ends.items()}
     for queue, moment in moments.items():
@@ -68,15 +68,15 @@ def _at_moments(
         offset = metadata.offset_at(queue, moment, ends[queue])
         if offset >= end and options.starting_offsets_by_timestamp_strategy is NothingNewer.ERROR:
             raise OffsetMissing(
-                f"no message of {queue} was stored at {moment} ms or later; the option "
-                "`startingOffsetsByTimestampStrategy`=latest begins at its end then"
+                f"no message of {queue} was stored at {moment} ms or later; set the option "
+                "`startingOffsetsByTimestampStrategy`=latest to start at its end"
             )
         found[queue] = offset
     return found
 
 
 def _offsets(text: str, ends: Ends, option: str, default: str) -> dict[Queue, int]:
-    """Return the offsets that a text names; other queues begin or end as by default."""
+    """Resolve the offsets of an option; queues that it does not name use `default`."""
     words: dict[str, Callable[[Queue], int]] = {
         _EARLIEST_WORD: lambda queue: ends[queue][0],
         _LATEST_WORD: lambda queue: ends[queue][1],
@@ -86,7 +86,7 @@ def _offsets(text: str, ends: Ends, option: str, default: str) -> dict[Queue, in
         return {queue: words[word](queue) for queue in ends}
     source = f"option `{option}`"
     if not word.startswith("{"):
-        raise OptionError(f"{source}={text!r} is neither a word it knows nor offsets as JSON")
+        raise OptionError(f"{source}={text!r} must be `earliest`, `latest` or offsets as JSON")
     lowest = EARLIEST if option == "startingOffsets" else LATEST
     found = {queue: words[default](queue) for queue in ends}
     given = from_text(text, source=source, lowest=lowest)
@@ -96,8 +96,8 @@ def _offsets(text: str, ends: Ends, option: str, default: str) -> dict[Queue, in
 
 
 def _known(offsets: Mapping[Queue, int], ends: Ends, source: str) -> dict[Queue, int]:
-    """Refuse queues that are not read: they are misspelt."""
+    """Reject queues that are not part of the read, which are probably misspelt."""
     for queue in offsets:
         if queue not in ends:
-            raise OptionError(f"{source}: queue {queue} is not among those that are read")
+            raise OptionError(f"{source}: queue {queue} is not part of this read")
     return dict(offsets)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads messages as a stream of batches; offsets are kept by Spark, in its checkpoint.
+"""Streaming reads of messages; Spark stores the offsets in its checkpoint.
 
 Invariants
-    What `latestOffset` returned once can be planned again with the same messages: a queue that is
-    new enters a checkpoint with its first offset and no messages, and is read from the next batch
-    on. What its first offset is later does not matter then.
-    A queue that vanished keeps its entry.
+    Offsets that `latestOffset` has returned once always select the same messages again. A new
+    queue therefore enters the checkpoint with its first offset and no messages, and is read from
+    the next batch on; its first offset may change in between without effect.
+    A queue that has vanished keeps its entry.
 """
 
 import time
@@ -42,7 +42,7 @@ _CHECKPOINT = "the checkpoint"
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Messages of queues, batch after batch."""
+    """Reads the messages of queues, batch by batch."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         clock_ms: Callable[[], int] | None = None,
         log: Log = WORKER_LOG,
     ) -> None:
-        """Check what was asked for; nothing is connected yet."""
+        """Validate options and schema; nothing is connected yet."""
         check_stream(options)
         check_schema(schema, options)
         self._options = options
@@ -65,8 +65,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: dict[Queue, int] | None = None
         self._latest: dict[Queue, int] = {}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names
-        """Return where a query without a checkpoint begins."""
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the name is Spark's
+        """Return the offsets at which a query without a checkpoint starts."""
         ends = self._ends(must_exist=True)
         start = starting_offsets(self._metadata, self._options, ends, default="latest")
         return to_json(start)
@@ -77,14 +77,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end: what comes later is for the next run."""
+        """Fix the end of this run; later messages are left to the next run."""
         ends = self._ends(must_exist=False)
         self._frozen = {queue: end for queue, (_, end) in ends.items()}
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return where the next batch ends."""
+        """Return the end of the next batch."""
         begun = from_json(start, source=_CHECKPOINT, lowest=0)
         ends = self._ends(must_exist=False)
         if self._frozen is not None:
@@ -100,11 +100,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(following)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the ends that were seen last, for Spark's progress."""
+        """Return the last known ends, which Spark shows as progress."""
         return to_json(self._latest) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a batch into tasks, after looking whether its messages are still there."""
+        """Split a batch into tasks, after checking that its messages still exist."""
         begun = from_json(start, source=_CHECKPOINT, lowest=0)
         ended = from_json(end, source=_CHECKPOINT, lowest=0)
         spans = [span for span in spans_between(begun, ended) if span.size > 0]
@@ -119,7 +119,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell brokers how far the query is, if they are to know; Spark does not depend on it."""
+        """Commit the offsets of `commitGroup`; Spark does not depend on the result."""
         if not self._options.commit_group:
             return
         try:
@@ -131,11 +131,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.warning("offsets.refused", group=self._options.commit_group, error=str(error))
 
     def stop(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._metadata.close()
 
     def __reduce__(self) -> Any:
-        """Travel to workers as what it was made of, without connections."""
+        """Pickle without connections, as the constructor's arguments."""
         return type(self), (self._options, self._schema)
 
     def _ends(self, *, must_exist: bool) -> Ends:
@@ -144,7 +144,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, begun: Mapping[Queue, int], ends: Ends
     ) -> tuple[dict[Queue, int], list[Span]]:
-        """Return the offsets without this batch's messages, and what could be read."""
+        """Return the offsets with no new messages included, and the spans available to read."""
         following = dict(begun)
         spans: list[Span] = []
         for queue, (first, end) in ends.items():
@@ -159,17 +159,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following, spans
 
     def _begin_anew(self, queue: Queue, offset: int, first: int, end: int) -> int:
-        """A queue that ends before our offset was deleted and made again."""
+        """Restart a queue that ends before our offset: it was deleted and recreated."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"{queue} ends at {end}, before the offset {offset} that was read last: its topic "
-                "was created anew; the option `failOnDataLoss`=false begins with its first message"
+                f"{queue} ends at {end}, before the last read offset {offset}: its topic was "
+                "recreated; set the option `failOnDataLoss`=false to start at its first message"
             )
         self._log.warning("queue.begun_anew", queue=str(queue), offset=offset, first=first)
         return first
 
     def _must_wait(self, spans: Sequence[Span]) -> bool:
-        """Whether there is too little for a batch, and time to wait for more."""
+        """Whether to wait for more messages before starting a batch."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._frozen is not None or total_size(spans) >= least:
             return False
@@ -177,10 +177,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waited_ms < duration_ms(self._options.max_trigger_delay)
 
     def _ends_of(self, spans: Sequence[Span]) -> Ends:
-        """Return the ends of queues that a batch was planned for.
+        """Return the ends of the queues of a planned batch.
 
-        Queues that no route names any more are asked for at their brokers: a topic may have been
-        deleted, but a broker that is away comes back, and nothing is lost then.
+        Queues without a route are queried at their brokers: the topic may have been deleted, or
+        the broker may only be down for a while, in which case nothing is lost.
         """
         ends = dict(self._ends(must_exist=False))
         missing = [span.queue for span in spans if span.queue not in ends]
@@ -190,7 +190,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _there(self, span: Span, ends: Ends) -> Span:
-        """Return the part of a span that is still there; DataLoss unless losses are allowed."""
+        """Return the part of a span that still exists; raise DataLoss unless losses are allowed."""
         first, end = ends[span.queue]
         is_deleted = end == 0
         first = span.end if is_deleted else min(first, span.end)
@@ -198,7 +198,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return span
         lost = first - span.start
         if self._options.fail_on_data_loss:
-            reason = "are gone with their queue" if is_deleted else "are gone"
+            reason = "were deleted with their queue" if is_deleted else "no longer exist"
             raise data_loss(span.queue, span.start, lost, reason)
         self._log.warning("messages.lost", queue=str(span.queue), count=lost)
         return Span(span.queue, first, span.end)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the tables about brokers and groups: one task asks every broker once.
+"""Reads the tables about brokers and groups: one task queries every broker once.
 
-As a stream, `progress` has a batch for each minute in which a trigger falls. What is read is how
-things are then; a batch that Spark repeats has the number of its minute and the present figures.
+As a stream, `progress` yields one batch for each minute in which a trigger fires. The figures are
+always current: a batch that Spark repeats has the number of its minute but present figures.
 """
 
 import asyncio
@@ -30,35 +30,35 @@ _SNAPSHOT: Final = "snapshot"
 
 
 class Round(InputPartition):
-    """One round at all brokers."""
+    """One round of queries to all brokers."""
 
     def __init__(self, snapshot_id: int | None) -> None:
-        """Remember its number; None: that of the minute in which it is read."""
+        """Set the snapshot id; None uses the minute in which the round is read."""
         super().__init__(snapshot_id)
         self.snapshot_id = snapshot_id
 
 
 class TableReader(DataSourceReader):
-    """One of the tables, once."""
+    """Reads one of the tables once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Check what was asked for; nothing is connected yet."""
+        """Validate options and schema; nothing is connected yet."""
         check_common(options)
         check_schema(schema, options)
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the only task: a round is much smaller than the start of a second one."""
+        """Return a single task: querying all brokers takes less time than starting a second one."""
         return [Round(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Ask all brokers, in a worker."""
+        """Query all brokers, in a worker."""
         return read_round(partition, self._schema, self._options)
 
 
 class ProgressStreamReader(DataSourceStreamReader):
-    """The table `progress`, again and again: a collector that Spark runs."""
+    """Reads the table `progress` repeatedly: a collector that runs inside Spark."""
 
     def __init__(
         self,
@@ -67,40 +67,42 @@ class ProgressStreamReader(DataSourceStreamReader):
         *,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Check what was asked for; nothing is connected yet."""
+        """Validate options and schema; nothing is connected yet."""
         check_common(options)
         if options.table is not Table.PROGRESS:
-            raise OptionError(f"table `{options.table}` is no stream; `messages`, `progress` are")
+            raise OptionError(
+                f"table `{options.table}` cannot be a stream; `messages` and `progress` can"
+            )
         check_schema(schema, options)
         self._options = options
         self._schema = schema
         self._clock_ms = clock_ms
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's names
-        """Begin before this minute, so that the first trigger reads it."""
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # the name is Spark's
+        """Start before the current minute, so that the first trigger reads it."""
         return {_SNAPSHOT: snapshot_id_of(self._clock_ms()) - 1}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return this minute; a clock that was set back repeats no minute."""
+        """Return the current minute; if the clock is set back, no minute is repeated."""
         return {_SNAPSHOT: max(start[_SNAPSHOT], snapshot_id_of(self._clock_ms()))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return one round, if a new minute has begun; missed minutes cannot be made up for."""
+        """Return one round if a new minute has begun; missed minutes are not made up."""
         return [Round(end[_SNAPSHOT])] if end[_SNAPSHOT] > start[_SNAPSHOT] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Ask all brokers, in a worker."""
+        """Query all brokers, in a worker."""
         return read_round(partition, self._schema, self._options)
 
     def __reduce__(self) -> Any:
-        """Travel to workers without the clock."""
+        """Pickle without the clock."""
         return type(self), (self._options, self._schema)
 
 
 def read_round(
     partition: InputPartition, schema: StructType, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one round; nothing for the partition that Spark makes of none."""
+    """Yield the rows of one round; Spark's empty partition (of no known type) yields none."""
     if not isinstance(partition, Round):
         return
     link = LinkSettings.of(options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics with known messages, for tests and benchmarks of what reads them."""
+"""Fills topics with numbered messages, for tests and benchmarks of readers."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ Make = Callable[[Queue, int], BatchItem]
 
 
 def numbered(queue: Queue, number: int) -> BatchItem:
-    """Return a message whose body says where and which it is."""
+    """Build a message whose body contains its queue and number."""
     key = f"{queue.broker_name}-{queue.queue_id}-{number}"
     body = f"{key}:".ljust(100, "x").encode()
     return BatchItem(0, body, f"TAGS\x01t{number % 3}\x02KEYS\x01{key}\x02UNIQ_KEY\x01{key}")
@@ -37,7 +37,7 @@ def fill(
 ) -> list[Queue]:
     """Send `count` messages to each queue of a topic, numbered from `first`; return the queues.
 
-    All can be read then: RocketMQ puts messages into queues after it has answered.
+    Waits until all can be read: RocketMQ dispatches messages to queues after it has answered.
     """
     with NameServers(parse({"nameServer": name_server})) as names:
         route = names.route(topic)
@@ -54,7 +54,7 @@ def fill(
 
 
 def wait_for_messages(name_server: str, topic: str, count: int) -> None:
-    """Wait until the queues of a topic hold so many messages."""
+    """Wait until the queues of a topic have received `count` messages in total."""
     pause = threading.Event()
     deadline = time.monotonic() + _IN_QUEUES_S
     while (found := count_messages(name_server, topic)) < count:
@@ -64,7 +64,7 @@ def wait_for_messages(name_server: str, topic: str, count: int) -> None:
 
 
 def count_messages(name_server: str, topic: str) -> int:
-    """Return how many messages the queues of a topic got in their lives."""
+    """Sum the end offsets of a topic's queues."""
     with Metadata(parse({"nameServer": name_server, "subscribe": topic})) as metadata:
         return sum(end for _, end in metadata.ends(metadata.queues()).values())
 
@@ -87,6 +87,6 @@ def _send(connection: BrokerConnection, queue: Queue, numbers: range, make: Make
         )
         items = [make(queue, number) for number in part]
         requests.append(Request(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items)))
-    # One after the other: a Java broker stores requests of one connection in any order.
+    # Sequentially: a Java broker may store concurrent requests of a connection in any order.
     for request in requests:
         accepted(connection.invoke_all([request])[0])

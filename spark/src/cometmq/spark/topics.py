@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queues the options mean, as the name servers know them."""
+"""Resolves the options to queues, using the routes of the name servers."""
 
 import difflib
 import re
@@ -26,7 +26,7 @@ from cometmq.spark.tables.names import topic_kind
 
 MASTER_ID: Final = 0
 Addresses = Mapping[int, str]
-"""Where the brokers of a group are, by broker id."""
+"""Addresses of a broker group by broker id."""
 
 _NORMAL: Final = "NORMAL"
 _LIST_BYTES_MAX: Final = 64 * 1024
@@ -34,7 +34,7 @@ _LIST_TIMEOUT_S: Final = 3.0
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The queues of a topic that can be read or written, and where their brokers are."""
+    """The readable and writable queues of a topic, and the addresses of their brokers."""
 
     read_queues: tuple[Queue, ...]
     write_queues: tuple[Queue, ...]
@@ -42,10 +42,10 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class NameServers:
-    """Asks name servers: all know the same, and the next is asked where one does not answer."""
+    """Queries name servers; all hold the same data, so any of them may answer."""
 
     def __init__(self, options: Options) -> None:
-        """Remember the addresses; nothing is connected yet."""
+        """Keep the addresses; nothing is connected yet."""
         self._text = options.name_server
         self._settings = LinkSettings.of(options)
         self._attempts = options.fetch_num_retries + 1
@@ -53,7 +53,7 @@ class NameServers:
         self._connection: BrokerConnection | None = None
 
     def route(self, topic: str) -> Route | None:
-        """Return the route of a topic; None if there is none."""
+        """Return the route of a topic; None if it does not exist."""
         header = GetRouteinfoByTopic(topic, accept_standard_json_only=True)
         ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         answer = self.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, ok=ok)
@@ -62,13 +62,12 @@ class NameServers:
         return route_of(topic, decode_json(TopicRoute, answer.body))
 
     def brokers(self) -> dict[str, Addresses]:
-        """Return where all brokers are."""
+        """Return the addresses of all brokers, by broker name."""
         answer = self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = decode_json(ClusterInfo, answer.body).broker_addr_table
         return {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def topics(self) -> list[str]:
-        """Return the names of all topics."""
         answer = self.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_json(TopicList, answer.body).topic_list)
 
@@ -79,7 +78,7 @@ class NameServers:
         *,
         ok: tuple[int, ...] = (ResponseCode.SUCCESS,),
     ) -> Response:
-        """Ask the name server that answered last, then the others, some times if none does."""
+        """Query the name server that answered last, then the others; retry if none answers."""
         if self._connection is not None:
             try:
                 return self._connection.invoke(code, header, ok=ok)
@@ -99,32 +98,29 @@ class NameServers:
         raise NameServerUnreachable(f"no name server answers: {'; '.join(failures.values())}")
 
     def close(self) -> None:
-        """End the connection, if there is one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def __enter__(self) -> Self:
-        """Close at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
 
 def addresses_of(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port`, or those that an HTTP address lists."""
+    """Parse `host:port;host:port`, or fetch such a list from an HTTP address."""
     if text.startswith(("http://", "https://")):
         text = _fetch(text)
     addresses = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not addresses:
-        raise OptionError("option `nameServer` is missing: `host:port;host:port`")
+        raise OptionError("option `nameServer` is missing: set it to `host:port;host:port`")
     return addresses
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
-    """Return what a name server's answer means."""
+    """Convert the route data of a name server."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     rows = [row for row in data.queue_datas if row.broker_name in brokers]
     readable = [
@@ -145,9 +141,9 @@ def route_of(topic: str, data: TopicRoute) -> Route:
 def find_queues(
     names: NameServers, options: Options, *, must_exist: bool = True
 ) -> tuple[list[Queue], dict[str, Addresses]]:
-    """Return the queues that the options mean, and where their brokers are.
+    """Resolve the options to queues and the addresses of their brokers.
 
-    TopicMissing says which topic or queue does not exist, unless that is allowed.
+    Raises TopicMissing for the first topic or queue that does not exist, if `must_exist` is set.
     """
     assigned = (
         assigned_from_text(options.assign, source="option `assign`") if options.assign else []
@@ -169,7 +165,7 @@ def find_queues(
 
 
 def subscribed_topics(options: Options) -> list[str]:
-    """Return the topics that are named one by one; `topic` is another name of `subscribe`."""
+    """List the topics named explicitly; `topic` is an alias of `subscribe`."""
     text = options.subscribe or options.topic
     return sorted({name.strip() for name in text.split(",") if name.strip()})
 

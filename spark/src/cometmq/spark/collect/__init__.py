@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of all offsets of a cluster."""
+"""Takes snapshots of all offsets of a cluster."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions of one round to one broker, in an order that keeps lags true.
+"""The queries of one snapshot to one broker, in an order that keeps lags correct.
 
 Invariant
-    Consumer offsets are read before queue ends: an offset beyond the end cannot come out of it.
+    Consumer offsets are read before queue ends, so an offset never exceeds the end of its queue.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from cometmq.spark.tables.rows import is_filter
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
 
 SAMPLED_PAIRS_MAX: Final = 100
-"""Of one round: each asks for some hundred messages."""
+"""Per broker and snapshot: each pair costs some hundred pulls."""
 
 T = TypeVar("T")
 
 
 async def ask(broker: BrokerAdmin, state: BrokerState, settings: CollectSettings) -> None:
-    """Fill the state of a broker."""
+    """Run all queries of one snapshot against a broker, and store the answers in its state."""
     round_ = _Round(broker, state, settings)
     await round_.ask_itself()
     await round_.ask_offsets()
@@ -49,7 +49,7 @@ class _Round:
         self._sample_count = settings.sample_tags
 
     async def each(self, items: Iterable[T], ask_one: Callable[[T], Awaitable[None]]) -> None:
-        """Ask about each item, some at once; the first failure ends all."""
+        """Process items concurrently, `pipeline` at a time; the first failure cancels the rest."""
         left = iter(items)
 
         async def work() -> None:
@@ -68,7 +68,7 @@ class _Round:
         try:
             state.runtime = await broker.runtime_info()
         except ServerError:
-            state.runtime = {}  # RocketMQ has no figures in its first seconds
+            state.runtime = {}  # RocketMQ has no runtime figures in its first seconds
         state.asked_ms = wall_ms()
         state.config = await broker.config()
         state.topics = await broker.topics()
@@ -79,7 +79,7 @@ class _Round:
         try:
             table = (await self._broker.consumer_offsets()).offset_table
             state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
-        except CommandError as refusal:  # of proxies and of brokers that limit what accounts ask
+        except CommandError as refusal:  # proxies, and brokers that restrict accounts
             await self.each(sorted(state.groups), self.ask_offsets_of)
             if state.groups and not state.consume_tps:
                 raise refusal from None
@@ -94,14 +94,14 @@ class _Round:
             }
 
     async def ask_offsets_of(self, group: str) -> None:
-        """Ask about one group: the way round a broker that does not tell all at once."""
+        """Query one group: the fallback for a broker that rejects the query for all offsets."""
         try:
             stats = await self._broker.consume_stats(group)
         except CommandError:
-            return  # deleted since the list was made
+            return  # deleted since it was listed
         self._state.consume_tps[group] = stats.consume_tps
         for queue, found in stats.offset_table.items():
-            if found.consumer_offset > 0:  # 0 also says that none is stored
+            if found.consumer_offset > 0:  # 0 may also mean that none is committed
                 offsets = self._state.offsets.setdefault((queue.topic, group), {})
                 offsets[queue.queue_id] = found.consumer_offset
 
@@ -109,7 +109,7 @@ class _Round:
         try:
             stats = await self._broker.topic_stats(topic)
         except TopicNotExist:
-            return  # deleted since the list was made
+            return  # deleted since it was listed
         self._state.stats_ms[topic] = wall_ms()
         self._state.stats[topic] = {
             queue.queue_id: found for queue, found in stats.offset_table.items()
@@ -126,7 +126,7 @@ class _Round:
             spans = await self._broker.time_spans(*pair)
         except TopicNotExist:
             return
-        except CommandError:  # RocketMQ stumbles over queues without files
+        except CommandError:  # RocketMQ fails on queues without files
             await self._ask_consumed(pair)
             return
         asked_ms = wall_ms()
@@ -137,7 +137,7 @@ class _Round:
         }
 
     async def _ask_consumed(self, pair: Pair) -> None:
-        """Ask when the last consumed messages were stored; the age of the next stays unknown."""
+        """Query store times of the last consumed messages; the next message's age stays unknown."""
         topic, group = pair
         try:
             stats = await self._broker.consume_stats(group, topic)
@@ -164,12 +164,12 @@ def _groups(state: BrokerState) -> list[str]:
 
 
 def behind(state: BrokerState, budget: int) -> list[Pair]:
-    """Return pairs with unread messages, `budget` of them, others in the next round."""
+    """Select `budget` pairs with unread messages; later snapshots select the others."""
     return in_turn((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
 
 
 def filtered(state: BrokerState, budget: int) -> list[Pair]:
-    """Return pairs with unread messages whose group wants only some of them."""
+    """Select pairs with unread messages whose group filters the topic."""
     pairs = (
         pair
         for pair in state.offsets
@@ -181,9 +181,9 @@ def filtered(state: BrokerState, budget: int) -> list[Pair]:
 
 
 def in_turn(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
-    """Return `budget` of the pairs.
+    """Select `budget` of the pairs.
 
-    The choice goes round with the number of the snapshot, so that nobody has to remember it.
+    The selection rotates with the snapshot id, so no state needs to survive between snapshots.
     """
     known = sorted(pairs)
     if len(known) <= budget:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector that stays: a snapshot each interval until it is told to stop."""
+"""The collector: takes a snapshot at each interval until it is stopped."""
 
 import asyncio
 import signal
@@ -16,33 +16,33 @@ from cometmq.spark.collect.writer import is_taken, write
 Say = Callable[[str], None]
 
 INTERVAL_MIN_S: Final = MINUTE_MS // 1000
-"""A snapshot is named by its minute."""
+"""Snapshots are identified by their minute, so there cannot be more than one per minute."""
 
 
 async def collect_once(root: Path, settings: CollectSettings, say: Say) -> Snapshot | None:
-    """Take the snapshot of this minute and write it; None if another collector has."""
+    """Take and write the snapshot of this minute; None if another collector already has."""
     number = snapshot_id_of(wall_ms())
     if is_taken(root, number):
-        say(f"snapshot {number} is there already")
+        say(f"snapshot {number} already exists")
         return None
     snapshot = await take(settings, number)
     counts = await asyncio.to_thread(write, root, snapshot)
     for name, reason in snapshot.failures.items():
-        say(f"{name} is left out: {reason}")
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    say(f"snapshot {number}: {told or 'another collector was faster'}")
+        say(f"{name} is skipped: {reason}")
+    rows = ", ".join(f"{count} {name}" for name, count in counts.items())
+    say(f"snapshot {number}: {rows or 'already written by another collector'}")
     return snapshot
 
 
 async def collect_forever(
     root: Path, settings: CollectSettings, interval_s: int, say: Say, stop: asyncio.Event
 ) -> None:
-    """Take a snapshot at each multiple of the interval; one that fails is told and left out."""
+    """Take a snapshot at each multiple of the interval; failures are reported and skipped."""
     while not stop.is_set():
         try:
             await collect_once(root, settings, say)
         except (CometError, OSError) as error:
-            say(f"no snapshot: {error}")
+            say(f"snapshot failed: {error}")
         now_ms, step_ms = wall_ms(), interval_s * 1000
         try:
             async with asyncio.timeout((step_ms - now_ms % step_ms) / 1000):
@@ -54,7 +54,7 @@ async def collect_forever(
 async def collect_until_signal(
     root: Path, settings: CollectSettings, interval_s: int, say: Say
 ) -> None:
-    """Collect until SIGTERM or SIGINT; the round that runs is brought to its end."""
+    """Collect until SIGTERM or SIGINT; a snapshot in progress is completed first."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

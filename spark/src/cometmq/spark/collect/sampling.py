@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of its unread messages does a group want? A few of them, spread evenly, are tried.
+"""Estimates how many unread messages match a group's filter, by testing an even sample of them.
 
-Brokers filter by tag or SQL, but count all messages: the lag of such a group is an upper bound.
-The broker itself decides whether a message matches, so that its filter is the group's.
+Brokers filter by tag or SQL but count all messages, so the lag of such a group is only an upper
+bound. Each test is a pull with the group's own filter: the broker decides whether it matches.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from cometmq.remoting.message.record import scan_record
 from cometmq.spark.tables.state import BrokerState, Pair, Sample
 
 GROUP: Final = "CID_RMQ_SYS_SPARK"
-"""Named in pulls, so that no group's own figures change; brokers create it on demand."""
+"""Group named in pulls, so that no real group's figures change; brokers create it on demand."""
 
 _ANSWERS: Final = (
     ResponseCode.SUCCESS,
@@ -30,7 +30,7 @@ _ANSWERS: Final = (
 
 
 async def sample(broker: BrokerAdmin, state: BrokerState, pair: Pair, count: int) -> Sample:
-    """Try so many of the unread messages of a group in a topic; a broken try ends it."""
+    """Test `count` unread messages of a group in a topic; an error ends the sample early."""
     tried = matched = 0
     with suppress(CometError):
         for place in places(unread(state, pair), count):
@@ -40,7 +40,7 @@ async def sample(broker: BrokerAdmin, state: BrokerState, pair: Pair, count: int
 
 
 def unread(state: BrokerState, pair: Pair) -> dict[int, range]:
-    """Return the unread offsets by queue."""
+    """Compute the ranges of unread offsets by queue."""
     topic, _ = pair
     found = state.stats.get(topic, {})
     return {
@@ -51,7 +51,7 @@ def unread(state: BrokerState, pair: Pair) -> dict[int, range]:
 
 
 def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
-    """Yield `count` queues and offsets, evenly spread; all there are if they are fewer."""
+    """Yield `count` evenly spread (queue, offset) places, or all if there are fewer."""
     ends = dict(zip(queues, accumulate(len(it) for it in queues.values()), strict=True))
     total = max(ends.values(), default=0)
     chosen = min(count, total)
@@ -64,7 +64,7 @@ def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
 async def _matches(
     broker: BrokerAdmin, state: BrokerState, pair: Pair, place: tuple[int, int]
 ) -> bool:
-    """Whether the first message that the broker gives from there on is the one that lies there."""
+    """Whether the message at this place matches: a pull from there returns that very offset."""
     topic, group = pair
     queue_id, offset = place
     wanted = state.connections[group].subscription_table[topic]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round at all brokers of a cluster: a snapshot of who is where."""
+"""One snapshot: queries all brokers of a cluster concurrently."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,39 +28,39 @@ MINUTE_MS: Final = 60_000
 
 
 class NothingCollected(CometError):
-    """No broker could be asked."""
+    """No broker could be queried."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What all brokers said in one round."""
+    """The answers of all brokers at one minute."""
 
     snapshot_id: int
     states: list[BrokerState]
 
     def table(self, name: str) -> pa.Table:
-        """Return one of the tables offsets, progress, groups, brokers."""
+        """Build one of the tables offsets, progress, groups, brokers."""
         return rows.table(name, self.states)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return all four."""
+        """Build all four tables."""
         return {name: self.table(name) for name in TABLES}
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why brokers could not be asked, by their name."""
+        """Reason by name of each broker that could not be queried."""
         return {it.broker_name: it.error for it in self.states if it.error is not None}
 
 
 def snapshot_id_of(now_ms: int) -> int:
-    """Return the number of the snapshot of a moment: its minute since 1970."""
+    """Number the snapshot of a time: minutes since 1970."""
     return now_ms // MINUTE_MS
 
 
 async def take(settings: CollectSettings, snapshot_id: int | None = None) -> Snapshot:
-    """Ask every broker once.
+    """Query every broker once.
 
-    A broker that fails is in the snapshot with the reason and without rows. Raises
-    NothingCollected if all do, and what the name server's failure is.
+    A broker that fails stays in the snapshot with its error and without rows. Raises
+    NothingCollected if all brokers fail, or the error of the name servers.
     """
     number = snapshot_id_of(wall_ms()) if snapshot_id is None else snapshot_id
     async with _connections(settings) as remoting:
@@ -97,13 +97,13 @@ def _chosen(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
         names = set(info.cluster_addr_table[cluster])
     else:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise NothingCollected(f"there is no cluster {cluster}; known: {known}")
+        raise NothingCollected(f"cluster {cluster} does not exist; known: {known}")
     found = (info.broker_addr_table[name] for name in sorted(names))
     return [data for data in found if data.broker_addrs]
 
 
 def _state_of(number: int, data: BrokerData) -> BrokerState:
-    broker_id = min(data.broker_addrs)  # the master; without one a slave, which has copies
+    broker_id = min(data.broker_addrs)  # the master, else a slave: it has copies of the offsets
     return BrokerState(
         snapshot_id=number,
         cluster=data.cluster,

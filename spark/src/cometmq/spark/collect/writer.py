@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots as Parquet files: one of each table, whole or not there.
+"""Writes snapshots as Parquet files: one file per table, complete or absent.
 
 Layout
-    ROOT/raw/TABLE/dt=2026-02-28/hh=07/snap-ID.parquet, the hour that of the snapshot in UTC.
+    ROOT/raw/TABLE/dt=2026-02-28/hh=07/snap-ID.parquet, by the UTC hour of the snapshot.
 
 Invariants
-    A file appears by rename, so no reader sees half of one. `progress` comes last: where it is,
-    the snapshot is complete, and whoever else took one of the same minute leaves it alone.
+    Files appear by rename, so readers never see partial files. `progress` is written last: it
+    marks the snapshot as complete, and other collectors then skip this minute.
 """
 
 import os
@@ -24,18 +24,18 @@ RAW: Final = "raw"
 
 
 def hour_of(snapshot_id: int) -> datetime:
-    """Return the hour in which a snapshot was taken."""
+    """Compute the hour of a snapshot."""
     moment = datetime.fromtimestamp(snapshot_id * 60, tz=UTC)
     return moment.replace(minute=0, second=0)
 
 
 def hour_folder(hour: datetime) -> str:
-    """Return the folder of an hour below that of its table."""
+    """Name the folder of an hour within the folder of a table."""
     return f"dt={hour:%Y-%m-%d}/hh={hour:%H}"
 
 
 def snapshot_path(root: Path, table: str, snapshot_id: int) -> Path:
-    """Return where a snapshot's table is kept."""
+    """Locate a table of a snapshot."""
     return root / RAW / table / hour_folder(hour_of(snapshot_id)) / f"snap-{snapshot_id}.parquet"
 
 
@@ -45,7 +45,7 @@ def is_taken(root: Path, snapshot_id: int) -> bool:
 
 
 def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
-    """Write all tables; return their numbers of rows, {} if the minute was taken meanwhile."""
+    """Write all tables; return row counts by table, {} if another collector was faster."""
     tables = snapshot.tables()
     if is_taken(root, snapshot.snapshot_id):
         return {}

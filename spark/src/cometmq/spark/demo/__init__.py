@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make lag-demo`: groups in every kind of trouble for two minutes, and the report that says so.
+"""`make lag-demo`: groups with every kind of lag for two minutes, and the report about them.
 
-`old_messages` writes what the broker finds when it starts, `groups` are the consumers, `run`
-tells the story. It needs `cometmq-cli`, whose broker it starts.
+`old_messages` fills the store before the broker starts, `groups` are the consumers, `run` is the
+main program. It starts a broker, so it needs `cometmq-cli`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.spark.demo`: exit status 0 only if the report calls each group by its name."""
+"""Entry point; exit status 0 only if the report gives each group its expected status."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer groups of the demo: each behaves in its own way while messages come."""
+"""The consumer groups of the demo, each with its own behaviour."""
 
 import asyncio
 import contextlib
@@ -18,16 +18,16 @@ ORDER_QUEUES: Final = 4
 ORDERS_PER_S: Final = 40
 SLOW_PER_S: Final = 25
 OLD_PER_S: Final = 1
-"""Half of what was sent in the hour of the old messages: deletion comes nearer."""
+"""Half the rate at which they were stored: the deletion of unread messages comes nearer."""
 BEFORE_STOP_S: Final = 12.0
 REWIND_AT: Final = 0.65
-"""Part of the demo after which the offsets go back."""
+"""Fraction of the demo after which the offsets are set back."""
 
 Listener = Callable[[list[MessageExt]], Awaitable[None]]
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """What all groups share."""
+    """Settings that all groups share."""
 
     namesrv: str
     folder: Path
@@ -35,20 +35,20 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """One group."""
+    """A group and the status that the report must give it."""
 
     group: str
     does: str
     status: str
-    """What the report must call it."""
+    """Status that the report must show."""
     play: Callable[[Stage, str], Coroutine[Any, Any, None]]
-    """Acts until it is cancelled."""
+    """Runs until cancelled."""
 
 
 async def consume(
     stage: Stage, group: str, listener: Listener, topic: str = ORDERS, **options: Any
 ) -> None:
-    """Run a consumer until this is cancelled."""
+    """Run a consumer until cancelled."""
     settings = PushOptions(
         consume_from=ConsumeFrom.FIRST_OFFSET,
         instance_name=group,
@@ -64,7 +64,7 @@ async def consume(
 
 
 def paced(rate: float) -> Listener:
-    """Return a listener that takes so many messages a second, one call at a time."""
+    """Return a listener that consumes `rate` messages per second, one call at a time."""
 
     async def listen(messages: list[MessageExt]) -> None:
         await asyncio.sleep(len(messages) / rate)
@@ -73,31 +73,29 @@ def paced(rate: float) -> Listener:
 
 
 async def at_once(messages: list[MessageExt]) -> None:
-    """Consume without any work."""
+    """Consume without doing any work."""
 
 
 async def never(messages: list[MessageExt]) -> None:
-    """Hang, as a listener does that waits for a lock."""
+    """Hang, like a listener that waits for a lock."""
     await asyncio.Event().wait()
 
 
 async def healthy(stage: Stage, group: str) -> None:
-    """Keep up."""
     await consume(stage, group, at_once)
 
 
 async def slow(stage: Stage, group: str) -> None:
-    """Take fewer messages than come."""
     await consume(stage, group, paced(SLOW_PER_S), concurrency=1)
 
 
 async def stuck(stage: Stage, group: str) -> None:
-    """Never return from the listener."""
+    """Consume with a listener that never returns."""
     await consume(stage, group, never, concurrency=1)
 
 
 async def stopped(stage: Stage, group: str) -> None:
-    """Leave soon."""
+    """Leave after a few seconds."""
     try:
         async with asyncio.timeout(BEFORE_STOP_S):
             await consume(stage, group, at_once)
@@ -106,7 +104,7 @@ async def stopped(stage: Stage, group: str) -> None:
 
 
 async def rewound(stage: Stage, group: str) -> None:
-    """Keep up, until somebody sets the offsets back; what follows takes a long time."""
+    """Keep up until the offsets are set back, then catch up slowly."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(stage.seconds * REWIND_AT):
             await consume(stage, group, at_once)
@@ -118,13 +116,13 @@ async def rewound(stage: Stage, group: str) -> None:
 
 
 async def broadcasting(stage: Stage, group: str) -> None:
-    """Read everything in every member, and keep offsets to oneself."""
+    """Read all messages in every member; offsets stay with the member."""
     model = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(stage.folder / group)}
     await consume(stage, group, at_once, **model)
 
 
 async def losing(stage: Stage, group: str) -> None:
-    """Read old messages so slowly that their deletion comes first."""
+    """Read old messages too slowly to finish before they are deleted."""
     await consume(stage, group, paced(OLD_PER_S), old_messages.TOPIC, concurrency=1)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store with messages that are almost three days old: RocketMQ deletes them soon.
+"""A store with messages that are almost three days old and will soon be deleted.
 
-Nobody can wait that long, so the store gets a clock of ours; all else is what a broker writes.
+The demo cannot wait three days, so the store gets a simulated clock; apart from that, the files
+are the ones that a broker writes.
 """
 
 import struct
@@ -18,7 +19,7 @@ TOPIC: Final = "Invoices"
 QUEUES: Final = 2
 HOURS_KEPT: Final = 72
 LEFT_MS: Final = 90 * 60_000
-"""How long the first of them has still to live."""
+"""Remaining lifetime of the oldest message."""
 SPAN_MS: Final = 60 * 60_000
 COUNT: Final = 7_200
 FILE_BYTES: Final = 16 << 20
@@ -27,7 +28,7 @@ _HOST: Final = struct.pack(">4BI", 127, 0, 0, 1, 10_911)
 
 
 def write_old_messages(folder: Path) -> None:
-    """Fill a store in which no broker runs yet."""
+    """Fill a store; no broker may be using it."""
     begin_ms = wall_ms() - HOURS_KEPT * 3_600_000 + LEFT_MS
     now_ms = begin_ms
     settings = StoreSettings(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A generated day of the demo's groups: a snapshot each minute, without any broker.
+"""Generates a day of snapshots of the demo's groups, one per minute, without a broker.
 
-The groups do what those of the live demo do, but over hours, as it happens in production: the
-report has curves of a day, and times since when. Everything follows from the minute, so that the
-same day comes out each time; only its date is that of today.
+The groups behave as in the live demo, but over hours, as in production: the report shows curves
+of a whole day. Everything is computed from the minute, so each run yields the same day; only its
+date is today's.
 """
 
 from collections.abc import Callable
@@ -31,19 +31,19 @@ MINUTES: Final = 24 * 60
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _ORDERS_A_MINUTE: Final = 600
-"""In each queue: 40 a second in all."""
+"""Per queue; 40 per second in total."""
 _SLOW_A_MINUTE: Final = 375
 _INVOICES_A_MINUTE: Final = 60
-"""Stored at that speed, and read at half of it."""
+"""Stored at this rate, and read at half of it."""
 _INVOICES_BEFORE_MS: Final = 58 * _HOUR_MS
-"""How long before the day the first of them was stored."""
+"""How long before the day the first of these messages was stored."""
 _INVOICES_MINUTES: Final = 34 * 60
 _SLOW_FROM, _STOPPED_FROM, _STUCK_FROM, _BACK_FROM = 600, 900, 1200, MINUTES - 5
 _PROGRESS: Final = 6
-"""Hours after which something is said."""
+"""Hours between progress messages."""
 
 OffsetAt = Callable[[int, int], int]
-"""Where a group is in a queue at a minute."""
+"""Maps (queue, minute) to the committed offset."""
 
 
 def _arrived(minute: int) -> int:
@@ -77,13 +77,13 @@ def _reads_old_ones(_: int, minute: int) -> int:
 
 
 class _Scene(msgspec.Struct, frozen=True):
-    """One group of the day."""
+    """The behaviour of one group during the day."""
 
     offset: OffsetAt | None = None
-    """None: its offsets are with its members."""
+    """None: members keep their own offsets."""
     topic: str = ORDERS
     until: int = MINUTES
-    """When its members leave."""
+    """Minute at which its members disconnect."""
 
 
 SCENES: Final = {
@@ -98,7 +98,7 @@ SCENES: Final = {
 
 
 def write_day(history: Path, now: datetime, say: Callable[[str], None]) -> None:
-    """Write the day that ends now: past hours as they are when compacted, this one as snapshots."""
+    """Write the day that ends now: past hours in compacted form, the current hour as snapshots."""
     last_id = int(now.timestamp()) // 60
     hours: dict[datetime, list[BrokerState]] = {}
     for minute in range(MINUTES):
@@ -116,7 +116,7 @@ def write_day(history: Path, now: datetime, say: Callable[[str], None]) -> None:
 
 
 def state_at(last_id: int, minute: int) -> BrokerState:
-    """Return what the broker says at a minute of the day whose last snapshot has this number."""
+    """Simulate the broker's answers at a minute of the day that ends with snapshot `last_id`."""
     snapshot_id = last_id - MINUTES + 1 + minute
     now_ms = snapshot_id * _MINUTE_MS
     offsets = {
@@ -165,7 +165,7 @@ def _orders(now_ms: int, minute: int) -> dict[int, TopicOffset]:
 
 
 def _invoices(now_ms: int, minute: int) -> dict[int, TopicOffset]:
-    """Return the old messages; whole hours of them are deleted when they get too old."""
+    """Build the ends of the old topic; expired messages are deleted in whole hours."""
     end = _INVOICES_MINUTES * _INVOICES_A_MINUTE
     stored_ms = now_ms - minute * _MINUTE_MS - _INVOICES_BEFORE_MS + _INVOICES_MINUTES * _MINUTE_MS
     due_minutes = minute + (_INVOICES_BEFORE_MS - HOURS_KEPT * _HOUR_MS) // _MINUTE_MS
@@ -182,7 +182,7 @@ def _members(group: str, scene: _Scene) -> ConsumerConnections:
 
 
 def _spans(state: BrokerState, pair: Pair, minute: int) -> dict[int, TimeSpan]:
-    """Return the ages that a broker tells of queues with unread messages."""
+    """Build the message ages that a broker reports for queues with unread messages."""
     topic, _ = pair
     now_ms = state.offsets_ms
     return {
@@ -199,7 +199,6 @@ def _spans(state: BrokerState, pair: Pair, minute: int) -> dict[int, TimeSpan]:
 
 
 def _stored_ms(topic: str, offset: int, now_ms: int, minute: int) -> int:
-    """Return when a message was stored."""
     begin_ms = now_ms - minute * _MINUTE_MS
     if topic == ORDERS:
         return begin_ms + (offset - _arrived(0)) * _MINUTE_MS // _ORDERS_A_MINUTE

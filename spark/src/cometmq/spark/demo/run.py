@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of the demo: start a suite, let groups behave, take snapshots, report, compare.
+"""Runs the demo: starts a suite and the groups, takes snapshots, builds a report, checks it.
 
-With `--replay` the snapshots are those of a generated day, and nothing is started but the report.
+`--replay` starts no broker, and uses the snapshots of a generated day.
 """
 
 import argparse
@@ -37,14 +37,14 @@ CONFIG: Final = "broker.properties"
 INTERVAL_S: Final = 3.0
 SEND_INTERVAL_S: Final = 0.2
 SECONDS_MIN: Final = 100
-"""The report looks at the last minute, and groups must have been in trouble all of it."""
+"""The report covers the last minute, throughout which the groups must be in trouble."""
 PROGRESS_S: Final = 15
 EXIT_INTERRUPTED: Final = 130
 LIVE_RULES: Final = Rules(window_s=60, allowed_age_s=5.0)
 
 
 def prepare(folder: Path) -> None:
-    """Write what the broker finds when it starts."""
+    """Create the broker's store and configuration."""
     old_messages.write_old_messages(folder / "store")
     (folder / CONFIG).write_text(
         f"fileReservedTime={old_messages.HOURS_KEPT}\n"
@@ -54,7 +54,7 @@ def prepare(folder: Path) -> None:
 
 
 async def perform(folder: Path, history: Path, seconds: float) -> None:
-    """Run the suite and the groups; leave the snapshots in `history`."""
+    """Run the suite and the groups; write the snapshots to `history`."""
     options = ("--config", str(folder / CONFIG), "--log-level", "error")
     async with children.suite(folder, *options) as namesrv:
         stage = Stage(namesrv, folder, seconds)
@@ -70,7 +70,7 @@ async def perform(folder: Path, history: Path, seconds: float) -> None:
 
 
 async def send_orders(namesrv: str) -> None:
-    """Send at a steady rate until this is cancelled."""
+    """Send at a steady rate until cancelled."""
     count = round(ORDERS_PER_S * SEND_INTERVAL_S)
     async with Producer("demo-shop", namesrv) as producer:
         while True:
@@ -79,7 +79,7 @@ async def send_orders(namesrv: str) -> None:
 
 
 async def collect(namesrv: str, history: Path, seconds: float) -> None:
-    """Take snapshots every few seconds: the minutes that name them are made up, their times not."""
+    """Take snapshots every few seconds, numbered as if a minute apart; timestamps are real."""
     rounds = round(seconds / INTERVAL_S)
     first_id = snapshot_id_of(SystemClock().now_ms() + round(seconds * 1000)) - rounds
     loop = asyncio.get_running_loop()
@@ -92,13 +92,13 @@ async def collect(namesrv: str, history: Path, seconds: float) -> None:
 
 
 def say(text: str) -> None:
-    """Print at once, also into a pipe."""
+    """Print unbuffered, even into a pipe."""
     print(text, flush=True)  # noqa: T201  # the demo's output
 
 
 def report_on(history: Path, out: Path, rules: Rules) -> dict[str, str]:
     """Write the report of the snapshots; return the status of each group."""
-    # Few rows: a task for each core is enough.
+    # There are few rows: two partitions are enough.
     spark = session(settings={"spark.sql.shuffle.partitions": "2"}, name="lag-demo")
     try:
         report = build(spark, History(history), rules, lambda step: say(f"  report: {step}"))
@@ -110,23 +110,28 @@ def report_on(history: Path, out: Path, rules: Rules) -> dict[str, str]:
 
 
 def compare(found: dict[str, str]) -> bool:
-    """Print what each group did and what the report says; return whether all are right."""
+    """Print each group's behaviour and reported status; return whether all are as expected."""
     for actor in ACTORS:
-        status = found.get(actor.group, "not there")
-        mark = "ok" if status == actor.status else f"WRONG, it is {actor.status}"
+        status = found.get(actor.group, "missing")
+        mark = "ok" if status == actor.status else f"WRONG, expected {actor.status}"
         say(f"  {actor.group:<13} {actor.does:<48} {status:<10} {mark}")
     return all(found.get(actor.group) == actor.status for actor in ACTORS)
 
 
 def main() -> int:
-    """Run with the options of the command line."""
     parser = argparse.ArgumentParser(prog="make lag-demo", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=120, help=f"at least {SECONDS_MIN}")
-    parser.add_argument("--replay", action="store_true", help="a generated day, at once")
-    parser.add_argument("--out", type=Path, default=Path("target/lag-demo"), help="a folder")
+    parser.add_argument(
+        "--seconds", type=int, default=120, help=f"duration, at least {SECONDS_MIN}"
+    )
+    parser.add_argument(
+        "--replay", action="store_true", help="use a generated day instead of a live broker"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("target/lag-demo"), help="folder of the report"
+    )
     arguments = parser.parse_args()
     if arguments.seconds < SECONDS_MIN:
-        parser.error(f"--seconds: at least {SECONDS_MIN}, not {arguments.seconds}")
+        parser.error(f"--seconds {arguments.seconds}: must be at least {SECONDS_MIN}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         play = _replay if arguments.replay else partial(_live, arguments.seconds)
@@ -142,20 +147,20 @@ def main() -> int:
 
 
 def _live(seconds: int, folder: Path, history: Path) -> Rules:
-    say(f"Seven groups read for {seconds} s from a broker of their own.")
+    say(f"Running seven groups for {seconds} s on a private broker.")
     prepare(folder)
     asyncio.run(perform(folder, history, seconds))
     return LIVE_RULES
 
 
 def _replay(_: Path, history: Path) -> Rules:
-    say("Seven groups in a day of 1,440 snapshots.")
+    say("Generating a day of seven groups: 1,440 snapshots.")
     write_day(history, datetime.fromtimestamp(SystemClock().now_ms() / 1000, tz=UTC), say)
     return Rules()
 
 
 def _run(play: Callable[[Path, Path], Rules], out: Path) -> int:
-    """Let it happen, and report; 0 if the report says what happened."""
+    """Play the demo and build the report; return 0 if every group has its expected status."""
     with TemporaryDirectory(prefix="cometmq-lag-demo-") as name:
         history = Path(name) / "history"
         rules = play(Path(name), history)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag reports: who is behind, since when, and what is going to be lost."""
+"""Lag reports: which groups are behind, since when, and how long until data is lost."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stays of an hour when its snapshots are gone: sums by series, and every tenth minute.
+"""Hourly aggregates: what remains of an hour after its snapshots have been vacuumed.
 
 Layout
     agg10/progress/dt=../hour-HH.parquet    rows of the last snapshot in each ten minutes
     agg60/stats/dt=../hour-HH.parquet       one row per series
 
 Invariant
-    `t` counts from the begin of the hour and `y` from the first value, so that the sums keep
-    their digits. Sums of several hours merge exactly: `merged_slope`.
+    `t` counts from the start of the hour and `y` from the first value, which keeps the sums
+    precise. Sums of several hours merge exactly: `merged_slope`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,30 +31,32 @@ SLOT_MINUTES: Final = 10
 KEY: Final = ("cluster", "group", "broker_name", "topic", "queue_id")
 
 STATS: Final[Columns] = (
-    Column("hour_ts", "timestamp", "Begin of the hour", required=True),
+    Column("hour_ts", "timestamp", "Start of the hour", required=True),
     Column("cluster", "string", "Cluster", required=True),
     Column("group", "string", "Consumer group", required=True),
     Column("broker_name", "string", "Broker", required=True),
     Column("topic", "string", "Topic", required=True),
     Column("queue_id", "int", "Queue", required=True),
-    Column("n", "bigint", "Snapshots with a stored offset", required=True),
-    Column("t", "double", "Sum of t: seconds since the begin of the hour", required=True),
+    Column("n", "bigint", "Snapshots with a committed offset", required=True),
+    Column("t", "double", "Sum of t: seconds since the start of the hour", required=True),
     Column("tt", "double", "Sum of t * t", required=True),
     Column("y", "double", "Sum of y: lag minus `lag_first`", required=True),
     Column("ty", "double", "Sum of t * y", required=True),
-    Column("lag_first", "bigint", "Lag at the first of them", required=True),
-    Column("lag_last", "bigint", "Lag at the last", required=True),
-    Column("lag_min", "bigint", "Least lag", required=True),
+    Column("lag_first", "bigint", "Lag at the first snapshot", required=True),
+    Column("lag_last", "bigint", "Lag at the last snapshot", required=True),
+    Column("lag_min", "bigint", "Lowest lag", required=True),
     Column("lag_max", "bigint", "Highest lag", required=True),
-    Column("c_min", "bigint", "Least stored offset", required=True),
-    Column("c_max", "bigint", "Highest stored offset", required=True),
-    Column("resets", "bigint", "How often the stored offset went backwards", required=True),
-    Column("online", "boolean", "Whether the group ever had a member", required=True),
+    Column("c_min", "bigint", "Lowest committed offset", required=True),
+    Column("c_max", "bigint", "Highest committed offset", required=True),
+    Column(
+        "resets", "bigint", "Number of times the committed offset went backwards", required=True
+    ),
+    Column("online", "boolean", "Whether the group had a member at any time", required=True),
 )
 
 
 def agg10(progress: pa.Table) -> pa.Table:
-    """Return the rows of the last snapshot in each ten minutes."""
+    """Keep only the last snapshot of each ten-minute slot."""
     ids = progress["snapshot_id"].to_numpy()
     unique = np.unique(ids)
     is_last = np.diff(unique // SLOT_MINUTES, append=-1) != 0
@@ -62,12 +64,12 @@ def agg10(progress: pa.Table) -> pa.Table:
 
 
 def agg60(progress: pa.Table, hour: datetime) -> pa.Table:
-    """Return the sums of one hour; `progress` is sorted by series and snapshot."""
+    """Aggregate one hour per series; `progress` must be sorted by series and snapshot."""
     rows = progress.filter(pc.is_valid(progress["consumer_offset"]))
     schema = arrow_schema(STATS)
     if not rows.num_rows:
         return schema.empty_table()
-    rows = rows.filter(pa.array(_changes(rows, (*KEY, "snapshot_id"))))  # some rows come twice
+    rows = rows.filter(pa.array(_changes(rows, (*KEY, "snapshot_id"))))  # drop duplicate rows
     starts = np.flatnonzero(_changes(rows, KEY))
     c = rows["consumer_offset"].to_numpy()
     n, m = rows["min_offset"].to_numpy(), rows["max_offset"].to_numpy()
@@ -107,7 +109,7 @@ def _array(values: Any, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
 
 
 def _changes(rows: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether it differs in one of these columns from the one before."""
+    """Mark each row that differs from the previous row in at least one of the columns."""
     changed = np.zeros(rows.num_rows, dtype=bool)
     changed[0] = True
     for name in names:
@@ -118,9 +120,9 @@ def _changes(rows: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
 
 
 def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the slope of the lag over all hours of one series, from their rows of `agg60`.
+    """Compute the slope of the lag over several hours of one series, from their `agg60` rows.
 
-    It is the one of a line through all their points: nothing is lost by summing.
+    The result equals a regression over the individual points: the sums lose nothing.
     """
     count = sum(row["n"] for row in hours)
     if count < 3:
@@ -138,12 +140,11 @@ def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def hour_file(root: Path, dataset: str, hour: datetime) -> Path:
-    """Return the file of an hour in one of the two datasets."""
     return root / dataset / f"dt={hour:%Y-%m-%d}" / f"hour-{hour:%H}.parquet"
 
 
 def read_hours(spark: SparkSession, root: Path, last_id: int, days: float) -> DataFrame | None:
-    """Return the sums of so many days; None if they do not reach back so far."""
+    """Read the hourly rows of the last `days` days; None if the history is shorter than that."""
     end = hour_of(last_id)
     begin = end - timedelta(days=days)
     if not (root / AGG60).is_dir() or not hour_file(root, AGG60, begin).exists():

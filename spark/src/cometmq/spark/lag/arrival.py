@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the first unread message arrived, from the history of queue ends.
+"""Finds when the first unread message arrived, from the history of queue ends.
 
-It arrived between the last snapshot at which the queue ended at or before it, and the next one.
+It arrived between the last snapshot whose `max_offset` was at or below its offset and the next
+snapshot.
 """
 
 from typing import Final
@@ -30,18 +31,21 @@ GROUP BY {KEY}
 
 
 def arrivals(offsets: DataFrame, unread: DataFrame) -> DataFrame:
-    """Return for each series with unread messages where in the history they arrived.
+    """Bracket the arrival of the first unread message of each series between two snapshots.
 
-    `unread` has the key and `position`, the first unread offset; its rows are few.
+    `unread` has the key and `position`, the first unread offset; it must be small enough to
+    broadcast.
     """
     sql = offsets.sparkSession.sql
     unread = unread.withColumn("since_id", F.lit(None).cast("bigint"))
     found = sql(_BOUNDS, offsets=offsets, unread=unread)
-    found = offsets.sparkSession.createDataFrame(found.toArrow())  # read once
+    found = offsets.sparkSession.createDataFrame(
+        found.toArrow()
+    )  # both queries below use it: scan once
     again = found.where("after_id < before_id")
     if again.isEmpty():
         return found
-    # A queue was made anew, and ended beyond that offset before: only what came later counts.
+    # A recreated queue may have passed this offset in its earlier life: only count later snapshots.
     keys = [name.strip("`") for name in KEY.split(", ")]
     later = unread.drop("since_id").join(
         again.select(*keys, F.col("before_id").alias("since_id")), keys

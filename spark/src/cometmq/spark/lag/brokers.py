@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report needs to know of the brokers: few rows, so plain Python."""
+"""Broker facts that a report needs. A cluster has few brokers, so this is plain Python."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -15,32 +15,32 @@ Row = Mapping[str, Any]
 
 FILE_RESERVED_HOURS: Final = 72
 DISK_MAX_USED_RATIO: Final = 75
-"""RocketMQ's defaults, for brokers that do not tell."""
+"""RocketMQ's defaults, used when a broker does not report its own."""
 DISK_FORCED_RATIO: Final = 0.85
-"""Above it brokers delete whatever the hour is."""
+"""Above this ratio brokers delete at any hour, not only at `deleteWhen`."""
 POINTS_MIN: Final = 3
 MARGIN: Final = timedelta(days=3)
-"""By how much the hours of deletion are looked up beyond the age at which messages are due."""
+"""Deletion hours are computed this far beyond the age at which messages expire."""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker at the newest snapshot."""
+    """One broker as of the newest snapshot."""
 
     row: dict[str, Any]
     file_reserved_hours: int
     disk_ratio_slope: float | None
     disk_full_s: float | None
-    """Until the disk is as full as brokers allow; 0: it is; None: not in sight."""
+    """Time until the disk reaches the broker's limit; 0 if it has, None if it does not fill."""
     deletions: list[tuple[int, int]]
-    """Spans in which files may be deleted, in microseconds since 1970."""
+    """Intervals in which files may be deleted, in microseconds since 1970."""
 
     def disk_fills(self, rules: Rules) -> bool:
-        """Whether the disk decides how long messages live."""
+        """Whether the disk, rather than age, limits how long messages live."""
         return self.disk_full_s is not None and self.disk_full_s <= rules.disk_hours * 3600
 
 
 def broker_facts(rows: Iterable[Row], last_id: int, rules: Rules) -> list[BrokerFacts]:
-    """Return the facts of each broker in the newest snapshot, from rows of the long window."""
+    """Summarize each broker in the newest snapshot; `rows` cover the long window."""
     by_name: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
         by_name.setdefault((row["cluster"], row["broker_name"]), {})[row["snapshot_id"]] = row
@@ -77,11 +77,11 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
 
 
 def _with_settings(points: Sequence[Row]) -> dict[str, Any]:
-    """Return the newest row; what a broker that is away does not tell is what it told last."""
+    """Copy the newest row; settings missing there (broker unreachable) come from older rows."""
     newest = dict(points[-1])
     for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio"):
-        told = (it[name] for it in reversed(points) if it[name] is not None)
-        newest[name] = next(told, None)
+        known = (it[name] for it in reversed(points) if it[name] is not None)
+        newest[name] = next(known, None)
     return newest
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag`: snapshots of offsets, and reports about them.
+"""`cometmq-lag`: take snapshots of offsets, and report on them.
 
-Exit status: 0 fine, 1 failed (one line says why), 2 wrong usage, 3 too few queues are known,
+Exit status: 0 healthy, 1 failure (explained on one line), 2 wrong usage, 3 coverage too low,
 10 warnings, 20 errors, 30 unread messages are lost or soon will be, 130 interrupted.
 """
 
@@ -20,6 +20,8 @@ import typer
 from cometmq.remoting.errors import CometError
 from cometmq.spark.collect.loop import collect_once, collect_until_signal
 from cometmq.spark.lag.cli_options import (
+    AllowedAge,
+    AllowedLag,
     Budget,
     Cluster,
     Credentials,
@@ -32,6 +34,7 @@ from cometmq.spark.lag.cli_options import (
     SampleTags,
     Tls,
     TlsCa,
+    Window,
     link_settings,
     source_options,
 )
@@ -48,7 +51,7 @@ app = typer.Typer(
 
 
 def say(text: str) -> None:
-    """Tell about progress, apart from what a program reads."""
+    """Print progress on stderr, separate from output that programs read."""
     typer.echo(f"cometmq-lag: {text}", err=True)
 
 
@@ -65,7 +68,7 @@ def snapshot(
     tls: Tls = False,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Ask every broker who is where, and write it to HISTORY/raw."""
+    """Query the offsets of every broker once, and write a snapshot to HISTORY/raw."""
     settings = msgspec.structs.replace(
         link_settings(namesrv, credentials, tls, tls_ca),
         cluster=cluster,
@@ -80,8 +83,8 @@ def snapshot(
 
 @app.command()
 def compact(root: Root) -> None:
-    """Put the snapshots of each past hour into one file, with sums; vacuum afterwards."""
-    from cometmq.spark.lag import compact as job  # noqa: PLC0415  # what snapshot does not need
+    """Merge the snapshots of each past hour into one file per table, add sums, then vacuum."""
+    from cometmq.spark.lag import compact as job  # noqa: PLC0415  # only here: keeps `snapshot` free of pyspark
     from cometmq.spark.lag.history import History  # noqa: PLC0415
 
     hours = job.compact(History(root), datetime.now(UTC))
@@ -92,11 +95,11 @@ def compact(root: Root) -> None:
 @app.command()
 def vacuum(
     root: Root,
-    hours: Annotated[int, typer.Option(min=1, help="Keep every minute for so long.")] = 48,
-    days: Annotated[int, typer.Option(min=1, help="Keep every tenth minute for so long.")] = 30,
-    sum_days: Annotated[int, typer.Option(min=1, help="Keep hourly sums for so long.")] = 400,
+    hours: Annotated[int, typer.Option(min=1, help="Hours to keep per-minute data.")] = 48,
+    days: Annotated[int, typer.Option(min=1, help="Days to keep every tenth minute.")] = 30,
+    sum_days: Annotated[int, typer.Option(min=1, help="Days to keep hourly sums.")] = 400,
 ) -> None:
-    """Remove what is kept long enough."""
+    """Delete data that is past its retention."""
     from cometmq.spark.lag.history import History  # noqa: PLC0415
     from cometmq.spark.lag.vacuum import Retention  # noqa: PLC0415
     from cometmq.spark.lag.vacuum import vacuum as job  # noqa: PLC0415
@@ -109,18 +112,18 @@ def vacuum(
 
 @app.command()
 def verify(root: Root) -> None:
-    """Check that every file of the history is whole; what is not is a line each."""
+    """Check every file of the history for damage; print one line per problem."""
     from cometmq.spark.lag.history import History  # noqa: PLC0415
     from cometmq.spark.lag.verify import verify as job  # noqa: PLC0415
 
     if not root.is_dir():
-        raise CometError(f"{root}: no such folder")
+        raise CometError(f"{root}: the folder does not exist")
     findings = job(History(root))
     for finding in findings:
         typer.echo(finding)
     if findings:
         raise typer.Exit(Exit.FAILED)
-    say("the history is whole")
+    say("the history is intact")
 
 
 @app.command()
@@ -128,30 +131,43 @@ def report(
     root: Root,
     out: Out = None,
     form: Forms = None,
-    window: Annotated[int, typer.Option(min=60, help="W in seconds.")] = 600,
-    long_window: Annotated[int, typer.Option(min=60, help="In seconds.")] = 3600,
-    history: Annotated[int, typer.Option(min=60, help="In seconds.")] = 86_400,
-    risk_hours: Annotated[float, typer.Option(help="AT_RISK: lost sooner than this.")] = 12.0,
-    allowed_lag: Annotated[int, typer.Option(min=0, help="OK at and below.")] = 0,
-    allowed_age: Annotated[float, typer.Option(min=0, help="OK up to so many seconds.")] = 30.0,
-    broker_timezone: Annotated[str, typer.Option(help="Of deleteWhen.")] = "UTC",
-    fail_on: Annotated[FailOn, typer.Option(help="Severity that is an exit status.")] = (
-        FailOn.CRITICAL
-    ),
-    min_coverage: Annotated[float, typer.Option(min=0, max=1, help="Else exit 3.")] = 0.99,
-    textfile: Annotated[Path | None, typer.Option(help="Folder of node exporter.")] = None,
-    pushgateway: Annotated[str | None, typer.Option(help="URL of a Prometheus gateway.")] = None,
+    window: Window = 600,
+    long_window: Annotated[int, typer.Option(min=60, help="Long window, in seconds.")] = 3600,
+    history: Annotated[
+        int, typer.Option(min=60, help="How far back to look up arrival times, in seconds.")
+    ] = 86_400,
+    risk_hours: Annotated[
+        float, typer.Option(help="AT_RISK below this many hours to data loss.")
+    ] = 12.0,
+    allowed_lag: AllowedLag = 0,
+    allowed_age: AllowedAge = 30.0,
+    broker_timezone: Annotated[
+        str, typer.Option(help="Time zone of the brokers' deleteWhen.")
+    ] = "UTC",
+    fail_on: Annotated[
+        FailOn, typer.Option(help="Lowest severity that sets the exit status.")
+    ] = FailOn.CRITICAL,
+    min_coverage: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit with 3 below this coverage.")
+    ] = 0.99,
+    textfile: Annotated[
+        Path | None, typer.Option(help="Folder of the node exporter's textfile collector.")
+    ] = None,
+    pushgateway: Annotated[
+        str | None, typer.Option(help="URL of a Prometheus Pushgateway.")
+    ] = None,
     namesrv: Namesrv = "",
     credentials: Credentials = None,
     tls_ca: TlsCa = None,
     master: Master = None,
     *,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Ask members of the worst groups: queues, threads.")
+        bool,
+        typer.Option("--deep", help="Query members of the worst groups for queues and threads."),
     ] = False,
     tls: Tls = False,
 ) -> None:
-    """Say who is behind, since when, and what is going to be lost."""
+    """Report which groups are behind, since when, and how long until data is lost."""
     from cometmq.spark.lag.job import Outputs, run_report  # noqa: PLC0415  # Spark
 
     try:
@@ -165,7 +181,7 @@ def report(
             timezone=ZoneInfo(broker_timezone).key,
         )
     except (KeyError, ValueError, OSError) as error:
-        raise typer.BadParameter(f"no zone {broker_timezone}") from error
+        raise typer.BadParameter(f"unknown time zone {broker_timezone}") from error
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
     members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None
     header = run_report(root, rules, outputs, master=master, say=say, members_of=members_of)
@@ -176,11 +192,12 @@ def report(
 def stream(
     root: Root,
     namesrv: Namesrv = "",
-    window: Annotated[int, typer.Option(min=60, help="W in seconds.")] = 600,
-    allowed_lag: Annotated[int, typer.Option(min=0, help="OK at and below.")] = 0,
-    allowed_age: Annotated[float, typer.Option(min=0, help="OK up to so many seconds.")] = 30.0,
+    window: Window = 600,
+    allowed_lag: AllowedLag = 0,
+    allowed_age: AllowedAge = 30.0,
     alert_topic: Annotated[
-        str | None, typer.Option(help="Send each change there too, such as CMQ_LAG_ALERT.")
+        str | None,
+        typer.Option(help="Topic to also send each change to, for example CMQ_LAG_ALERT."),
     ] = None,
     credentials: Credentials = None,
     tls_ca: TlsCa = None,
@@ -188,7 +205,7 @@ def stream(
     *,
     tls: Tls = False,
 ) -> None:
-    """Stay, and print a line of JSON whenever the status of a queue has changed for good."""
+    """Run continuously; print a line of JSON when the status of a queue has changed and settled."""
     from cometmq.spark.lag.job import run_stream  # noqa: PLC0415  # Spark
 
     rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
@@ -197,13 +214,13 @@ def stream(
 
 
 def main() -> None:
-    """Run the command line; an error that a person can mend is one line."""
+    """Run the command line; errors that a user can fix are printed on one line."""
     _leave(_status())
 
 
 def _status() -> int:
     try:
-        status = app(standalone_mode=False)  # what a command's `typer.Exit` says, else None
+        status = app(standalone_mode=False)  # the code of `typer.Exit`, else None
     except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except (CometError, OSError, msgspec.ValidationError) as error:
@@ -218,7 +235,7 @@ def _status() -> int:
 
 
 def _leave(status: int) -> None:
-    """End with a status, also when a thread of Spark does not want to."""
+    """Exit even if a Spark thread is still running."""
     sys.stdout.flush()
     sys.stderr.flush()
     if threading.active_count() > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and what becomes of them."""
+"""Command-line options that several commands share, and their conversion to settings."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,44 +12,64 @@ from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.spark.collect.loop import INTERVAL_MIN_S
 from cometmq.spark.collect.settings import CollectSettings
 
-Root = Annotated[Path, typer.Argument(help="Folder of the history.", metavar="HISTORY")]
+Root = Annotated[
+    Path, typer.Argument(help="Folder with the history of snapshots.", metavar="HISTORY")
+]
 Namesrv = Annotated[
-    str, typer.Option("--namesrv", "-n", envvar="NAMESRV_ADDR", help="host:port;host:port.")
+    str,
+    typer.Option(
+        "--namesrv", "-n", envvar="NAMESRV_ADDR", help="Name servers, host:port;host:port."
+    ),
 ]
 Cluster = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 Interval = Annotated[
     int | None,
-    typer.Option(min=INTERVAL_MIN_S, help="Stay, and take one each so many seconds."),
+    typer.Option(
+        min=INTERVAL_MIN_S, help="Keep running, and take a snapshot at this interval in seconds."
+    ),
 ]
-Budget = Annotated[int, typer.Option(min=0, help="Questions for the age of messages in one round.")]
+Budget = Annotated[
+    int, typer.Option(min=0, help="Limit of message-age queries per broker and snapshot.")
+]
 SampleTags = Annotated[
     int,
     typer.Option(
-        min=0, max=10_000, help="Try so many unread messages of each group with a filter."
+        min=0,
+        max=10_000,
+        help="Unread messages to test per group with a filter; 0: none.",
     ),
+]
+Window = Annotated[int, typer.Option(min=60, help="Window W, in seconds.")]
+AllowedLag = Annotated[int, typer.Option(min=0, help="Lag up to which a queue is OK.")]
+AllowedAge = Annotated[
+    float,
+    typer.Option(min=0, help="Age of unread messages, in seconds, up to which a queue is OK."),
 ]
 Credentials = Annotated[
     Path | None,
     typer.Option(
         envvar="COMETMQ_CREDENTIALS",
-        help="File with accessKey and secretKey, as RocketMQ's conf/tools.yml.",
+        help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
     ),
 ]
 Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
 TlsCa = Annotated[
-    Path | None, typer.Option(help="Certificates to verify servers with; implies --tls.")
+    Path | None, typer.Option(help="CA certificates that verify the servers; implies --tls.")
 ]
-Master = Annotated[str | None, typer.Option(help="Spark master; default: all of this machine.")]
+Master = Annotated[
+    str | None, typer.Option(help="Spark master; default: all cores of this machine.")
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
 Forms = Annotated[
-    list[str] | None, typer.Option("--form", help="html, markdown, json; default: all.")
+    list[str] | None,
+    typer.Option("--form", help="html, markdown or json; repeatable; default: all."),
 ]
 
 
 def link_settings(
     namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
 ) -> CollectSettings:
-    """Return whom to ask, and how."""
+    """Build the settings of a connection to the cluster."""
     return CollectSettings(
         namesrv=namesrv,
         credentials=None if credentials is None else credentials_from_file(credentials),
@@ -65,8 +85,10 @@ def link_settings(
 def source_options(
     namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
 ) -> dict[str, str]:
-    """Return the same as options of the data source."""
-    link_settings(namesrv, credentials, tls, tls_ca)  # what cannot be read is told before Spark
+    """Return the same settings as options of the data source."""
+    link_settings(
+        namesrv, credentials, tls, tls_ca
+    )  # fails on an unreadable file before Spark starts
     options = {"nameServer": ";".join(parse_addresses(namesrv))}
     if credentials is not None:
         options["secretFile"] = str(credentials.absolute())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The result of a report: its header and the columns of its tables.
 
-`report.build` returns a `Report`; everything that shows one takes nothing else. The tables are
-Arrow tables with exactly these columns, sorted worst first; durations are seconds, null means
-"not known" unless the column says otherwise. A snapshot's tables are in `tables/columns.py`.
+`report.build` returns a `Report`, the only input of every output form. The tables are Arrow
+tables with exactly these columns, sorted worst first. Durations are seconds; null means unknown
+unless the column says otherwise. The tables of a snapshot are in `tables/columns.py`.
 """
 
 from datetime import datetime
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["REPORT_TABLES", "SCHEMA_VERSION", "Column", "Columns", "Header", "Report", "ddl"]
 
 SEVERITIES: Final = ("ok", "info", "warn", "error", "critical")
-"""From good to bad; UNKNOWN is `info`."""
+"""Best to worst; UNKNOWN counts as `info`."""
 
 STATUSES: Final[dict[str, str]] = {
     "LOST": "critical",
@@ -34,22 +34,22 @@ STATUSES: Final[dict[str, str]] = {
     "BROADCAST": "info",
     "OK": "ok",
 }
-"""Severity by status, worst first: a group has the worst status of its queues."""
+"""Severity by status, worst first: a group takes the worst status of its queues."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is about."""
+    """Time, settings and summary of a report."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
-    """`20260228T101500Z`: minute of the last snapshot."""
+    """Minute of the newest snapshot, for example `20260228T101500Z`."""
     snapshot_ts: datetime
-    """When the newest snapshot was taken (T); all ages count from the reading of their row."""
+    """When the newest snapshot was taken (T). Ages count from the `read_ts` of their row."""
     snapshot_id: int
     snapshot_count: int
-    """Snapshots of the long window."""
+    """Snapshots within the long window."""
     window_s: int
-    """W: what the status rules look at."""
+    """W: the status rules look at this window."""
     long_window_s: int
     history_s: int
     """How far back arrival times are looked up."""
@@ -57,25 +57,24 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     allowed_lag: int
     allowed_age_s: float
     timezone: str
-    """Zone of the brokers' `deleteWhen`."""
+    """Time zone of the brokers' `deleteWhen`."""
     coverage: float
-    """Queues with data in the newest snapshot / queues expected; 1 if none is expected."""
+    """Queues with data in the newest snapshot / expected queues; 1 if none is expected."""
     unreachable: tuple[str, ...]
     """Brokers that did not answer in the newest snapshot."""
     severity: str
-    """The worst of all groups."""
+    """Worst severity of all groups."""
     status_counts: dict[str, int]
-    """Groups by status."""
+    """Number of groups by status."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A report: tables by name, with the columns of REPORT_TABLES."""
+    """A header and, by name, the tables of REPORT_TABLES."""
 
     header: Header
     tables: dict[str, Any]
 
     def table(self, name: str) -> "pa.Table":
-        """Return one of its tables."""
         return self.tables[name]
 
 
@@ -96,129 +95,149 @@ QUEUE: Final[Columns] = (
     _c("topic_kind", "string", "NORMAL, RETRY, DLQ, SCHEDULE, HALF, OP or SYSTEM", required=True),
     _c("status", "string", "Status", required=True),
     _c("severity", "string", "ok, info, warn, error or critical", required=True),
-    _c("read_ts", "timestamp", "T of this row: when the consumer offset was read", required=True),
+    _c("read_ts", "timestamp", "T of this row: when the committed offset was read", required=True),
     _c("online", "boolean", "Whether the group has a member", required=True),
-    _c("filtered", "boolean", "The lag is an upper bound: brokers filter", required=True),
-    _c("consumer_offset", "bigint", "c: what the group reads next; null: never committed"),
-    _c("min_offset", "bigint", "n: the oldest message", required=True),
-    _c("max_offset", "bigint", "m: what the next message gets", required=True),
+    _c("filtered", "boolean", "The lag is an upper bound, because brokers filter", required=True),
+    _c("consumer_offset", "bigint", "c: next offset the group will read; null: never committed"),
+    _c("min_offset", "bigint", "n: offset of the oldest message", required=True),
+    _c("max_offset", "bigint", "m: offset of the next message to arrive", required=True),
     _c("lag", "bigint", "m - max(c, n); null: never committed"),
-    _c("lost", "bigint", "n - c if messages between were deleted unread"),
-    _c("lag_age_s", "double", "Age of the first unread message, as the broker told it"),
-    _c("lag_interp_s", "double", "The same from the history of m"),
-    _c("lag_time_s", "double", "The best of both"),
-    _c("lag_time_method", "string", "exact, interp, extrap_min (at least), zero or unknown"),
-    _c("lag_span_s", "double", "Newest message's store time minus that of the last consumed"),
-    _c("rate_in", "double", "Messages a second arriving, over W"),
-    _c("rate_out", "double", "Messages a second consumed, over W"),
-    _c("rate_in_long", "double", "The same over the long window"),
-    _c("rate_out_long", "double", "The same over the long window"),
-    _c("drain", "double", "How fast the lag shrinks over W, messages a second"),
+    _c("lost", "bigint", "n - c if unread messages were deleted, else 0"),
+    _c("lag_age_s", "double", "Age of the first unread message, reported by the broker"),
+    _c("lag_interp_s", "double", "Age of the first unread message, from the history of m"),
+    _c("lag_time_s", "double", "lag_age_s if known, else lag_interp_s"),
+    _c("lag_time_method", "string", "exact, interp, extrap_min (a lower bound), zero or unknown"),
+    _c(
+        "lag_span_s",
+        "double",
+        "Store time of the newest message minus that of the last consumed one",
+    ),
+    _c("rate_in", "double", "Messages arriving per second, over W"),
+    _c("rate_out", "double", "Messages consumed per second, over W"),
+    _c("rate_in_long", "double", "rate_in over the long window"),
+    _c("rate_out_long", "double", "rate_out over the long window"),
+    _c("drain", "double", "Decrease of the lag over W, messages per second"),
     _c("drain_se", "double", "Standard error of `drain`"),
-    _c("rate_r2", "double", "How well a line fits the lag over W, 0 to 1"),
-    _c("points", "int", "Snapshots of W, after the last rewind", required=True),
-    _c("covered_s", "double", "Time between the first and the last of them", required=True),
-    _c("eta_catchup_s", "double", "Until the lag is 0; null with a lag: never at this speed"),
-    _c("eta_low_s", "double", "With `drain` one standard error higher"),
-    _c("eta_high_s", "double", "With `drain` one standard error lower; null: never"),
-    _c("log_speed", "double", "v: seconds of log consumed a second; 1 keeps pace"),
-    _c("ttl_time_s", "double", "Until age deletes unread messages; null: it does not"),
-    _c("ttl_disk_s", "double", "Until a full disk deletes unread messages; null: it does not"),
-    _c("time_to_loss_s", "double", "The lesser of both; null: nothing is going to be lost"),
-    _c("ttl_model", "string", "time, disk, lost or none: what time_to_loss_s comes from"),
-    _c("retention_ratio", "double", "100 * (m - c) / (m - n); at 100 messages are lost"),
+    _c("rate_r2", "double", "R² of a straight line through the lag over W"),
+    _c("points", "int", "Snapshots within W, after the last rewind", required=True),
+    _c("covered_s", "double", "Time between the first and the last of these points", required=True),
+    _c("eta_catchup_s", "double", "Time until the lag is 0; null with a lag: never at this rate"),
+    _c("eta_low_s", "double", "The same with `drain` one standard error higher"),
+    _c("eta_high_s", "double", "The same with `drain` one standard error lower; null: never"),
+    _c("log_speed", "double", "v: seconds of log consumed per second; 1 keeps pace"),
+    _c("ttl_time_s", "double", "Time until unread messages expire by age; null: never"),
+    _c("ttl_disk_s", "double", "Time until a full disk deletes unread messages; null: never"),
+    _c("time_to_loss_s", "double", "The smaller of both; null: no loss expected"),
+    _c("ttl_model", "string", "Cause behind time_to_loss_s: time, disk, lost or none"),
+    _c("retention_ratio", "double", "100 * (m - c) / (m - n); above 100 messages are lost"),
 )
 
 GROUP: Final[Columns] = (
     *_KEY,
-    _c("status", "string", "Worst status of its queues", required=True),
+    _c("status", "string", "Worst status of the group's queues", required=True),
     _c("severity", "string", "ok, info, warn, error or critical", required=True),
-    _c("online", "boolean", "Whether it has a member", required=True),
-    _c("filtered", "boolean", "Whether the lag of a queue is an upper bound", required=True),
-    _c("topics", "int", "Topics", required=True),
-    _c("queues", "int", "Queues", required=True),
-    _c("queues_bad", "int", "Queues with warn or worse", required=True),
-    _c("lag_sum", "bigint", "Unread messages; not of broadcasting queues"),
-    _c("lag_max", "bigint", "The most in one queue"),
-    _c("lag_time_s", "double", "The highest of its queues"),
+    _c("online", "boolean", "Whether the group has a member", required=True),
+    _c("filtered", "boolean", "Whether the lag of any queue is an upper bound", required=True),
+    _c("topics", "int", "Number of topics", required=True),
+    _c("queues", "int", "Number of queues", required=True),
+    _c("queues_bad", "int", "Queues with severity warn or worse", required=True),
+    _c("lag_sum", "bigint", "Unread messages, without broadcasting queues"),
+    _c("lag_max", "bigint", "Highest lag of one queue"),
+    _c("lag_time_s", "double", "Highest lag_time_s of its queues"),
     _c("lost_sum", "bigint", "Messages deleted unread"),
-    _c("rate_in", "double", "Sum over its queues"),
-    _c("rate_out", "double", "Sum over its queues"),
-    _c("eta_catchup_s", "double", "The highest of its queues; null with a lag: never"),
-    _c("time_to_loss_s", "double", "The least of its queues"),
-    _c("ttl_model", "string", "What it comes from", required=True),
-    _c("worst_topic", "string", "The worst queue", required=True),
-    _c("worst_broker_name", "string", "The worst queue", required=True),
-    _c("worst_queue_id", "int", "The worst queue", required=True),
-    _c("worst_lag", "bigint", "Its lag"),
-    _c("since_ts", "timestamp", "First snapshot of the history at which it was behind until now"),
-    _c("coverage", "double", "Queues with data / queues expected", required=True),
-    _c("lag_change_last", "bigint", "Change of lag_sum since the report before"),
-    _c("lag_change_week", "bigint", "Change of lag_sum since a week ago"),
+    _c("rate_in", "double", "Sum of rate_in over its queues"),
+    _c("rate_out", "double", "Sum of rate_out over its queues"),
+    _c("eta_catchup_s", "double", "Highest eta_catchup_s of its queues; null with a lag: never"),
+    _c("time_to_loss_s", "double", "Lowest time_to_loss_s of its queues"),
+    _c(
+        "ttl_model",
+        "string",
+        "Cause behind time_to_loss_s: time, disk, lost or none",
+        required=True,
+    ),
+    _c("worst_topic", "string", "Topic of the worst queue", required=True),
+    _c("worst_broker_name", "string", "Broker of the worst queue", required=True),
+    _c("worst_queue_id", "int", "Id of the worst queue", required=True),
+    _c("worst_lag", "bigint", "Lag of the worst queue"),
+    _c(
+        "since_ts",
+        "timestamp",
+        "First snapshot since which the group has been behind without interruption",
+    ),
+    _c("coverage", "double", "Queues with data / expected queues", required=True),
+    _c("lag_change_last", "bigint", "Change of lag_sum since the previous report"),
+    _c("lag_change_week", "bigint", "Change of lag_sum within a week"),
 )
 
 BROKER: Final[Columns] = (
     _c("cluster", "string", "Cluster", required=True),
     _c("broker_name", "string", "Broker", required=True),
     _c("addr", "string", "Address", required=True),
-    _c("reachable", "boolean", "Whether it answered", required=True),
-    _c("error", "string", "Why not"),
+    _c("reachable", "boolean", "Whether the broker answered", required=True),
+    _c("error", "string", "Reason if it did not answer"),
     _c("version", "string", "Version"),
-    _c("file_reserved_hours", "int", "How long messages are kept"),
-    _c("delete_when", "string", "Hours of deletion"),
-    _c("disk_ratio", "double", "Used part of the disk, 0 to 1"),
-    _c("disk_ratio_slope", "double", "Its change a second, over the long window"),
-    _c("disk_full_s", "double", "Until it reaches diskMaxUsedSpaceRatio; 0: it has"),
-    _c("earliest_ts", "timestamp", "Its oldest message"),
-    _c("put_tps", "double", "Messages stored a second"),
-    _c("get_tps", "double", "Messages read a second"),
-    _c("clock_skew_ms", "bigint", "Its clock minus the collector's"),
-    _c("groups_bad", "int", "Groups with error or worse that have a queue here", required=True),
-    _c("lag_sum", "bigint", "Unread messages here, of all groups"),
+    _c("file_reserved_hours", "int", "Retention of messages (fileReservedTime)"),
+    _c("delete_when", "string", "Hours at which files are deleted (deleteWhen)"),
+    _c("disk_ratio", "double", "Used fraction of the disk, 0 to 1"),
+    _c("disk_ratio_slope", "double", "Change of disk_ratio per second, over the long window"),
+    _c("disk_full_s", "double", "Time until disk_ratio reaches diskMaxUsedSpaceRatio; 0: it has"),
+    _c("earliest_ts", "timestamp", "Store time of its oldest message"),
+    _c("put_tps", "double", "Messages stored per second"),
+    _c("get_tps", "double", "Messages read per second"),
+    _c("clock_skew_ms", "bigint", "The broker's clock minus the collector's"),
+    _c("groups_bad", "int", "Groups with severity error or worse on this broker", required=True),
+    _c("lag_sum", "bigint", "Unread messages of all groups on this broker"),
 )
 
 SKEW: Final[Columns] = (
     _c("cluster", "string", "Cluster", required=True),
     _c("topic", "string", "Topic", required=True),
-    _c("queues", "int", "Queues", required=True),
-    _c("rate_in_max", "double", "Of the hottest queue, messages a second"),
-    _c("rate_in_mean", "double", "Of all its queues"),
-    _c("rate_in_gini", "double", "0: all alike; near 1: one has all"),
-    _c("hot_broker_name", "string", "The hottest queue"),
-    _c("hot_queue_id", "int", "The hottest queue"),
-    _c("lag_max", "bigint", "Highest lag of one group in one queue"),
-    _c("lag_gini", "double", "The same measure of the lag"),
-    _c("hot", "boolean", "Hottest above 3 times the mean and above 100 a second", required=True),
+    _c("queues", "int", "Number of queues", required=True),
+    _c("rate_in_max", "double", "Arrival rate of the hottest queue, messages per second"),
+    _c("rate_in_mean", "double", "Mean arrival rate of its queues"),
+    _c("rate_in_gini", "double", "Gini coefficient of the rates: 0 all alike, near 1 one has all"),
+    _c("hot_broker_name", "string", "Broker of the hottest queue"),
+    _c("hot_queue_id", "int", "Id of the hottest queue"),
+    _c("lag_max", "bigint", "Highest lag of any group in any queue"),
+    _c("lag_gini", "double", "Gini coefficient of the lag"),
+    _c(
+        "hot",
+        "boolean",
+        "Whether the hottest queue exceeds 3 times the mean and 100 per second",
+        required=True,
+    ),
 )
 
 SILENT: Final[Columns] = (
     _c("cluster", "string", "Cluster", required=True),
     _c("kind", "string", "GROUP or TOPIC", required=True),
     _c("name", "string", "Group or topic", required=True),
-    _c("since_ts", "timestamp", "Nothing has changed at least since then", required=True),
-    _c("lag_sum", "bigint", "Unread messages of a group"),
-    _c("command", "string", "What deletes it", required=True),
+    _c("since_ts", "timestamp", "No change since then, or longer", required=True),
+    _c("lag_sum", "bigint", "Unread messages, for a group"),
+    _c("command", "string", "Command that deletes it", required=True),
 )
 
 BACKLOG: Final[Columns] = (
     _c("cluster", "string", "Cluster", required=True),
     _c("kind", "string", "RETRY, DLQ, DELAY or HALF", required=True),
-    _c("name", "string", "Group of RETRY and DLQ, level of DELAY, else the topic", required=True),
-    _c("backlog", "bigint", "Messages waiting; of DLQ: kept"),
-    _c("rate", "double", "Change a second over the long window; of DLQ: new dead letters"),
-    _c("flagged", "boolean", "DLQ or RETRY that grows", required=True),
+    _c("name", "string", "Group for RETRY and DLQ, level for DELAY, else the topic", required=True),
+    _c("backlog", "bigint", "Waiting messages; for DLQ: stored messages"),
+    _c("rate", "double", "Change per second over the long window; for DLQ: new dead letters"),
+    _c("flagged", "boolean", "Whether a DLQ or RETRY backlog grows", required=True),
 )
 
 FILTERED: Final[Columns] = (
     *_KEY,
-    _c("topic", "string", "Topic of which the group wants only some messages", required=True),
-    _c("expression", "string", "Its filter: tags or SQL"),
-    _c("lag", "bigint", "Unread messages of all kinds", required=True),
-    _c("tried", "bigint", "How many of them were tried (`--sample-tags`); null: none"),
-    _c("matched", "bigint", "How many of these the group wants"),
-    _c("lag_matching", "bigint", "Unread messages that it wants, about"),
-    _c("lag_low", "bigint", "At least, with 95 % confidence"),
-    _c("lag_high", "bigint", "At most, with 95 % confidence"),
+    _c("topic", "string", "Topic that the group filters", required=True),
+    _c("expression", "string", "Filter: tags or SQL"),
+    _c("lag", "bigint", "Unread messages before the filter", required=True),
+    _c(
+        "tried", "bigint", "Unread messages tested against the filter (`--sample-tags`); null: none"
+    ),
+    _c("matched", "bigint", "Tested messages that match the filter"),
+    _c("lag_matching", "bigint", "Estimated unread messages that match"),
+    _c("lag_low", "bigint", "Lower bound of the estimate, 95 % confidence"),
+    _c("lag_high", "bigint", "Upper bound of the estimate, 95 % confidence"),
 )
 
 HOLDER: Final[Columns] = (
@@ -227,14 +246,14 @@ HOLDER: Final[Columns] = (
     _c("broker_name", "string", "Broker", required=True),
     _c("queue_id", "int", "Queue", required=True),
     _c("lag", "bigint", "Unread messages at the last snapshot"),
-    _c("client_id", "string", "Member that reads this queue; null: nobody does"),
-    _c("cached_count", "int", "Messages that it has pulled and not yet consumed"),
-    _c("cached_mib", "int", "Their size in MiB"),
-    _c("last_pull_ts", "timestamp", "When it pulled last"),
-    _c("last_consume_ts", "timestamp", "When it consumed last"),
-    _c("locked", "boolean", "Whether it holds the lock of an orderly queue"),
+    _c("client_id", "string", "Member that reads this queue; null: none"),
+    _c("cached_count", "int", "Messages pulled but not yet consumed"),
+    _c("cached_mib", "int", "Size of these messages in MiB"),
+    _c("last_pull_ts", "timestamp", "Last pull"),
+    _c("last_consume_ts", "timestamp", "Last consumption"),
+    _c("locked", "boolean", "Whether the member holds the lock of the queue (ordered consumption)"),
 )
-"""What the members of the worst groups said; empty unless they were asked (`--deep`)."""
+"""Answers of the members of the worst groups; empty without `--deep`."""
 
 HISTORY: Final[Columns] = (
     *_KEY,
@@ -243,7 +262,7 @@ HISTORY: Final[Columns] = (
     _c("max_offset", "bigint", "Sum of m over its queues", required=True),
     _c("consumer_offset", "bigint", "Sum of c over its queues", required=True),
 )
-"""Curves of the 20 worst groups, a point each 10 minutes (each minute within the long window)."""
+"""Lag curves of the 20 worst groups: a point per 10 minutes, per minute in the long window."""
 
 REPORT_TABLES: Final[dict[str, Columns]] = {
     "queue": QUEUE,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hours of snapshots into one file a table, and into aggregates; what is older is removed.
+"""Merges the snapshots of an hour into one file per table, and computes its aggregates.
 
-Without Spark: an hour of 10,000 series is 600,000 rows, sorted and written in two seconds.
+No Spark: an hour of 10,000 series is 600,000 rows, sorted and written in two seconds.
 
 Invariants
-    An hour is compacted when it is over. The manifest comes last: who finds it may read the
-    hour's file, and the raw files go only after it has been there for the time of grace. Doing
-    it again gives the same bytes.
+    Only hours that are over are compacted. The manifest is written last: a reader that finds it
+    may read the hour's file, and vacuum deletes the raw files only after a grace period.
+    Compacting an hour again produces the same bytes.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from cometmq.spark.tables.columns import TABLES
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 LATE: Final = timedelta(minutes=2)
-"""How long after its end an hour may still get snapshots."""
+"""Grace period after the end of an hour, for snapshots that are still being written."""
 
 _SORT: Final[dict[str, tuple[str, ...]]] = {
     "offsets": ("cluster", "topic", "broker_name", "queue_id", "snapshot_id"),
@@ -39,7 +39,7 @@ _SORT: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an hour was made of."""
+    """Sources, row counts and checksums of a compacted hour."""
 
     hour: datetime
     snapshots: list[int]
@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def compact(history: History, now: datetime) -> list[datetime]:
-    """Compact every hour that is over and not compacted yet; return them."""
+    """Compact every completed hour without a manifest; return these hours."""
     done = []
     for hour in history.raw_hours():
         is_over = hour + timedelta(hours=1) + LATE <= now
@@ -58,7 +58,7 @@ def compact(history: History, now: datetime) -> list[datetime]:
 
 
 def compact_hour(history: History, hour: datetime) -> Manifest | None:
-    """Write the files of one hour and its manifest; None if it has no complete snapshot."""
+    """Write the files and the manifest of one hour; None if it has no complete snapshot."""
     sources = history.raw_files(COMPLETE, hour)
     if not sources:
         return None
@@ -70,7 +70,7 @@ def compact_hour(history: History, hour: datetime) -> Manifest | None:
 def write_hour(
     history: History, hour: datetime, snapshots: list[int], tables: Mapping[str, pa.Table]
 ) -> Manifest:
-    """Write the rows of all snapshots of an hour as its files, and its manifest."""
+    """Write the merged rows of an hour, its aggregates, and its manifest."""
     rows, sums = {}, {}
     for name in WRITE_ORDER:
         order = [(key, "ascending") for key in _SORT[name]]
@@ -86,7 +86,7 @@ def write_hour(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return a manifest; msgspec.DecodeError if it is none."""
+    """Parse a manifest; raise msgspec.DecodeError if it is invalid."""
     return msgspec.json.decode(path.read_bytes(), type=Manifest)
 
 
@@ -97,7 +97,7 @@ def _read_hour(history: History, name: str, hour: datetime) -> pa.Table:
 
 
 def write_table(path: Path, table: pa.Table) -> str:
-    """Write a whole file or none; return its SHA-256."""
+    """Write a Parquet file atomically; return its SHA-256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -112,7 +112,6 @@ def write_table(path: Path, table: pa.Table) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the members of the worst groups who reads which queue, and what their threads do.
+"""Queries the members of the worst groups: which queues they read, what their threads do.
 
-It is the only question of a report to running programs: brokers pass it on (307), and a member
-that hangs may not answer at all.
+This is the only part of a report that queries consumers. Brokers relay the request (code 307),
+and a member that hangs may never answer.
 """
 
 import asyncio
@@ -28,33 +28,33 @@ from cometmq.spark.tables.rows import micros
 
 GROUPS_MAX: Final = 10
 MEMBERS_MAX: Final = 50
-"""Of one group."""
+"""Per group."""
 FOLDER: Final = "threads"
 
 Held = dict[MessageQueue, tuple[str, ProcessQueueInfo]]
 
 
 class Found(msgspec.Struct):
-    """What the members of one group said."""
+    """Answers of the members of one group."""
 
     cluster: str
     group: str
     held: Held = {}
     stacks: dict[str, str] = {}
-    """Threads by client id."""
+    """Thread dumps by client id."""
     silent: dict[str, str] = {}
-    """Why members did not answer, by client id."""
+    """Reason why a member did not answer, by client id."""
 
 
 def worst_groups(report: Report) -> list[tuple[str, str]]:
-    """Return cluster and name of the worst groups that have members, in the report's order."""
+    """List (cluster, group) of the worst groups that are online, in the report's order."""
     rows = report.table("group").to_pylist()
     bad = [row for row in rows if row["online"] and row["severity"] in BAD]
     return [(row["cluster"], row["group"]) for row in bad[:GROUPS_MAX]]
 
 
 async def ask_members(report: Report, settings: CollectSettings) -> list[Found]:
-    """Ask the members of the worst groups; a group that went meanwhile says nothing."""
+    """Query the members of the worst groups; a group deleted meanwhile yields an empty answer."""
     options = ClientOptions(credentials=settings.credentials, tls=settings.tls)
     groups = worst_groups(report)
     try:
@@ -94,7 +94,7 @@ async def _ask_member(admin: AdminClient, found: Found, client_id: str) -> None:
 
 
 def with_holders(report: Report, asked: Iterable[Found]) -> Report:
-    """Return the report with the table `holder`."""
+    """Fill the table `holder` of a report."""
     queues: dict[tuple[str, str], list[Row]] = {}
     for row in report.table("queue").to_pylist():
         queues.setdefault((row["cluster"], row["group"]), []).append(row)
@@ -127,7 +127,7 @@ def _row(found: Found, row: Row) -> tuple[Any, ...]:
 
 
 def write_stacks(folder: Path, asked: Iterable[Found]) -> list[Path]:
-    """Write what the threads of each member do to a file of its own; return them."""
+    """Write one file per member with its thread dump; return the paths."""
     paths = []
     for found in asked:
         for client_id, text in sorted(found.stacks.items()):

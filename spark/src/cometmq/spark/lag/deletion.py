@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When brokers delete old files: the hours of `deleteWhen` in their zone, summer time included."""
+"""Deletion times of old files: the hours of `deleteWhen` in the brokers' zone, DST included."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -10,11 +10,11 @@ Span = tuple[datetime, datetime]
 DELETE_WHEN: Final = "04"
 """RocketMQ's default."""
 _STEP: Final = timedelta(minutes=15)
-"""All zones differ from UTC by a multiple of it."""
+"""Every zone's offset from UTC is a multiple of this."""
 
 
 def hours_of(delete_when: str | None) -> frozenset[int]:
-    """Return the hours of `04;16`; words that are none are left out, as brokers do."""
+    """Parse `04;16`; invalid words are ignored, as brokers do."""
     words = (delete_when or DELETE_WHEN).split(";")
     hours = {int(word) for word in words if word.strip().isascii() and word.strip().isdigit()}
     return frozenset(hour for hour in hours if hour < 24)
@@ -23,10 +23,10 @@ def hours_of(delete_when: str | None) -> frozenset[int]:
 def deletion_spans(
     delete_when: str | None, zone: ZoneInfo, *, begin: datetime, end: datetime
 ) -> list[Span]:
-    """Return the spans of time between two moments in which files may be deleted, in order.
+    """List the intervals between `begin` and `end` in which files may be deleted, in order.
 
-    A broker looks every few seconds while the local hour is one of them, so all of the hour
-    counts. An hour that the clocks skip does not come on that day; one they repeat comes twice.
+    A broker checks every few seconds while the local hour matches, so the whole hour counts. An
+    hour that DST skips does not occur on that day; an hour that DST repeats occurs twice.
     """
     hours = hours_of(delete_when)
     spans: list[Span] = []

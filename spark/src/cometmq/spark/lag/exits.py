@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With which number a job ends: what it found, or why it could not look."""
+"""Exit statuses of `cometmq-lag`."""
 
 from enum import IntEnum, StrEnum
 
@@ -7,8 +7,6 @@ from cometmq.spark.lag.columns import SEVERITIES, Header
 
 
 class Exit(IntEnum):
-    """Exit status of `cometmq-lag`."""
-
     OK = 0
     FAILED = 1
     USAGE = 2
@@ -20,7 +18,7 @@ class Exit(IntEnum):
 
 
 class FailOn(StrEnum):
-    """From which severity on a report ends with a number of its own."""
+    """Lowest severity that a report signals through its exit status."""
 
     NEVER = "never"
     WARN = "warn"
@@ -32,7 +30,7 @@ _EXITS = {"warn": Exit.WARN, "error": Exit.ERROR, "critical": Exit.CRITICAL}
 
 
 def exit_of(header: Header, *, fail_on: FailOn, coverage_min: float) -> Exit:
-    """Return the number of a report; what it found goes before what it could not see."""
+    """Map a report to an exit status; severity takes precedence over low coverage."""
     found = SEVERITIES.index(header.severity)
     if fail_on is not FailOn.NEVER and found >= SEVERITIES.index(fail_on.value):
         return _EXITS[header.severity]

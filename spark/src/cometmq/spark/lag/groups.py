@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `group`: each group by its worst queue, and the curves of its lag."""
+"""The table `group`, one row per group with its worst queue, and the lag curves of groups."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ RANK: Final = (
     "CASE status " + " ".join(f"WHEN '{s}' THEN {i}" for i, s in enumerate(_NAMES)) + " END"
 )
 BAD: Final = ", ".join(f"'{it}'" for it in SEVERITIES[2:])
-"""Severities from warn on, as SQL."""
+"""Severities warn and worse, as an SQL list."""
 WORST_FIRST: Final = f"{RANK}, time_to_loss_s ASC NULLS LAST, lag_time_s DESC NULLS LAST"
 
 _GROUPS: Final = f"""
@@ -60,10 +60,10 @@ HAVING sum({LAG}) IS NOT NULL
 
 
 def groups(queues: DataFrame) -> DataFrame:
-    """Return the table `group` but for its history: `since_ts` and the changes of lag."""
+    """Compute the table `group`, without `since_ts` and the changes of lag."""
     return queues.sparkSession.sql(_GROUPS, queues=queues)
 
 
 def curves(progress: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Return the lag of groups at each snapshot."""
+    """Sum the lag of the given groups at each snapshot."""
     return progress.sparkSession.sql(_CURVES, progress=progress, groups=wanted)

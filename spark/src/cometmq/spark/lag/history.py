@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files hold the snapshots of a span of time, and reading them as DataFrames.
+"""Locates and reads the files that hold the snapshots of a time range.
 
-An hour is read from `hour/` where its manifest exists, else from `raw/`.
+An hour is read from `hour/` if its manifest exists, else from `raw/`.
 """
 
 from collections.abc import Iterator
@@ -23,31 +23,30 @@ from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES, ddl
 HOUR: Final = "hour"
 MANIFESTS: Final = "_manifest"
 COMPLETE: Final = WRITE_ORDER[-1]
-"""Where a snapshot has this table, it has all."""
+"""The table written last: a snapshot that has it has all tables."""
 
 
 class HistoryError(CometError):
-    """The history is missing, or a file of it is broken."""
+    """The history is missing, or one of its files is damaged."""
 
 
 class History:
-    """The snapshots below a folder."""
+    """The history of snapshots below a folder, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
-        """Look at `root`, which need not exist yet."""
         self.root = root
 
     def manifest(self, hour: datetime) -> Path:
-        """Return the file that says that an hour is compacted."""
+        """Locate the manifest, whose presence marks an hour as compacted."""
         return self.root / MANIFESTS / f"hour={hour:%Y-%m-%dT%H}.json"
 
     def raw_hours(self) -> list[datetime]:
-        """Return the hours with raw snapshots, oldest first."""
+        """List the hours that have raw snapshots, oldest first."""
         found = (self.root / RAW / COMPLETE).glob("dt=*/hh=*")
         return sorted(hour for path in found if (hour := hour_in(path)) is not None)
 
     def raw_files(self, table: str, hour: datetime) -> list[Path]:
-        """Return the files of complete snapshots of an hour."""
+        """List a table's raw files in an hour, complete snapshots only."""
         complete = (self.root / RAW / COMPLETE / hour_folder(hour)).glob("snap-*.parquet")
         folder = self.root / RAW / table / hour_folder(hour)
         return sorted(
@@ -57,14 +56,14 @@ class History:
         )
 
     def newest_id(self) -> int:
-        """Return the newest snapshot; HistoryError without any."""
+        """Find the newest snapshot; raise HistoryError if there is none."""
         for hour in reversed(self.raw_hours()):
             ids = [snapshot_id_in(path) for path in self.raw_files(COMPLETE, hour)]
             if ids:
                 return max(ids)
         hours = sorted(path.stem.removeprefix("hour=") for path in self._manifests())
         if not hours:
-            raise HistoryError(f"{self.root}: no snapshots; cometmq-lag snapshot makes them")
+            raise HistoryError(f"{self.root}: no snapshots; run cometmq-lag snapshot first")
         newest = datetime.strptime(hours[-1], "%Y-%m-%dT%H").replace(tzinfo=UTC)
         tables = [
             read_whole(path, columns=["snapshot_id"])
@@ -72,14 +71,16 @@ class History:
         ]
         ids = [found for it in tables if (found := pc.max(it["snapshot_id"]).as_py()) is not None]
         if not ids:
-            raise HistoryError(f"{self.manifest(newest)}: the file of this hour is missing")
+            raise HistoryError(
+                f"{self.manifest(newest)}: the manifest exists, but the file of its hour is missing"
+            )
         return int(max(ids))
 
     def _manifests(self) -> Iterator[Path]:
         return (self.root / MANIFESTS).glob("hour=*.json")
 
     def files(self, table: str, begin: datetime, end: datetime) -> list[Path]:
-        """Return the files with the hours from that of `begin` to that of `end`."""
+        """List the files of all hours from that of `begin` to that of `end`."""
         files: list[Path] = []
         hour = begin.replace(minute=0, second=0, microsecond=0)
         while hour <= end:
@@ -92,12 +93,12 @@ class History:
         return files
 
     def read(self, spark: SparkSession, table: str, first_id: int, last_id: int) -> DataFrame:
-        """Return the rows of snapshots `first_id` to `last_id`."""
+        """Read the rows of snapshots `first_id` to `last_id` as a DataFrame."""
         files = self.files(table, hour_of(first_id), hour_of(last_id))
         return _read(spark, table, files, first_id, last_id)
 
     def table(self, table: str, first_id: int, last_id: int) -> pa.Table:
-        """Return the rows of such snapshots as they are, of a table that is small."""
+        """Read the same rows of a small table into memory."""
         schema = arrow_schema(TABLES[table])
         within = (pc.field("snapshot_id") >= first_id) & (pc.field("snapshot_id") <= last_id)
         files = self.files(table, hour_of(first_id), hour_of(last_id))
@@ -105,7 +106,7 @@ class History:
         return pa.concat_tables([schema.empty_table(), *found])
 
     def read_sparse(self, spark: SparkSession, first_id: int, last_id: int) -> DataFrame:
-        """Return the progress of some snapshots: of compacted hours one in ten minutes."""
+        """Read progress thinned out: one snapshot per ten minutes of compacted hours."""
         files: list[Path] = []
         hour = hour_of(first_id)
         while hour <= hour_of(last_id):
@@ -128,7 +129,7 @@ def _read(
 
 
 def check(path: Path) -> None:
-    """Raise HistoryError unless a file is whole Parquet of our version; only its end is read."""
+    """Raise HistoryError unless a file is valid Parquet of our version; reads only the footer."""
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
@@ -136,13 +137,13 @@ def check(path: Path) -> None:
     version = (metadata.metadata or {}).get(VERSION_KEY)
     if version is not None and version != str(SCHEMA_VERSION).encode():
         raise HistoryError(
-            f"{path}: has tables of version {version.decode(errors='replace')}, "
-            f"not {SCHEMA_VERSION}: another version of cometmq-lag wrote it"
+            f"{path}: written with table version {version.decode(errors='replace')}, this "
+            f"cometmq-lag reads version {SCHEMA_VERSION}: use the cometmq-lag that wrote it"
         )
 
 
 def read_whole(path: Path, **options: Any) -> pa.Table:
-    """Return the table of a file; HistoryError if a part of it is broken."""
+    """Read a file completely; raise HistoryError if any part is damaged."""
     check(path)
     try:
         return pq.read_table(path, partitioning=None, **options)
@@ -152,11 +153,11 @@ def read_whole(path: Path, **options: Any) -> pa.Table:
 
 def _not_whole(path: Path, error: Exception) -> HistoryError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return HistoryError(f"{path}: no whole Parquet file: {reason}")
+    return HistoryError(f"{path}: not a valid Parquet file: {reason}")
 
 
 def hour_in(path: Path) -> datetime | None:
-    """Return the hour of a folder `dt=../hh=..`; None if it is none."""
+    """Parse the hour of a folder `dt=../hh=..`; None for any other folder."""
     text = f"{path.parent.name}/{path.name}"
     try:
         return datetime.strptime(text, "dt=%Y-%m-%d/hh=%H").replace(tzinfo=UTC)
@@ -165,5 +166,4 @@ def hour_in(path: Path) -> datetime | None:
 
 
 def snapshot_id_in(path: Path) -> int:
-    """Return the snapshot of a raw file."""
     return int(path.stem.removeprefix("snap-"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which status is told: one that came to stay. A queue at a limit must not ring all day."""
+"""Damps status changes: a queue that hovers at a limit must not raise an alert every minute."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -9,16 +9,16 @@ import msgspec
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
 
 RAISE_AFTER: Final = 2
-"""Windows in a row with another status until a worse one is told."""
+"""Consecutive windows before a worse status is announced."""
 CLEAR_AFTER: Final = 3
-"""Until a better one is told."""
+"""Consecutive windows before a better status is announced."""
 
 Series = tuple[str, str, str, str, int]
 """Cluster, group, broker, topic, queue."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A status that is told from now on."""
+    """A status announced for a series."""
 
     series: Series
     before: str | None
@@ -27,20 +27,19 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct):
-    told: str | None
+    announced: str | None
     seen: str
     times: int
 
 
 class Hysteresis:
-    """Remembers what was told of each series; forgets those that are gone."""
+    """Keeps the announced status of each series, and drops series that no longer exist."""
 
     def __init__(self) -> None:
-        """Know nothing; what is fine is not told as new."""
         self._states: dict[Series, _State] = {}
 
     def update(self, statuses: Mapping[Series, str]) -> list[Change]:
-        """Take the statuses of one window of all series; return what has changed."""
+        """Feed the statuses of all series in one window; return the changes to announce."""
         for gone in self._states.keys() - statuses.keys():
             del self._states[gone]
         return list(self._changes(statuses.items()))
@@ -50,15 +49,16 @@ class Hysteresis:
             state = self._states.setdefault(series, _State(None, status, 0))
             state.times = state.times + 1 if status == state.seen else 1
             state.seen = status
-            if state.told is None and status == "UNKNOWN":
-                continue  # so is every queue until there are enough snapshots
-            if status != state.told and state.times >= _needed(state.told, status):
-                if state.told is not None or STATUSES[status] != "ok":
-                    yield Change(series, state.told, status)
-                state.told = status
+            if state.announced is None and status == "UNKNOWN":
+                continue  # every queue starts as UNKNOWN until there are enough snapshots
+            if status != state.announced and state.times >= _needed(state.announced, status):
+                if state.announced is not None or STATUSES[status] != "ok":
+                    yield Change(series, state.announced, status)
+                state.announced = status
 
 
-def _needed(told: str | None, status: str) -> int:
+def _needed(announced: str | None, status: str) -> int:
     rank = SEVERITIES.index
-    before = 0 if told is None else rank(STATUSES[told])
-    return RAISE_AFTER if rank(STATUSES[status]) > before or told is None else CLEAR_AFTER
+    before = 0 if announced is None else rank(STATUSES[announced])
+    is_worse = rank(STATUSES[status]) > before or announced is None
+    return RAISE_AFTER if is_worse else CLEAR_AFTER

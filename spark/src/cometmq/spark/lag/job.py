@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One report from start to end: Spark, the result, its files, its metrics."""
+"""The jobs `report` and `stream` from start to end: Spark session, result, outputs."""
 
 import asyncio
 import signal
@@ -33,15 +33,15 @@ from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.topics import NameServers
 
 STOP_TIMEOUT_S: Final = 30.0
-"""A Spark that does not stop within this time is left behind."""
+"""Abandon a Spark session that has not stopped by then."""
 POLL_S: Final = 0.5
-"""How often a job that stays looks whether it runs and is wanted."""
+"""Poll interval of the streaming job for failure and stop signals."""
 
 Say = Callable[[str], None]
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a report goes, beside the history."""
+    """Destinations of a report other than the history."""
 
     folder: Path | None = None
     forms: Sequence[str] | None = None
@@ -49,10 +49,10 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
     pushgateway: str | None = None
 
     def check(self) -> None:
-        """Find out before a long job whether its results have a place."""
+        """Reject unknown forms and unwritable folders before the long job starts."""
         unknown = sorted(set(self.forms or ()) - set(FORMS))
         if unknown:
-            raise CometError(f"no form {unknown[0]} of a report; there are {', '.join(FORMS)}")
+            raise CometError(f"--form: unknown form {unknown[0]}; known: {', '.join(FORMS)}")
         for folder in filter(None, (self.folder, self.textfile)):
             check_folder(folder)
 
@@ -66,9 +66,9 @@ def run_report(
     say: Say,
     members_of: CollectSettings | None = None,
 ) -> Header:
-    """Make the report of the newest snapshot and write it everywhere; return its header.
+    """Build the report of the newest snapshot and write all outputs; return its header.
 
-    With `members_of`, the members of its worst groups are asked too.
+    `members_of` additionally queries the members of the worst groups.
     """
     forms = tuple(outputs.forms or FORMS)
     outputs.check()
@@ -95,11 +95,11 @@ def run_report(
 
 
 def _asked(result: Report, settings: CollectSettings, folder: Path | None, say: Say) -> Report:
-    say("asking the members of the worst groups")
+    say("querying the members of the worst groups")
     try:
         asked = asyncio.run(ask_members(result, settings))
     except CometError as error:
-        say(f"the members are not asked: {error}")
+        say(f"cannot query the members: {error}")
         return result
     for found in asked:
         for client_id, reason in found.silent.items():
@@ -118,7 +118,7 @@ def run_stream(
     tell: Callable[[str], None],
     alert_topic: str | None = None,
 ) -> None:
-    """Run the streaming job until SIGTERM or SIGINT; `options` are those of the data source."""
+    """Run the streaming job until SIGTERM or SIGINT; `options` configure the data source."""
     _check_reachable(options, alert_topic)
     check_folder(root)
     alerts = None if alert_topic is None else {**options, "topic": alert_topic}
@@ -138,20 +138,22 @@ def run_stream(
 
 
 def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
-    """Find out before Spark starts whether somebody answers, and takes the alerts."""
+    """Check before Spark starts that brokers answer and that the alert topic can be written."""
     parsed = parse(options)
     check_common(parsed)
     with NameServers(parsed) as names:
         names.brokers()
         routes = (names.route(topic) for topic in (alert_topic, TEMPLATE_TOPIC) if topic)
         if alert_topic is not None and not any(routes):
-            raise TopicMissing(f"topic `{alert_topic}` does not exist, and brokers create none")
+            raise TopicMissing(
+                f"topic `{alert_topic}` does not exist, and brokers do not create it"
+            )
 
 
 @contextmanager
 def _spark(master: str | None) -> Iterator[SparkSession]:
     spark = session(master, name="lag-report")
-    spark.sparkContext.setLogLevel("OFF")  # what fails is raised, and told in one line
+    spark.sparkContext.setLogLevel("OFF")  # failures are raised and printed on one line
     try:
         yield spark
     finally:

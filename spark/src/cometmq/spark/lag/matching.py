@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `filtered`: what groups with a filter really have to read, from tried messages.
+"""The table `filtered`: estimates how many unread messages match a group's filter.
 
-The share of messages that match is known from the newest tries at each broker, with Wilson's
-interval of 95 %. The bounds of brokers are added up, so that of the sum is a little too wide.
+The matching share is taken from the newest samples of each broker, with a 95 % Wilson interval.
+The bounds of the brokers are added up, which makes the interval of the sum slightly too wide.
 """
 
 import math
@@ -27,9 +27,9 @@ class _Topic(NamedTuple):
 
 
 def filtered(queues: pa.Table, groups: pa.Table) -> pa.Table:
-    """Return a row per topic of which a group wants only some messages and has unread ones.
+    """Build one row per filtered topic with unread messages.
 
-    `queues` is the report's table of that name, `groups` that of the snapshots of some time.
+    `queues` is the report's table `queue`; `groups` is the snapshot table of the long window.
     """
     unread = _unread(queues)
     tries = _newest_tries(groups)
@@ -40,7 +40,7 @@ def filtered(queues: pa.Table, groups: pa.Table) -> pa.Table:
 
 
 def wilson(sample: Sample) -> tuple[float, float]:
-    """Return between which shares that of all messages lies, with 95 % confidence."""
+    """Compute the 95 % Wilson score interval of the matching share."""
     count, share = sample.tried, sample.matched / sample.tried
     centre = share + _Z**2 / (2 * count)
     half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
@@ -49,7 +49,7 @@ def wilson(sample: Sample) -> tuple[float, float]:
 
 
 def _unread(queues: pa.Table) -> dict[_Topic, Counter[str]]:
-    """Return the unread messages at each broker."""
+    """Sum the unread messages per topic and broker."""
     wanted = queues.filter(pc.and_(queues["filtered"], pc.greater(queues["lag"], 0)))
     found: defaultdict[_Topic, Counter[str]] = defaultdict(Counter)
     for row in wanted.select(["cluster", "group", "topic", "broker_name", "lag"]).to_pylist():
@@ -75,7 +75,7 @@ def _counts(row: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def _expressions(groups: pa.Table, names: set[str]) -> dict[_Topic, str]:
-    """Return the filters that these groups had last."""
+    """Look up the newest filter expressions of these groups."""
     rows = groups.filter(pc.is_in(groups["group"], pa.array(sorted(names), pa.string())))
     rows = rows.select(["cluster", "group", "subscriptions", "snapshot_id"]).sort_by("snapshot_id")
     return {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag, rates, and when unread data is deleted: the columns of the table `queue`, as SQL.
+"""The table `queue` as SQL: lag, rates, and the time until unread data is deleted.
 
-Every definition is a column of its own; each step sees those of the steps before it.
+Each definition is a column; each step can use the columns of the previous steps.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from cometmq.spark.tables import names
 Step = dict[str, str]
 
 T_STATISTIC: Final = 2.0
-"""A slope counts if it is more than so many standard errors from 0."""
+"""A slope counts if it exceeds this many standard errors."""
 
 _TIMES: Final[Step] = {
     "position": "greatest(c, n)",
@@ -93,7 +93,7 @@ _KIND: Final = f"""CASE
     WHEN startswith(topic, '{names.DLQ_PREFIX}') THEN 'DLQ'
     WHEN topic IN ({", ".join(f"'{it}'" for it in sorted(names.SYSTEM_TOPICS))})
         OR startswith(topic, '{names.SYSTEM_PREFIX}') THEN 'SYSTEM' ELSE 'NORMAL' END"""
-"""Delayed and half messages are not here: they are a backlog, not somebody's lag."""
+"""Delayed and half messages do not occur here: the table `backlog` has them."""
 
 _SEVERITY: Final = (
     "CASE status "
@@ -110,18 +110,18 @@ _NAMES: Final[Step] = {
 
 
 def with_steps(frame: DataFrame, *steps: Step) -> DataFrame:
-    """Return the frame with the columns of each definition; a step may name its own columns."""
+    """Append each step's columns; a definition may use earlier ones of its own step."""
     for step in steps:
         frame = frame.selectExpr("*", *(f"{sql} AS {name}" for name, sql in step.items()))
     return frame
 
 
 def queues(series: DataFrame, rules: Rules) -> DataFrame:
-    """Return the table `queue`, and `present` beside it.
+    """Compute the table `queue`, plus the column `present`.
 
-    `series` has the rows of `recent.series` with those of `arrival.arrivals`, the facts of the
-    broker (`file_reserved_hours`, `deletions`, `disk_fills`), `present` (whether the newest
-    snapshot has the series) and `seen_broadcast`.
+    `series` has the columns of `recent.series` and `arrival.arrivals`, the broker facts
+    (`file_reserved_hours`, `deletions`, `disk_fills`), `present` (whether the newest snapshot has
+    the series) and `seen_broadcast`.
     """
     numbers: Step = {
         "points_min": str(rules.points_min),

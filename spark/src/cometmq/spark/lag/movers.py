@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier reports said, and writing this one beside them.
+"""Keeps the tables of each report, and looks up the lag in earlier reports.
 
 Layout
     ROOT/report/TABLE/dt=2026-02-28/run_id=20260228T101500Z/part.parquet
@@ -19,7 +19,7 @@ from cometmq.spark.tables.arrow import versioned
 REPORT: Final = "report"
 KEPT: Final = ("queue", "group", "broker")
 NEAR_MINUTES: Final = 30
-"""How far from the wanted moment an earlier report may be."""
+"""Maximum distance of an earlier report from the requested time."""
 
 _RUN_ID: Final = "run_id=%Y%m%dT%H%M%SZ"
 _FILE: Final = "part.parquet"
@@ -28,7 +28,10 @@ _FILE: Final = "part.parquet"
 def lag_before(
     root: Path, snapshot_id: int, age_minutes: int | None
 ) -> list[tuple[str, str, int | None]]:
-    """Return cluster, group and lag of the report before, or of the one of that age."""
+    """Read (cluster, group, lag) of an earlier report.
+
+    `age_minutes` selects the report closest to that age; None selects the previous report.
+    """
     runs = {it: path for it, path in _runs(root) if it < snapshot_id}
     if age_minutes is None:
         chosen = max(runs, default=None)
@@ -45,20 +48,19 @@ def lag_before(
 
 
 def _runs(root: Path) -> list[tuple[int, Path]]:
-    """Return the snapshots of earlier reports."""
     found = []
     for path in (root / REPORT / "group").glob("dt=*/run_id=*"):
         try:
             moment = datetime.strptime(path.name, _RUN_ID).replace(tzinfo=UTC)
         except ValueError:
-            continue  # not a report's
+            continue  # not written by a report
         if (path / _FILE).exists():
             found.append((int(moment.timestamp()) // 60, path))
     return found
 
 
 def keep(root: Path, report: Report) -> None:
-    """Write the tables of a report for the next ones; the same run is replaced."""
+    """Save the tables for later reports; a report of the same snapshot is replaced."""
     header = report.header
     for name in KEPT:
         day = f"dt={header.snapshot_ts:%Y-%m-%d}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the snapshots of the long window say about each (group, queue): one row each.
+"""Condenses the snapshots of the long window into one row per series (group and queue).
 
 Points
     One row per series and snapshot, newest first. `t` is the time of a point relative to the
-    newest, `y*` are offsets relative to the newest. `live` points come after the last time that
-    an offset went backwards: rates before that say nothing about now.
+    newest point, `y*` are offsets relative to the newest. `live` points come after the last time
+    that an offset went backwards: earlier rates say nothing about the present.
 """
 
 from typing import Final
@@ -37,11 +37,11 @@ WINDOW w AS (PARTITION BY {KEY} ORDER BY snapshot_id DESC)
 """
 
 
-# `greatest` and `least` of Spark leave nulls out: whatever may be null is guarded around them.
+# Spark's `greatest` and `least` skip nulls, so every nullable argument is guarded outside.
 
 
 def seconds(later: str, earlier: str) -> str:
-    """Return the SQL of the seconds between two timestamps."""
+    """Build the SQL for the seconds between two timestamps."""
     return f"((unix_micros({later}) - unix_micros({earlier})) / 1e6D)"
 
 
@@ -49,7 +49,8 @@ LAG: Final = "CASE WHEN c IS NOT NULL THEN greatest(0, m - greatest(c, n)) WHEN 
 LOST: Final = "CASE WHEN c > 0 THEN greatest(0, n - c) ELSE 0 END"
 PREV_LOST: Final = "CASE WHEN prev_c > 0 THEN greatest(0, prev_n - prev_c) ELSE 0 END"
 
-_ARRIVED: Final = (  # seconds from the end of the interval in which message c arrived until read_ts
+# Message c arrived between two snapshots of m: this is the seconds from there to `read_ts`.
+_ARRIVED: Final = (
     f"{seconds('read_ts', 'max_read_ts')} + (m - greatest(c, n)) / CAST(m - prev_m AS double)"
     f" * {seconds('max_read_ts', 'prev_max_ts')}"
 )
@@ -57,7 +58,7 @@ AGE: Final = f"""CASE
     WHEN c IS NULL THEN NULL
     WHEN next_ts IS NOT NULL THEN greatest(0D, {seconds("read_ts", "next_ts")})
     WHEN greatest(c, n) >= prev_m AND m > prev_m THEN greatest(0D, {_ARRIVED}) END"""
-"""Of the first unread message, where the snapshot or the one before it tell."""
+"""Age of the first unread message, if this snapshot or the previous one determines it."""
 
 _MEASURES: Final = f"""
 SELECT *,
@@ -134,7 +135,6 @@ GROUP BY {KEY}
 
 
 def series(progress: DataFrame, rules: Rules) -> DataFrame:
-    """Return a row per series of the progress of the long window."""
     sql = progress.sparkSession.sql
     unique = sql(_UNIQUE, progress=progress)
     neighbours = sql(_NEIGHBOURS, unique=unique)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Straight lines through points, as SQL: sums that a hash aggregate keeps, and what they tell.
+"""Linear regression in SQL: mergeable sums for a hash aggregate, and the figures they yield.
 
-Times and offsets are differences to the newest point before they get here: offsets near 10^12
-and times near 10^9 would leave no digits to their squares.
+Times and offsets must be relative to the newest point: squares of offsets near 10^12 and of times
+near 10^9 would exceed the precision of a double.
 """
 
 from typing import Final
@@ -19,13 +19,13 @@ POINTS_MIN: Final = 3
 
 
 def sums(name: str, x: str, y: str, where: str) -> str:
-    """Return the aggregates of the line `name`, over points with an x and a y."""
+    """Build the aggregates of regression `name`, over points whose x and y are known."""
     values = {"x": x, "y": y, "ok": f"{where} AND {y} IS NOT NULL"}
     return ",\n".join(f"{sql.format(**values)} AS {name}_{it}" for it, sql in _SUMS.items())
 
 
 def slope(name: str) -> str:
-    """Return the slope; null below three points or at a single moment."""
+    """Build the slope; null below three points or if all points share one time."""
     return (
         f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
         f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"
@@ -33,7 +33,7 @@ def slope(name: str) -> str:
 
 
 def standard_error(name: str) -> str:
-    """Return the standard error of the slope, 0 for points on a line."""
+    """Build the standard error of the slope; 0 for points exactly on a line."""
     explained = f"try_divide({_co_spread(name)} * {_co_spread(name)}, {_spread(name, 'x')})"
     left = f"greatest(0, {_spread(name, 'y')} - {explained})"
     return (
@@ -43,7 +43,7 @@ def standard_error(name: str) -> str:
 
 
 def r_squared(name: str) -> str:
-    """Return the part of the spread that the line explains; null if there is no spread."""
+    """Build R², the share of variance that the line explains; null without variance."""
     explained = f"{_co_spread(name)} * {_co_spread(name)}"
     both = f"{_spread(name, 'x')} * {_spread(name, 'y')}"
     share = f"try_divide({explained}, {both})"

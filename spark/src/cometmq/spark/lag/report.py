@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report job: from snapshots to the tables of a report.
+"""The report job: turns snapshots into the tables of a report.
 
-What is read: progress of the long window for rates and status, the history of queue ends for the
-arrival of unread messages, every tenth snapshot of bad groups for their curves. Tables of the
-result are as small as the cluster has queues, so they end in the driver as Arrow tables.
+It reads progress of the long window for rates and status, the history of queue ends for the
+arrival of unread messages, and every tenth snapshot of bad groups for their curves. The result
+has at most a row per queue and group, so it is collected in the driver as Arrow tables.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from cometmq.spark.tables import names
 from cometmq.spark.tables.arrow import arrow_schema, table_of
 
 CURVES_MAX: Final = 20
-"""Groups whose curves are in the report."""
+"""Number of groups whose curves the report contains."""
 WEEK_MINUTES: Final = 7 * 24 * 60
 
 _LAG_TOPICS: Final = (
@@ -55,13 +55,11 @@ Progress = Callable[[str], None]
 def build(
     spark: SparkSession, history: History, rules: Rules, say: Progress = lambda _: None
 ) -> Report:
-    """Return the report of the newest snapshot."""
+    """Build the report of the newest snapshot."""
     return _Job(spark, history, rules, say).run()
 
 
 class _Job:
-    """One report: what its steps share."""
-
     def __init__(self, spark: SparkSession, history: History, rules: Rules, say: Progress) -> None:
         self._spark = spark
         self._history = history
@@ -80,13 +78,13 @@ class _Job:
         queue_table = self._queues(facts)
         self._say("groups and their curves")
         group_table, curves = self._groups(queue_table)
-        self._say("topics, backlogs and what is silent")
+        self._say("topics, backlogs, silent groups")
         tables = {
             "queue": small.worst_first(queue_table, "lag", *_KEY),
             "group": group_table,
             "broker": _brokers(facts, queue_table),
             "history": curves,
-            "holder": table_of(REPORT_TABLES["holder"], ()),  # brokers are not asked here
+            "holder": table_of(REPORT_TABLES["holder"], ()),  # filled by `--deep`
             **self._sections(queue_table, group_table),
         }
         found = {name: _shaped(name, tables[name]) for name in REPORT_TABLES}
@@ -114,7 +112,7 @@ class _Job:
         return queues(joined, self._rules).toArrow()
 
     def _frame(self, table: pa.Table) -> DataFrame:
-        """Return the rows as a DataFrame: Spark plans what follows without their past."""
+        """Detach the rows from their lineage, which Spark would otherwise plan again."""
         return self._spark.createDataFrame(table)
 
     def _facts_frame(self, facts: list[BrokerFacts]) -> DataFrame:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report looks at, and from where on it calls something bad."""
+"""Windows of a report, and the limits from which a status is bad."""
 
 from typing import Annotated
 
@@ -10,25 +10,25 @@ Seconds = Annotated[int, Meta(ge=60, le=30 * 86_400)]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one report."""
+    """Settings of one report."""
 
     window_s: Seconds = 600
-    """W: the status rules look at the snapshots of this time."""
+    """W: the status rules look at the snapshots of this window."""
     long_window_s: Seconds = 3600
-    """For slow changes: disks, retention, rates of rarely used queues."""
+    """Window for slow changes: disks, retention, rates of rarely used queues."""
     history_s: Seconds = 86_400
-    """How far back the arrival of messages is looked up."""
+    """How far back arrival times are looked up."""
     points_min: Annotated[int, Meta(ge=3)] = 5
-    """Fewer snapshots within W: UNKNOWN."""
+    """With fewer snapshots within W the status is UNKNOWN."""
     allowed_lag: Annotated[int, Meta(ge=0)] = 0
-    """OK at and below, in one queue."""
+    """A queue with this lag or less is OK."""
     allowed_age_s: Annotated[float, Meta(ge=0)] = 30.0
-    """OK if the first unread message is not older."""
+    """A queue whose first unread message is this old or younger is OK."""
     risk_hours: Annotated[float, Meta(gt=0)] = 12.0
-    """AT_RISK if unread messages are deleted sooner."""
+    """AT_RISK if unread messages will be deleted sooner than this."""
     disk_hours: Annotated[float, Meta(gt=0)] = 24.0
-    """A disk that is full within this time deletes messages before their age does."""
+    """A disk that fills up within this time deletes messages before they expire."""
     silent_days: Annotated[float, Meta(gt=0)] = 7.0
-    """Groups and topics without any change for so long are listed."""
+    """Groups and topics without any change for this long are listed as silent."""
     timezone: str = "UTC"
-    """Zone of the brokers, for the hours of `deleteWhen`."""
+    """Time zone of the brokers, for the hours of `deleteWhen`."""

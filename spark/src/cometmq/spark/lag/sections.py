@@ -10,7 +10,7 @@ from cometmq.spark.tables import names
 
 HOT_RATIO: Final = 3
 HOT_RATE: Final = 100
-"""Messages a second; below it no queue is called hot."""
+"""Messages per second; slower queues are never called hot."""
 
 _SKEW: Final = f"""
 WITH queue AS (
@@ -73,7 +73,7 @@ ORDER BY flagged DESC, kind, backlog DESC, cluster, name
 
 
 def _word(column: str) -> str:
-    """Return the SQL of a name as one word of a shell: brokers take names with any letter."""
+    """Quote a name for the shell in SQL: brokers accept names with any characters."""
     quoted = f"""concat("'", replace({column}, "'", "'\\\\''"), "'")"""
     return f"CASE WHEN {column} RLIKE '[^%_a-zA-Z0-9.-]' THEN {quoted} ELSE {column} END"
 
@@ -106,27 +106,27 @@ WHERE NOT g.online AND NOT m.was_online AND NOT coalesce(m.moved_within, false)
 
 
 def skew(queues: DataFrame) -> DataFrame:
-    """Return topics of several queues, those with a hot one first."""
+    """Rank topics with several queues by skew, hot ones first."""
     return queues.sparkSession.sql(_SKEW, queues=queues)
 
 
 def backlog(progress: DataFrame, offsets: DataFrame, last_id: int) -> DataFrame:
-    """Return retries, dead letters, delayed and half messages that wait, from the long window."""
+    """Sum waiting retries, dead letters, delayed and half messages over the long window."""
     sql = progress.sparkSession.sql
     return sql(_BACKLOG, progress=progress, offsets=offsets, last_id=last_id)
 
 
 def silent_topics(offsets: DataFrame, last_id: int, days: float) -> DataFrame:
-    """Return topics to which nothing was sent for so many days."""
+    """List topics that have received no message for `days` days."""
     before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
     sql = _SILENT_TOPICS.replace("{last_id}", str(last_id)).replace("{before}", before)
     return offsets.sparkSession.sql(sql, offsets=offsets)
 
 
 def silent_groups(groups: DataFrame, hours: DataFrame, last_id: int, days: float) -> DataFrame:
-    """Return groups without members that have consumed nothing for so many days.
+    """List groups without members that have consumed nothing for `days` days.
 
-    `hours` is the dataset `agg60/stats`; where it does not reach back so far, nothing is said.
+    `hours` is the dataset `agg60/stats`; groups that it does not cover far enough are omitted.
     """
     before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
     sql = _SILENT_GROUPS.replace("{before}", before)

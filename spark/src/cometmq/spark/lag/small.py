@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of tables that are as small as a cluster has queues, in the driver.
+"""Steps of a report that run on Arrow tables in the driver.
 
-Spark takes a second for each query, however few rows it has: to plan it, to compile what it
-generates for it, and to run its stages. These tables have a row for each queue or group.
+Spark spends about a second on any query, however small: planning, code generation, stages. These
+tables have a row per queue or group, so Arrow finishes in milliseconds.
 """
 
 from collections.abc import Iterable
@@ -22,10 +22,7 @@ _FINE: Final = ("OK", "UNKNOWN", "BROADCAST")
 
 
 def worst_first(table: pa.Table, lag: str, *key: str) -> pa.Table:
-    """Return rows by status, then by what is lost soonest, is oldest, and is most.
-
-    What is not known comes last.
-    """
+    """Sort rows by status, then by nearest loss, oldest message and highest lag; nulls last."""
     rank = pc.index_in(table["status"], value_set=pa.array(STATUSES))
     order = [
         ("rank", "ascending"),
@@ -39,7 +36,7 @@ def worst_first(table: pa.Table, lag: str, *key: str) -> pa.Table:
 
 
 def behind(groups: pa.Table, rules: Rules) -> pa.Table:
-    """Return the groups whose curves are worth reading, and up to which lag each is fine."""
+    """Select the groups whose curves are needed, and the lag up to which each is fine."""
     wanted = groups.filter(pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE))))
     by_lag = pc.multiply(pc.cast(wanted["queues"], pa.float64()), float(rules.allowed_lag))
     by_age = pc.multiply(pc.coalesce(wanted["rate_in"], 0.0), rules.allowed_age_s)
@@ -47,7 +44,7 @@ def behind(groups: pa.Table, rules: Rules) -> pa.Table:
 
 
 def with_since(groups: pa.Table, curves: pa.Table, wanted: pa.Table) -> pa.Table:
-    """Add the first moment since which each group was behind without a pause."""
+    """Add the time since which each group has been behind without interruption."""
     points = curves.select([*GROUP_KEY, "ts", "lag"]).join(wanted, GROUP_KEY, join_type="inner")
     fine = points.filter(pc.less_equal(points["lag"].cast(pa.float64()), points["fine_lag"]))
     last_fine = fine.group_by(GROUP_KEY).aggregate([("ts", "max")])
@@ -61,7 +58,7 @@ def with_since(groups: pa.Table, curves: pa.Table, wanted: pa.Table) -> pa.Table
 def with_change(
     groups: pa.Table, name: str, before: Iterable[tuple[str, str, int | None]]
 ) -> pa.Table:
-    """Add by how much the lag of each group differs from what an earlier report said."""
+    """Add the difference between the lag of each group and its lag in an earlier report."""
     was = {(cluster, group): lag for cluster, group, lag in before}
     keys = zip(*(groups[key].to_pylist() for key in GROUP_KEY), strict=True)
     old = pa.array([was.get(key) for key in keys], type=pa.int64())
@@ -69,12 +66,11 @@ def with_change(
 
 
 def of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
-    """Return the rows of these groups."""
     return rows.join(groups.select(GROUP_KEY), GROUP_KEY, join_type="left semi")
 
 
 def by_broker(queues: pa.Table) -> dict[tuple[str, str], dict[str, int | None]]:
-    """Return for each broker how many groups are bad there, and what is unread."""
+    """Count bad groups and unread messages per broker."""
     is_bad = pc.is_in(queues["severity"], value_set=pa.array(_BAD))
     is_counted = pc.not_equal(queues["status"], "BROADCAST")
     rows = queues.select(BROKER_KEY)

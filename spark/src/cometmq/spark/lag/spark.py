@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark session of a job."""
+"""The Spark session of a lag job."""
 
 import os
 import sys
@@ -25,18 +25,18 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.memory": "3g",
 }
 _FAST_START: Final = "-XX:TieredStopAtLevel=1"
-"""A local job runs for seconds: the JVM's second compiler takes more time than it saves."""
+"""A local job runs for seconds: the JVM's C2 compiler costs more time than it saves."""
 
 
 def session(
     master: str | None = None, settings: Mapping[str, str] | None = None, *, name: str = "lag"
 ) -> SparkSession:
-    """Return a session in which times are UTC and workers run this interpreter.
+    """Create a session with UTC timestamps whose workers run this interpreter.
 
-    Without `master`, that of spark-submit or, started otherwise, this machine.
+    `master` defaults to that of spark-submit, or to all cores of this machine otherwise.
     """
     for name_ in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ.setdefault(name_, sys.executable)  # noqa: TID251 (how Spark is told)
+        os.environ.setdefault(name_, sys.executable)  # noqa: TID251 (read by Spark)
     builder = SparkSession.builder.appName(f"cometmq-{name}")
     is_submitted = os.getenv("PYSPARK_GATEWAY_PORT") is not None
     if master is not None or not is_submitted:
@@ -44,7 +44,7 @@ def session(
     chosen, java = dict(_SETTINGS), []
     if not is_submitted and (master or MASTER).startswith("local"):
         chosen |= _LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
-        os.environ.setdefault("SPARK_LOCAL_IP", _HOST)  # noqa: TID251 (how Spark is told)
+        os.environ.setdefault("SPARK_LOCAL_IP", _HOST)  # noqa: TID251 (read by Spark)
         java.append(_FAST_START)
     if not is_submitted and os.getenv("SPARK_CONF_DIR") is None:
         java.append(f"-Dlog4j2.configurationFile={_LOG_SETTINGS}")

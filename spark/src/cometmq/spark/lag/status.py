@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a group in a queue: the first rule that matches, over the snapshots of W.
+"""The status of a group in a queue: the first matching rule, over the snapshots of W.
 
-Unlike Burrow's, the window is one of time and not of commits, and a point counts as fine if the
-lag or the age of the first unread message is allowed: bursts and rarely used queues raise no
+Unlike Burrow's, the window is one of time, not of commits, and a point counts as fine if either
+the lag or the age of the first unread message is allowed. Bursts and rarely used queues raise no
 alarm, and an incomplete window is UNKNOWN instead of OK.
 """
 
@@ -25,7 +25,7 @@ RULES: Final[tuple[tuple[str, str], ...]] = (
     ("SLOW", "NOT fine_once AND NOT drains"),
     ("CATCHING_UP", "NOT fine_once"),
 )
-"""Status and condition, in their order; what matches none is OK."""
+"""Status and SQL condition, in order of precedence; without a match the status is OK."""
 
 STATUS: Final = (
     "CASE "

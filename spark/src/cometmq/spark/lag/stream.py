@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming job: the status of every queue each minute, and a line when one changes.
+"""The streaming job: recomputes the status of every queue each minute and reports changes.
 
-It knows what the snapshots of the last W say: no history, no disks. So there is no time to loss
-and no AT_RISK here; the report has them. A restart goes on from the checkpoint, but tells once
-more what is not fine.
+It only sees snapshots of the last W: no history, no disks. So it knows no time to loss and never
+reports AT_RISK; the report does. After a restart it continues from the checkpoint, and announces
+every status other than OK once more.
 """
 
 import os
@@ -43,7 +43,7 @@ _NEWEST: Final = "max_by({0}, snapshot_id) AS {1}"
 
 
 def windows(progress: DataFrame, rules: Rules) -> DataFrame:
-    """Return the status of each series in each window of W, of a stream or of a table."""
+    """Compute the status of each series in each window W, for a stream or a batch."""
     points = progress.sparkSession.sql(
         _POINTS.replace("{allowed_lag}", str(rules.allowed_lag)).replace(
             "{allowed_age_s}", f"{rules.allowed_age_s}D"
@@ -107,20 +107,20 @@ def _with_status(frame: DataFrame, rules: Rules) -> DataFrame:
 
 
 class Sink:
-    """What happens to each batch: the windows that are full go to a file, changes are told."""
+    """Handles each micro-batch: writes full windows to a file, announces changes."""
 
     def __init__(
         self, root: Path, tell: Callable[[Change], None], alerts: Mapping[str, str] | None = None
     ) -> None:
-        """Write below `root`; `alerts` are options of the data source that sends changes too."""
+        """Write below `root`; with `alerts` (options of the sink) also send changes as messages."""
         self._root = root
         self._tell = tell
         self._alerts = alerts
         self._hysteresis = Hysteresis()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take the windows that a batch has changed; a batch that comes again does the same."""
-        # Of the windows with the newest snapshot the one that ends first is full.
+        """Process the windows that a batch has updated; idempotent for repeated batches."""
+        # Several windows contain the newest snapshot; only the one that ends first is full.
         newest = "(SELECT max(read_ts) FROM {batch})"
         sql = (
             f"SELECT * FROM {{batch}} WHERE window_end > {newest}"
@@ -143,7 +143,7 @@ class Sink:
 
 
 def send(spark: SparkSession, changes: Iterable[Change], options: Mapping[str, str]) -> None:
-    """Send changes as messages: JSON, the status as tag and the group as key."""
+    """Send changes as messages: JSON body, the status as tag, the group as key."""
     rows = [(line_of(it).encode(), it.status, it.series[1]) for it in changes]
     frame = spark.createDataFrame(rows, "body binary, tags string, keys string").coalesce(1)
     frame.write.format("rocketmq").options(**options).mode("append").save()
@@ -156,7 +156,7 @@ def start(
     rules: Rules,
     sink: Sink,
 ) -> StreamingQuery:
-    """Start the job: `options` are those of the data source that reads."""
+    """Start the streaming query; `options` configure the data source."""
     progress = spark.readStream.format("rocketmq").options(table="progress", **options).load()
     result = windows(progress.withWatermark("read_ts", LATENESS), rules)
     writer = result.writeStream.outputMode("update").foreachBatch(sink)
@@ -165,5 +165,4 @@ def start(
 
 
 def line_of(change: Change) -> str:
-    """Return a change as a line of JSON."""
     return msgspec.json.encode(change).decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes what is kept long enough: raw snapshots of compacted hours, then the hours, then sums."""
+"""Deletes expired data: raw snapshots of compacted hours, then compacted hours, then sums."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from cometmq.spark.lag.movers import KEPT, REPORT
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each form of the history is kept after its hour has ended."""
+    """How long each form of the history is kept after the end of its hour."""
 
     raw: timedelta = timedelta(hours=2)
-    """Only of compacted hours: others stay."""
+    """Applies to compacted hours only: raw snapshots of other hours are kept."""
     hour: timedelta = timedelta(hours=48)
     agg10: timedelta = timedelta(days=30)
     agg60: timedelta = timedelta(days=400)
@@ -26,7 +26,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vacuum(history: History, now: datetime, keep: Retention) -> list[Path]:
-    """Remove what is older; return the removed files and folders."""
+    """Delete expired data; return the deleted files and folders."""
     removed = [*_old_raw(history, now - keep.raw), *_old_hours(history, now - keep.hour)]
     for dataset, age in ((AGG10, keep.agg10), (AGG60, keep.agg60)):
         removed += _old_days(history.root / dataset, now - age)
@@ -48,7 +48,7 @@ def _old_raw(history: History, before: datetime) -> Iterator[Path]:
 
 
 def _old_hours(history: History, before: datetime) -> Iterator[Path]:
-    """Return the files of old hours, the manifest first: without it nobody reads them."""
+    """List expired hours, manifest first: readers ignore an hour without its manifest."""
     for folder in sorted((history.root / HOUR / WRITE_ORDER[-1]).glob("dt=*/hh=*")):
         hour = hour_in(folder)
         if hour is None or hour + timedelta(hours=1) > before:
@@ -64,6 +64,6 @@ def _old_days(folder: Path, before: datetime) -> Iterator[Path]:
         try:
             day = datetime.strptime(path.name, "dt=%Y-%m-%d").replace(tzinfo=UTC)
         except ValueError:
-            continue  # not ours
+            continue  # not part of the history
         if day + timedelta(days=1) <= before:
             yield path

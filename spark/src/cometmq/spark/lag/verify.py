@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the history whole? Files open and have their columns; compacted hours are what they were."""
+"""Checks the history: files open and have their columns, compacted hours match their hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +14,11 @@ from cometmq.spark.lag.history import HOUR, MANIFESTS, History, HistoryError, ch
 from cometmq.spark.tables.columns import TABLES
 
 FOUND_MAX: Final = 100
-"""Findings that are told; more say no more."""
+"""Stop after this many findings: more would not help."""
 
 
 def verify(history: History) -> list[str]:
-    """Return what is wrong, a line each; nothing if the history is whole."""
+    """Check the history; return one line per problem."""
     found: list[str] = []
     for finding in _findings(history):
         found.append(finding)
@@ -47,11 +47,11 @@ def _of_file(path: Path, name: str) -> Iterator[str]:
     known = set(pq.read_schema(path).names)
     missing = [it.name for it in TABLES[name] if it.required and it.name not in known]
     if missing:
-        yield f"{path}: without the columns {', '.join(missing)}"
+        yield f"{path}: required columns are missing: {', '.join(missing)}"
 
 
 def _of_snapshots(root: Path, folder: str) -> Iterator[str]:
-    """A complete snapshot has all tables: its last one says that it is complete."""
+    """Report snapshots marked complete (their last table exists) that lack another table."""
     *others, last = WRITE_ORDER
     for path in sorted((root / RAW / last / folder).glob("snap-*.parquet")):
         for name in others:
@@ -63,11 +63,11 @@ def _of_manifest(root: Path, path: Path) -> Iterator[str]:
     try:
         manifest: Manifest = read_manifest(path)
     except msgspec.MsgspecError as error:
-        yield f"{path}: no manifest: {error}"
+        yield f"{path}: not a valid manifest: {error}"
         return
     for name, digest in manifest.sha256.items():
         file = root / HOUR / name / hour_folder(manifest.hour) / "part-0.parquet"
         if not file.exists():
-            yield f"{file}: is missing, but {path.name} names it"
+            yield f"{file}: the file is missing, but {path.name} lists it"
         elif hash_of(file) != digest:
-            yield f"{file}: is not what was written: another SHA-256"
+            yield f"{file}: the content has changed: its SHA-256 differs from {path.name}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets, progress, groups and brokers as tables."""
+"""The tables `offsets`, `progress`, `groups` and `brokers`: columns, and rows from answers."""

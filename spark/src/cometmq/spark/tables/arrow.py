@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns as Arrow schemas, and rows as Arrow tables."""
+"""Converts columns to Arrow schemas, and rows to Arrow tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ import pyarrow as pa
 from cometmq.spark.tables.columns import SCHEMA_VERSION, Columns
 
 VERSION_KEY: Final = b"cometmq.schema_version"
-"""In the metadata of files: the version of their tables."""
+"""Key in the metadata of Parquet files that holds SCHEMA_VERSION."""
 
 _UTC_MICROS: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -26,12 +26,12 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the schema as Spark makes it of the columns' DDL in UTC."""
+    """Build the schema that Spark derives from the columns' DDL in UTC."""
     return pa.schema([pa.field(c.name, _TYPES[c.type], nullable=not c.required) for c in columns])
 
 
 def table_of(columns: Columns, rows: Iterable[Sequence[Any]]) -> pa.Table:
-    """Return rows as a table; timestamps are microseconds since 1970."""
+    """Build a table from rows; timestamps are microseconds since 1970."""
     schema = arrow_schema(columns)
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
     arrays = [
@@ -41,5 +41,5 @@ def table_of(columns: Columns, rows: Iterable[Sequence[Any]]) -> pa.Table:
 
 
 def versioned(table: pa.Table) -> pa.Table:
-    """Return a table that says in a file which version of ours it is."""
+    """Tag a table with SCHEMA_VERSION in its metadata."""
     return table.replace_schema_metadata({VERSION_KEY: str(SCHEMA_VERSION)})

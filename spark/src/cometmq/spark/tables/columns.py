@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a column is, and the columns of the tables `offsets`, `progress`, `groups`, `brokers`.
+"""The type `Column`, and the columns of `offsets`, `progress`, `groups` and `brokers`.
 
-Plain values: nothing of Spark or Arrow is imported, so that documents can be made from them.
+Plain values: this module imports neither Spark nor Arrow, so that documents can be generated
+without them.
 """
 
 from typing import Final, NamedTuple
 
 SCHEMA_VERSION: Final = 1
-"""Changes when a column changes its meaning; a new column does not change it."""
+"""Increased when a column changes its meaning; new columns do not change it."""
 
 
 class Column(NamedTuple):
-    """One column of a table."""
+    """A column of a table."""
 
     name: str
     type: str
-    """Spark's name: string, int, bigint, double, boolean, timestamp, array<string>, map<..>."""
+    """Spark's type name: string, int, bigint, double, boolean, timestamp, array<..>, map<..>."""
     meaning: str
     required: bool = False
-    """Never null."""
+    """Whether the column is never null."""
 
 
 Columns = tuple[Column, ...]
 
 
 def ddl(columns: Columns) -> str:
-    """Return the columns as Spark's DDL text."""
     return ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.required else ''}" for c in columns)
 
 
 _SNAPSHOT: Final = Column(
-    "snapshot_id", "bigint", "Minute of the snapshot since 1970; the same in all four tables", True
+    "snapshot_id", "bigint", "Minutes from 1970 to the snapshot; the same in all four tables", True
 )
 _CLUSTER: Final = Column("cluster", "string", "Cluster of the broker", True)
 _GROUP: Final = Column("group", "string", "Consumer group", True)
@@ -38,11 +38,13 @@ _BROKER: Final = Column("broker_name", "string", "Name of the broker group", Tru
 _TOPIC: Final = Column("topic", "string", "Topic", True)
 _QUEUE: Final = Column("queue_id", "int", "Queue of the topic at that broker", True)
 _MIN: Final = Column("min_offset", "bigint", "Offset of the oldest message", True)
-_MAX: Final = Column("max_offset", "bigint", "Offset that the next message gets", True)
-_READ: Final = Column("read_ts", "timestamp", "When this was read, by the collector's clock", True)
-_LAST_UPDATE: Final = Column("last_update_ts", "timestamp", "When the newest message was stored")
+_MAX: Final = Column("max_offset", "bigint", "Offset of the next message to arrive", True)
+_READ: Final = Column(
+    "read_ts", "timestamp", "When the row was read, by the collector's clock", True
+)
+_LAST_UPDATE: Final = Column("last_update_ts", "timestamp", "Store time of the newest message")
 _MIN_STORE: Final = Column(
-    "min_store_ts", "timestamp", "When the oldest message was stored, if it was asked"
+    "min_store_ts", "timestamp", "Store time of the oldest message, if queried"
 )
 
 OFFSETS: Final[Columns] = (
@@ -69,19 +71,21 @@ PROGRESS: Final[Columns] = (
     _BROKER,
     _TOPIC,
     _QUEUE,
-    Column("consumer_offset", "bigint", "Offset that the group reads next; null: none is stored"),
-    Column("pull_offset", "bigint", "Offset of the last pull; only 5.x tells it"),
+    Column("consumer_offset", "bigint", "Next offset the group will read; null: never committed"),
+    Column("pull_offset", "bigint", "Offset of the last pull; only 5.x reports it"),
     _MIN,
     _MAX,
-    Column("consume_ts", "timestamp", "When the last consumed message was stored, if it was asked"),
-    Column("next_ts", "timestamp", "When the first unread message was stored, if it was asked"),
+    Column("consume_ts", "timestamp", "Store time of the last consumed message, if queried"),
+    Column("next_ts", "timestamp", "Store time of the first unread message, if queried"),
     Column("delay_ms", "bigint", "Age of the first unread message, by the broker's clock"),
     _LAST_UPDATE,
     _READ,
-    Column("max_read_ts", "timestamp", "When `max_offset` was read, after `read_ts`", True),
+    Column("max_read_ts", "timestamp", "When `max_offset` was read, later than `read_ts`", True),
     Column("online", "boolean", "Whether the group has a connected member", True),
     Column("message_model", "string", "CLUSTERING or BROADCASTING; null: offline"),
-    Column("filtered", "boolean", "Whether the subscription has an expression but `*`", True),
+    Column(
+        "filtered", "boolean", "Whether the subscription has an expression other than `*`", True
+    ),
     Column("schema_version", "int", "Version of these tables", True),
 )
 
@@ -94,12 +98,12 @@ GROUPS: Final[Columns] = (
     Column("message_model", "string", "CLUSTERING or BROADCASTING; null: offline"),
     Column("consume_type", "string", "CONSUME_ACTIVELY (pull) or CONSUME_PASSIVELY (push)"),
     Column("subscriptions", "map<string,string>", "Filter expression by topic", True),
-    Column("consume_tps", "double", "Messages a second of all topics, if it was asked"),
-    Column("retry_max_times", "int", "Deliveries until a message becomes a dead letter"),
-    Column("consume_enable", "boolean", "Whether the broker lets the group consume"),
+    Column("consume_tps", "double", "Messages consumed per second in all topics, if queried"),
+    Column("retry_max_times", "int", "Redeliveries before a message becomes a dead letter"),
+    Column("consume_enable", "boolean", "Whether the broker allows the group to consume"),
     Column("languages", "array<string>", "Languages of the connected members", True),
-    Column("tried", "map<string,bigint>", "Unread messages that were tried, by filtered topic"),
-    Column("matched", "map<string,bigint>", "How many of them the group wants, by topic"),
+    Column("tried", "map<string,bigint>", "Unread messages tested against the filter, by topic"),
+    Column("matched", "map<string,bigint>", "Tested messages that match the filter, by topic"),
     _READ,
 )
 
@@ -108,22 +112,26 @@ BROKERS: Final[Columns] = (
     _CLUSTER,
     _BROKER,
     Column("broker_id", "bigint", "0: the master", True),
-    Column("addr", "string", "Address in the cluster's table", True),
-    Column("reachable", "boolean", "Whether the broker answered all questions", True),
-    Column("error", "string", "Why not"),
+    Column("addr", "string", "Address registered at the name server", True),
+    Column("reachable", "boolean", "Whether the broker answered all queries", True),
+    Column("error", "string", "Reason if it did not"),
     Column("version", "string", "Version of the broker"),
-    Column("file_reserved_hours", "int", "How long messages are kept (fileReservedTime)"),
+    Column("file_reserved_hours", "int", "Retention of messages (fileReservedTime)"),
     Column("delete_when", "string", "Hours at which files are deleted (deleteWhen)"),
-    Column("disk_max_used_ratio", "int", "Percent of the disk that begins deletion"),
-    Column("clean_forcibly", "boolean", "Whether a full disk deletes files before their time"),
-    Column("commitlog_disk_ratio", "double", "Used part of the commit log's disk, 0 to 1"),
-    Column("commitlog_min", "bigint", "Least offset of the commit log"),
+    Column("disk_max_used_ratio", "int", "Disk usage in percent that triggers deletion"),
+    Column("clean_forcibly", "boolean", "Whether a full disk deletes files before they expire"),
+    Column("commitlog_disk_ratio", "double", "Used fraction of the commit log's disk, 0 to 1"),
+    Column("commitlog_min", "bigint", "Start of the commit log"),
     Column("commitlog_max", "bigint", "End of the commit log"),
-    Column("earliest_ts", "timestamp", "When the oldest message of the broker was stored"),
-    Column("put_tps", "double", "Messages stored a second, over the last 10 s"),
-    Column("get_tps", "double", "Messages read a second, over the last 10 s"),
-    Column("boot_ts", "timestamp", "When the broker was started"),
-    Column("clock_skew_ms", "bigint", "Broker's clock minus the collector's, to about a second"),
+    Column("earliest_ts", "timestamp", "Store time of the broker's oldest message"),
+    Column("put_tps", "double", "Messages stored per second, over the last 10 s"),
+    Column("get_tps", "double", "Messages read per second, over the last 10 s"),
+    Column("boot_ts", "timestamp", "When the broker started"),
+    Column(
+        "clock_skew_ms",
+        "bigint",
+        "The broker's clock minus the collector's, accurate to about a second",
+    ),
     _READ,
 )
 
@@ -133,4 +141,4 @@ TABLES: Final[dict[str, Columns]] = {
     "groups": GROUPS,
     "brokers": BROKERS,
 }
-"""The tables of a snapshot by name, as the option `table` calls them."""
+"""The tables of a snapshot by name, as used by the option `table`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What names of topics and groups say."""
+"""Names of topics and groups that RocketMQ reserves, and the kind of a topic."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
-"""Under which name the positions of the delay levels are kept as progress."""
+"""Brokers keep the positions of delay levels as offsets of this group."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 SYSTEM_TOPICS: Final = frozenset(
@@ -27,7 +27,7 @@ _KINDS: Final = {SCHEDULE_TOPIC: "SCHEDULE", HALF_TOPIC: "HALF", OP_TOPIC: "OP"}
 
 
 def topic_kind(topic: str) -> str:
-    """Return NORMAL, RETRY, DLQ, SCHEDULE, HALF, OP or SYSTEM."""
+    """Classify a topic: NORMAL, RETRY, DLQ, SCHEDULE, HALF, OP or SYSTEM."""
     if topic.startswith(RETRY_PREFIX):
         return "RETRY"
     if topic.startswith(DLQ_PREFIX):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's state as rows of the four tables; the same for files and for the data source.
+"""Converts a broker's state to rows of the four tables, for files and for the data source.
 
-Rows are tuples in the order of `columns.py`; moments become microseconds.
+Rows are tuples in the order of `columns.py`; times are microseconds since 1970.
 """
 
 import re
@@ -21,12 +21,12 @@ from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
 Row = tuple[Any, ...]
 
 AGE_MS_MAX: Final = 20 * 365 * 86_400_000
-"""RocketMQ answers "now + 1 ms" as the age of a message that is deleted already."""
+"""RocketMQ reports an age of "now + 1 ms" for a message that has been deleted."""
 _RUNTIME: Final = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 
 
 def micros(ms: int | None) -> int | None:
-    """Return a moment in microseconds; None for those that say that there is none."""
+    """Convert to microseconds; None for values that mean "no time"."""
     return None if ms is None or ms <= 0 else ms * 1000
 
 
@@ -34,7 +34,6 @@ def micros(ms: int | None) -> int | None:
 
 
 def offset_rows(state: BrokerState) -> Iterator[Row]:
-    """Return a row per queue."""
     min_times = _min_store_times(state)
     for topic, queues in sorted(state.stats.items()):
         kind, read = topic_kind(topic), micros(state.stats_ms[topic])
@@ -56,7 +55,7 @@ def offset_rows(state: BrokerState) -> Iterator[Row]:
 
 
 def _bounds(found: TopicOffset) -> tuple[int, int]:
-    """Return begin and end; a begin beyond the end is left from before files were deleted."""
+    """Return start and end; the start can exceed the end after files were deleted."""
     end = max(found.max_offset, 0)
     return min(max(found.min_offset, 0), end), end
 
@@ -73,11 +72,11 @@ def _min_store_times(state: BrokerState) -> dict[tuple[str, int], int]:
 
 
 def progress_rows(state: BrokerState) -> Iterator[Row]:
-    """Return a row per group and queue: of groups with offsets, and of groups with members."""
+    """Yield a row per group and queue, for groups with offsets and groups with members."""
     for topic, group in sorted(_pairs(state)):
         queues = state.stats.get(topic)
         if not queues:
-            continue  # offsets outlive the topic
+            continue  # offsets outlive a deleted topic
         yield from _progress_of(state, (topic, group), queues)
 
 
@@ -122,7 +121,7 @@ def _progress_of(state: BrokerState, pair: Pair, queues: dict[int, TopicOffset])
 
 
 def is_filter(members: ConsumerConnections, topic: str) -> bool:
-    """Whether a group gets only some messages of a topic."""
+    """Whether a group subscribes to only part of a topic's messages."""
     subscription = members.subscription_table.get(topic)
     return subscription is not None and subscription.sub_string not in ("*", "")
 
@@ -130,13 +129,13 @@ def is_filter(members: ConsumerConnections, topic: str) -> bool:
 def _times(
     found: TimeSpan | None, offset: int | None, consumed_ms: int | None
 ) -> tuple[int | None, int | None, int | None]:
-    """Return when c-1 and c were stored, and the age of c."""
+    """Return the store times of messages c-1 and c, and the age of c."""
     if found is None:
         return micros(consumed_ms) if offset else None, None, None
     span = found.span
     consumed = micros(span.consume_time_stamp) if offset else None
     age_ms = span.delay_time
-    if age_ms > AGE_MS_MAX:  # deleted: the oldest message is the next
+    if age_ms > AGE_MS_MAX:  # deleted: the oldest remaining message is next
         age_ms = found.asked_ms - span.min_time_stamp if span.min_time_stamp > 0 else 0
     if age_ms <= 0:
         return consumed, None, None
@@ -147,7 +146,7 @@ def _times(
 
 
 def group_rows(state: BrokerState) -> Iterator[Row]:
-    """Return a row per group that is configured, has offsets or has members."""
+    """Yield a row per group that is configured, has offsets or has members."""
     names = {group for _, group in state.offsets} | set(state.connections) | set(state.groups)
     for group in sorted(names):
         members, config = state.connections.get(group), state.groups.get(group)
@@ -181,7 +180,7 @@ def _expressions(members: ConsumerConnections) -> list[tuple[str, str]]:
 
 
 def broker_rows(state: BrokerState) -> Iterator[Row]:
-    """Return the row of a broker, also of one that does not answer."""
+    """Yield the broker's row, even if the broker does not answer."""
     figures, config = read_figures(state.runtime), state.config
     is_known = state.error is None
     yield (
@@ -217,7 +216,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _skew_ms(state: BrokerState) -> int | None:
-    """Return what the broker's clock said minus ours: it tells when it began and for how long."""
+    """Return the broker's clock minus ours: its boot time plus its uptime is its current time."""
     boot = _integer(state.runtime.get("bootTimestamp"))
     found = _RUNTIME.search(state.runtime.get("runtime", ""))
     if boot is None or found is None:
@@ -236,7 +235,7 @@ ROWS: Final[dict[str, Callable[[BrokerState], Iterator[Row]]]] = {
 
 
 def table(name: str, states: Iterable[BrokerState]) -> pa.Table:
-    """Return one of the four tables, in the order of its key."""
+    """Build one of the four tables, sorted by its key."""
     rows = [row for state in states for row in ROWS[name](state)]
     return table_of(TABLES[name], rows).sort_by(_ORDER[name])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one round of questions found at one broker, before it becomes rows."""
+"""The answers of one broker in one snapshot, before they become rows."""
 
 import msgspec
 
@@ -12,21 +12,21 @@ Pair = tuple[str, str]
 
 
 class TimeSpan(msgspec.Struct, frozen=True, gc=False):
-    """How old the messages of a queue are, and when that was asked."""
+    """Message ages of a queue, and when they were queried."""
 
     asked_ms: int
     span: QueueTimeSpan
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """How many unread messages of a group were tried, and how many of them it wants."""
+    """Unread messages of a group that were tested, and how many of them match its filter."""
 
     tried: int
     matched: int
 
 
 class BrokerState(msgspec.Struct, kw_only=True):
-    """One broker at one moment; moments are milliseconds of the collector's clock."""
+    """One broker in one snapshot; times are milliseconds of the collector's clock."""
 
     snapshot_id: int
     cluster: str
@@ -35,28 +35,28 @@ class BrokerState(msgspec.Struct, kw_only=True):
     address: str
     asked_ms: int
     error: str | None = None
-    """Why the broker could not be asked; then everything below is empty."""
+    """Why the broker could not be queried; all fields below are then empty."""
     runtime: dict[str, str] = {}
     config: dict[str, str] = {}
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     offsets_ms: int = 0
-    """When the consumers' offsets were read: before the queues' ends, so that none is behind."""
+    """When consumer offsets were read: before queue ends, so that no lag is negative."""
     offsets: dict[Pair, dict[int, int]] = {}
     stats_ms: dict[str, int] = {}
     stats: dict[str, dict[int, TopicOffset]] = {}
-    """Begin and end by topic and queue."""
+    """Start and end by topic and queue."""
     connections: dict[str, ConsumerConnections] = {}
-    """Groups with members."""
+    """Groups with connected members."""
     spans: dict[Pair, dict[int, TimeSpan]] = {}
     consumed_ms: dict[Pair, dict[int, int]] = {}
-    """When the last consumed messages were stored, where the broker tells no more."""
+    """Store times of the last consumed messages, for brokers that report nothing else."""
     consume_tps: dict[str, float] = {}
     samples: dict[Pair, Sample] = {}
-    """Of groups that want only some messages."""
+    """Only for groups with a filter."""
 
     def emptied(self, error: str) -> "BrokerState":
-        """Return the same broker as one that could not be asked."""
+        """Copy this broker's identity, with an error and without answers."""
         return BrokerState(
             snapshot_id=self.snapshot_id,
             cluster=self.cluster,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of a report: pages for people, JSON for programs, metrics for Prometheus."""
+"""Output forms of a report: pages for people, JSON for programs, metrics for Prometheus."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -20,13 +20,13 @@ FORMS: Final[Mapping[str, tuple[str, Callable[[Report], bytes]]]] = {
     "markdown": ("report.md", markdown_report),
     "json": ("report.json", json_report),
 }
-"""File name and writer by form."""
+"""File name and renderer by form."""
 
 
 def write_report(
     report: Report, directory: Path, forms: Collection[str] = tuple(FORMS)
 ) -> list[Path]:
-    """Write the report in these forms; return the files."""
+    """Render the report in the given forms; return the paths of the files."""
     paths = []
     for form in forms:
         name, render = FORMS[form]
@@ -37,7 +37,7 @@ def write_report(
 
 
 def write_textfile(report: Report, directory: Path) -> Path:
-    """Write the metrics where the node exporter's textfile collector reads them."""
+    """Write the metrics file for the node exporter's textfile collector."""
     path = directory / prometheus.FILE_NAME
     write_whole(path, prometheus.metrics_text(report).encode())
     return path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write beside the path and rename: a crash leaves what was there."""
+    """Write to a temporary file and rename it: after a crash the old file is still intact."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -17,7 +17,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise OSError unless files can be written there; it is made if it is missing."""
+    """Create the folder if needed; raise OSError unless files can be written there."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".cometmq-lag.{os.getpid()}"
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a group, in words: the sentence an operator reads first.
+"""Explains each group in words: the sentences that an operator reads first.
 
-Every form of the report that people read says the same: the words are made here, once.
+HTML and Markdown both take their wording from here.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.output.text import count, duration, moment, plural, rate
 
 Row = Mapping[str, Any]
-"""One row of a report's table."""
+"""One row of a table of the report."""
 
 BAD: Final = ("critical", "error", "warn")
 _TTL_CAUSES: Final = {
@@ -24,34 +24,33 @@ _TTL_CAUSES: Final = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One group of the report, explained."""
+    """A group of the report, with an explanation."""
 
     row: Row
     why: str
-    """What is wrong, with the figures that show it."""
+    """What is wrong, with supporting figures."""
     advice: str
-    """What to look at first; empty if there is nothing to do."""
+    """What to check first; empty if no action is needed."""
 
     @property
     def is_bad(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether the group needs attention."""
         return self.row["severity"] in BAD
 
     @property
     def worst_queue(self) -> str:
-        """Return topic, broker and queue that are worst off."""
+        """Topic, broker and id of the worst queue."""
         return f"{self.row['worst_topic']} · {self.row['worst_broker_name']} · queue " + str(
             self.row["worst_queue_id"]
         )
 
 
 def findings(report: Report) -> list[Finding]:
-    """Return all groups, worst first, as the report has them."""
     return [_finding(row) for row in report.table("group").to_pylist()]
 
 
 def verdict(report: Report) -> str:
-    """Return the report in one sentence."""
+    """Summarize the report in one sentence."""
     header = report.header
     total = sum(header.status_counts.values())
     if total == 0:
@@ -78,7 +77,7 @@ def _finding(row: Row) -> Finding:
 
 
 def behind(row: Row) -> str:
-    """Return how far the group is behind: 12 unread, the oldest for 3 min."""
+    """Format how far the group is behind, for example `12 unread, the oldest for 3 min`."""
     text = f"{count(row['lag_sum'])} unread"
     if row["lag_time_s"]:
         text += f", the oldest for {duration(row['lag_time_s'])}"
@@ -104,12 +103,12 @@ def _lost(row: Row) -> str:
 
 def _at_risk(row: Row) -> str:
     cause = _TTL_CAUSES.get(row["ttl_model"], "the broker deletes old files")
-    state = _speed(row) if row["online"] else "nobody is connected to read them"
+    state = _speed(row) if row["online"] else "no member is connected to read them"
     return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}; {state}."
 
 
 def _rewind(row: Row) -> str:
-    return "Its position jumped back: messages that were read already are read again."
+    return "Its position jumped back: messages that were already read are read again."
 
 
 def _stalled(row: Row) -> str:
@@ -117,7 +116,7 @@ def _stalled(row: Row) -> str:
 
 
 def _stopped(row: Row) -> str:
-    return f"Nobody is connected{_growth(row)}.{_since(row)}"
+    return f"No member is connected{_growth(row)}.{_since(row)}"
 
 
 def _slow(row: Row) -> str:
@@ -129,15 +128,15 @@ def _catching_up(row: Row) -> str:
 
 
 def _never_committed(row: Row) -> str:
-    return "Members are connected, but the group has never stored a position."
+    return "Members are connected, but the group has never committed an offset."
 
 
 def _unknown(row: Row) -> str:
-    return "Too few snapshots of the last minutes to judge."
+    return "Too few recent snapshots to determine a status."
 
 
 def _broadcast(row: Row) -> str:
-    return "Broadcasting: each member keeps its own position, brokers know none."
+    return "Broadcasting: each member keeps its own offsets; brokers store none."
 
 
 def _ok(row: Row) -> str:
@@ -147,7 +146,7 @@ def _ok(row: Row) -> str:
 _WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
     "LOST": (
         _lost,
-        "Add consumers or raise fileReservedTime now; what is deleted cannot be read again.",
+        "Add consumers or raise fileReservedTime now; deleted messages cannot be recovered.",
     ),
     "AT_RISK": (
         _at_risk,
@@ -159,12 +158,12 @@ _WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
     ),
     "STALLED": (
         _stalled,
-        "Look at the members' threads: a listener hangs, or one message fails for ever.",
+        "Look at the members' threads: a listener hangs, or one message fails forever.",
     ),
     "STOPPED": (_stopped, "Start its consumers, or delete the group if it has retired."),
     "NEVER_COMMITTED": (
         _never_committed,
-        "See whether its listener ever returns, and whether it may write offsets.",
+        "Check whether its listener ever returns, and whether it may commit offsets.",
     ),
     "SLOW": (_slow, "Add consumers or threads, up to one consumer for each queue."),
     "CATCHING_UP": (_catching_up, ""),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report.html: one file without scripts or anything from elsewhere; worst first.
+"""report.html: one self-contained file without scripts, worst groups first.
 
-The order is what an operator asks: how bad is it, which groups and why, how long until data is
-lost, then everything else.
+Sections follow an operator's questions: how bad is it, which groups and why, how long until data
+is lost, then everything else.
 """
 
 from collections import defaultdict
@@ -33,27 +33,26 @@ WORST: Final = 3
 BARS_MAX: Final = 12
 _NUMBERS: Final = {
     "unread", "oldest", "in", "out", "ETA", "queue", "messages", "change", "its rate", "mean",
-    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tried", "held",
-    "of them wanted",
+    "Gini", "disk", "full in", "keeps", "deleted in", "last report", "week", "tested", "held",
+    "matching (estimate)",
 }  # fmt: skip
 MEANINGS: Final[Mapping[str, str]] = {
     "LOST": "Messages were deleted before the group read them.",
     "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",
-    "REWIND": "The position went back and has not been regained.",
-    "STALLED": "Members are connected, the position stands still, messages wait.",
-    "STOPPED": "Nobody is connected, the position stands still, messages wait.",
-    "NEVER_COMMITTED": "Members are connected, but the group never stored a position.",
-    "SLOW": "The group reads, but does not gain on what arrives.",
-    "CATCHING_UP": "Behind, and gaining.",
-    "UNKNOWN": "Too few snapshots to judge.",
-    "BROADCAST": "Every member reads everything and keeps its own position.",
-    "OK": "At the end of its queues, now or at some point of the window.",
+    "REWIND": "The committed offset went back and has not recovered.",
+    "STALLED": "Members are connected, the offset does not move, messages wait.",
+    "STOPPED": "No member is connected, the offset does not move, messages wait.",
+    "NEVER_COMMITTED": "Members are connected, but the group has never committed an offset.",
+    "SLOW": "The group reads, but not faster than messages arrive.",
+    "CATCHING_UP": "Behind, but catching up.",
+    "UNKNOWN": "Too few snapshots to determine a status.",
+    "BROADCAST": "Every member reads all messages and keeps its own offsets.",
+    "OK": "At the end of its queues, now or at some point within the window.",
 }
 Curves = Mapping[tuple[str, str], plots.Points]
 
 
 def html_report(report: Report) -> bytes:
-    """Return the report as one page."""
     found = findings(report)
     curves = _curves(report)
     css = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
@@ -156,7 +155,7 @@ def _loss(found: Sequence[Finding]) -> Iterator[str]:
 
 def _groups(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
     head = ("group", "status", "unread", "", "oldest", "deleted in", "last report", "week", "why")
-    yield "<h2>All groups</h2>\n<p>Worst first. Changes are those of the unread messages.</p>"
+    yield "<h2>All groups</h2>\n<p>Worst first. Changes refer to unread messages.</p>"
     yield from _table(head, (_group_cells(one, curves) for one in found[:GROUPS_MAX]))
     if len(found) > GROUPS_MAX:
         yield f"<p>{len(found) - GROUPS_MAX:,} more groups are in report.json.</p>"
@@ -165,7 +164,7 @@ def _groups(found: Sequence[Finding], curves: Curves) -> Iterator[str]:
 def _group_cells(one: Finding, curves: Curves) -> Sequence[str]:
     row = one.row
     points = curves.get((row["cluster"], row["group"]))
-    line = plots.spark_line(points, row["severity"], "its course") if points else ""
+    line = plots.spark_line(points, row["severity"], "lag over time") if points else ""
     return (
         f"<strong>{escape(row['group'])}</strong>",
         _badge(row["status"], row["status"]),
@@ -208,7 +207,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 def _legend(report: Report) -> Iterator[str]:
     header = report.header
-    yield "<details><summary>What the words mean</summary>"
+    yield "<details><summary>Meaning of each status</summary>"
     yield from _table(
         ("status", "meaning"),
         ((_badge(status, status), escape(MEANINGS[status])) for status in STATUSES),
@@ -216,9 +215,9 @@ def _legend(report: Report) -> Iterator[str]:
     yield "</details>"
     zone = header.timezone
     yield (
-        f"<footer>A group may be {count(header.allowed_lag)} messages or "
-        f"{duration(header.allowed_age_s)} behind and is OK; it is at risk "
-        f"{duration(3600 * header.risk_hours)} before it loses data. Times are UTC; brokers "
-        f"delete by the clock of {escape(zone)}. {NOTHING}: not known or not the case. "
-        f"Report {escape(header.run_id)}, form {header.schema_version}.</footer>"
+        f"<footer>A group counts as OK up to {count(header.allowed_lag)} unread messages or "
+        f"{duration(header.allowed_age_s)} behind; it is at risk within "
+        f"{duration(3600 * header.risk_hours)} of losing data. Times are UTC; brokers delete by "
+        f"the clock of {escape(zone)}. {NOTHING}: unknown or not applicable. "
+        f"Report {escape(header.run_id)}, schema version {header.schema_version}.</footer>"
     )

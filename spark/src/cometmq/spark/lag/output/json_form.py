@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report.json: everything that the report knows, and the schema that describes it.
+"""report.json: the complete report, and the JSON schema that describes it.
 
-The schema is made from the same columns, and kept in `report.schema.json` beside this module so
-that readers can have it without this package: `make spark-docs` writes it.
+The schema is generated from the columns by `make spark-docs` and stored as `report.schema.json`
+next to this module, so that readers of reports do not need this package.
 """
 
 import json
@@ -27,7 +27,7 @@ from cometmq.spark.lag.columns import (
 
 SCHEMA_PATH: Final = Path(__file__).with_name("report.schema.json")
 DECIMALS: Final = 6
-"""Sums of parallel tasks differ in their last bits from run to run; reports must not."""
+"""Sums of parallel tasks differ in their last bits between runs; reports must not."""
 _TYPES: Final = {
     "string": "string",
     "int": "integer",
@@ -45,7 +45,7 @@ _ENUMS: Final = {
 
 
 def json_report(report: Report) -> bytes:
-    """Return the report as JSON, a row on each line."""
+    """Render the report as JSON, one row per line."""
     parts = [f'{{"schema_version": {report.header.schema_version},\n"header": ']
     parts.append(_text(msgspec.to_builtins(report.header, builtin_types=(datetime,))))
     for name in REPORT_TABLES:
@@ -56,7 +56,7 @@ def json_report(report: Report) -> bytes:
 
 
 def json_schema() -> bytes:
-    """Return the schema of `json_report`'s form."""
+    """Build the JSON schema of `json_report`."""
     tables = {name: _table_schema(columns) for name, columns in REPORT_TABLES.items()}
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

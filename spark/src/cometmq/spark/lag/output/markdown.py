@@ -16,7 +16,6 @@ _HEAD: Final = ("group", "status", "unread", "oldest", "deleted in", "why")
 
 
 def markdown_report(report: Report) -> bytes:
-    """Return the report as Markdown."""
     found = findings(report)
     lines = ["# Lag report", "", f"**{verdict(report)}**", "", *_facts(report)]
     lines += _worst(found)
@@ -84,7 +83,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    # A name may hold any of these; none may end a cell, begin emphasis or make a link.
+    # Names may contain these characters, which must not end a cell or start emphasis or a link.
     for mark in ("\\", "|", "_", "*", "`", "<", "[", "]", "~"):
         text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())

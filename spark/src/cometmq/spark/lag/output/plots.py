@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves and bars as SVG text, drawn by matplotlib, the same bytes for the same report.
+"""Curves and bars as SVG text, drawn by matplotlib; the same report gives the same bytes.
 
-Text stays text (the browser's font), ids that nothing refers to are taken out: several drawings
+Text stays text (in the browser's font). Unreferenced ids are removed, because several drawings
 share one page.
 """
 
@@ -30,7 +30,7 @@ COLORS: Final = {
     "info": "#1d4ed8",
     "ok": "#15803d",
 }
-"""Dark enough to read on white; every use has its word beside it."""
+"""Dark enough to read on white; a label always accompanies the color."""
 INK: Final = "#1f2933"
 FAINT: Final = "#7b8794"
 _STYLE: Final[Any] = {
@@ -38,7 +38,7 @@ _STYLE: Final[Any] = {
     "svg.hashsalt": "cometmq",
     "font.family": "DejaVu Sans",
     "font.size": 9,
-    "text.parse_math": False,  # names may have dollars
+    "text.parse_math": False,  # names may contain dollar signs
     "axes.edgecolor": "#cbd2d9",
     "axes.labelcolor": FAINT,
     "xtick.color": FAINT,
@@ -46,18 +46,18 @@ _STYLE: Final[Any] = {
     "path.simplify": True,
 }
 _NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-_dates: Final[Any] = dates  # has no types
+_dates: Final[Any] = dates  # untyped module
 _NAME_CHARACTERS_MAX: Final = 40
 _POINTS_MAX: Final = 240
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 
 Points = Sequence[tuple[datetime, int]]
-"""A curve: moments and values."""
+"""A curve as (time, value) pairs."""
 
 
 def lag_curve(points: Points, severity: str, title: str) -> str:
-    """Return a group's unread messages over time."""
+    """Draw the unread messages of a group over time."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(4.6, 1.55)
         moments, values = _xy(points)
@@ -74,7 +74,7 @@ def lag_curve(points: Points, severity: str, title: str) -> str:
 
 
 def spark_line(points: Points, severity: str, title: str) -> str:
-    """Return the same without axes, to stand in a table's row."""
+    """Draw the same curve without axes, sized for a table row."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(1.5, 0.34)
         moments, values = _xy(points)
@@ -86,7 +86,7 @@ def spark_line(points: Points, severity: str, title: str) -> str:
 
 
 def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
-    """Return how long each group has until unread data is deleted: name, seconds, severity."""
+    """Draw the time until data loss per group; rows are (name, seconds, severity)."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(9.2, 0.45 + 0.27 * len(rows))
         places = range(len(rows), 0, -1)
@@ -118,7 +118,7 @@ def loss_bars(rows: Sequence[tuple[str, float, str]], title: str) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a name that leaves room for its bar."""
+    """Shorten a name in the middle, to leave room for its bar."""
     whole = name if name.isprintable() else ascii(name)[1:-1]
     if len(whole) <= _NAME_CHARACTERS_MAX:
         return whole
@@ -141,7 +141,7 @@ def _xy(points: Points) -> tuple[list[Any], list[int]]:
 
 
 def _thinned(points: Points) -> Points:
-    """Return no more points than there are pixels, the peaks among them, and both ends."""
+    """Reduce a curve to about one point per pixel; keeps the peaks and both ends."""
     each = -(-len(points) // _POINTS_MAX)
     if each < 2:
         return points
@@ -166,7 +166,7 @@ def _plain(axes: "Axes") -> None:
 def _svg(figure: Figure, title: str) -> str:
     out = io.StringIO()
     with warnings.catch_warnings():
-        # The browser has the letters that our font, which only measures, has not.
+        # Our font only measures the text; the browser has the glyphs that it lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(out, format="svg", metadata=_NO_METADATA)
     text = out.getvalue()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as metrics: a file for the node exporter, or a push to a gateway.
+"""The report as Prometheus metrics: a file for the node exporter, or a push to a gateway.
 
-A series for each group; queues have series of their own only while their group is not well,
-because ten thousand groups with eight queues would be too many for any Prometheus.
+Each group has series. Queues have series only while their group is unhealthy: ten thousand groups
+with eight queues each would overload Prometheus.
 """
 
 import base64
@@ -22,11 +22,11 @@ PUSH_TIMEOUT_S: Final = 10.0
 
 
 class PushFailed(CometError):
-    """The gateway did not take the metrics."""
+    """The gateway rejected the metrics or did not answer."""
 
 
 class Metric(NamedTuple):
-    """What a metric is called and says."""
+    """Name, type and help text of a metric."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class Metric(NamedTuple):
 
 
 class Family(NamedTuple):
-    """One metric of groups or queues."""
+    """A metric of groups or queues, with the function that computes its value."""
 
     name: str
     kind: str
@@ -43,10 +43,10 @@ class Family(NamedTuple):
 
 
 STATUS: Final = Metric(
-    "cometmq_group_status", "gauge", "1 for the status that a group has, 0 for others."
+    "cometmq_group_status", "gauge", "1 for the current status of the group, 0 for the others."
 )
 COVERAGE: Final = Metric(
-    "cometmq_lag_report_coverage_ratio", "gauge", "Queues with data / queues expected."
+    "cometmq_lag_report_coverage_ratio", "gauge", "Queues with data / expected queues."
 )
 TIMESTAMP: Final = Metric(
     "cometmq_lag_report_timestamp_seconds",
@@ -66,7 +66,7 @@ GROUP_FAMILIES: Final = (
     Family(
         "cometmq_time_to_loss_seconds",
         "gauge",
-        "Until unread messages are deleted; absent: not in sight.",
+        "Time until unread messages are deleted; absent: no loss expected.",
         lambda r: r["time_to_loss_s"],
     ),
     Family(
@@ -80,20 +80,20 @@ QUEUE_FAMILIES: Final = (
     Family(
         "cometmq_lag_queue_messages",
         "gauge",
-        "Unread messages of a queue, of groups that are not well.",
+        "Unread messages of a queue; only for unhealthy groups.",
         lambda r: r["lag"],
     ),
     Family(
         "cometmq_lag_queue_age_seconds",
         "gauge",
-        "Age of the oldest unread message of a queue, of groups that are not well.",
+        "Age of the oldest unread message of a queue; only for unhealthy groups.",
         lambda r: r["lag_time_s"],
     ),
 )
 
 
 def catalogue() -> Iterator[tuple[Metric, str]]:
-    """Return every metric with its labels, for the documentation."""
+    """List every metric with its labels, for the documentation."""
     for family in GROUP_FAMILIES:
         yield Metric(*family[:3]), "cluster, group"
     yield STATUS, "cluster, group, status"
@@ -104,7 +104,7 @@ def catalogue() -> Iterator[tuple[Metric, str]]:
 
 
 def metrics_text(report: Report, *, cluster: str | None = None) -> str:
-    """Return the report in Prometheus' text form, of all clusters or of one."""
+    """Render the metrics of one cluster, or of all, in Prometheus' text format."""
     groups = _of(report, "group", cluster)
     bad = {(row["cluster"], row["group"]) for row in groups if row["severity"] in BAD}
     queues = [row for row in _of(report, "queue", cluster) if (row["cluster"], row["group"]) in bad]
@@ -119,7 +119,7 @@ def metrics_text(report: Report, *, cluster: str | None = None) -> str:
 
 
 def push(report: Report, url: str, *, job: str = "cometmq_lag") -> None:
-    """Replace what the gateway has of each cluster, so that groups that are gone vanish."""
+    """Replace all metrics of each cluster at the gateway, so that deleted groups disappear."""
     for cluster in sorted({row["cluster"] for row in report.table("group").to_pylist()}):
         address = f"{url.rstrip('/')}/metrics{_path('job', job)}{_path('cluster', cluster)}"
         _request("DELETE", address, None)
@@ -132,7 +132,7 @@ def _of(report: Report, table: str, cluster: str | None) -> list[Row]:
 
 
 def _path(key: str, value: str) -> str:
-    # An empty value, or one with a slash, has no place in a path: the gateway takes base64 then.
+    # A path segment cannot be empty or contain a slash; the gateway accepts base64 instead.
     quoted = urllib.parse.quote(value, safe="")
     if value and "/" not in value:
         return f"/{key}/{quoted}"
@@ -142,7 +142,7 @@ def _path(key: str, value: str) -> str:
 
 def _request(method: str, address: str, data: bytes | None) -> None:
     if not address.startswith(("http://", "https://")):
-        raise PushFailed(f"the gateway's address {address!r} has no http:// or https://")
+        raise PushFailed(f"--pushgateway: {address!r} must start with http:// or https://")
     request = urllib.request.Request(address, data=data, method=method)  # noqa: S310  # as above
     request.add_header("Content-Type", "text/plain; version=0.0.4")
     try:
@@ -168,7 +168,7 @@ def _family(
 def _status(groups: Iterable[Row]) -> Iterator[str]:
     yield from _head(*STATUS)
     for row in groups:
-        # Most groups are well: ten zeros for each would be most of the file.
+        # Most groups are healthy: ten zeros for each of them would make up most of the file.
         for status in ["OK"] if row["status"] == "OK" else STATUSES:
             labels = _labels({**_group_labels(row), "status": status})
             yield f"{STATUS.name}{labels} {int(row['status'] == status)}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables below the groups: queues, brokers, backlogs, skew, the silent.
+"""The tables below the groups: queues, brokers, backlogs, skew, silent groups and topics.
 
-A section is text already, so that the page and the Markdown have the same columns.
+A section is formatted text already, so that HTML and Markdown show the same columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,18 +26,18 @@ _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One table with its title."""
+    """A table of text with a title."""
 
     title: str
     meaning: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     left_out: int = 0
-    """Rows that only report.json has."""
+    """Number of rows beyond the limit; only report.json has them."""
 
 
 def all_sections(report: Report) -> Iterator[Section]:
-    """Return those sections that have something to say."""
+    """Yield the sections that are not empty."""
     for section in (
         _queues(report),
         _holders(report),
@@ -63,7 +63,7 @@ def _queues(report: Report) -> Section:
     return _section(
         "Queues in trouble",
         "One queue may be stuck while its group looks busy. "
-        "Rates are messages a second over the window.",
+        "Rates are messages per second over the window.",
         ("group", "topic", "broker", "queue", "status", "unread", "oldest", "in", "out", "ETA"),
         (_queue_cells(row) for row in rows),
     )
@@ -96,7 +96,7 @@ def _holders(report: Report) -> Section:
     rows.sort(key=lambda row: (row["client_id"] is not None, -(row["lag"] or 0)))
     return _section(
         "Who reads these queues",
-        "What the members of the worst groups said; a queue of nobody is read by nobody.",
+        "Reported by the members of the worst groups; `nobody`: no member reads the queue.",
         ("group", "topic", "broker", "queue", "member", "unread", "held", "last consumed"),
         (
             (
@@ -117,8 +117,8 @@ def _holders(report: Report) -> Section:
 def _filtered(report: Report) -> Section:
     return _section(
         "Groups with a filter",
-        "Brokers count all messages; what the group wants of them is known from those tried.",
-        ("group", "topic", "filter", "unread", "tried", "of them wanted"),
+        "Brokers count messages before the filter; the matching share is estimated from samples.",
+        ("group", "topic", "filter", "unread", "tested", "matching (estimate)"),
         (
             (
                 row["group"],
@@ -143,7 +143,7 @@ def _wanted(row: Row) -> str:
 def _brokers(report: Report) -> Section:
     return _section(
         "Brokers",
-        "Messages are deleted by age, at the hours named, or when the disk is full.",
+        "Messages are deleted by age at the given hours, or when the disk is full.",
         ("broker", "address", "keeps", "deletes at", "disk", "full in", "oldest message", "unread"),
         (_broker_cells(row) for row in report.table("broker").to_pylist()),
     )
@@ -170,7 +170,7 @@ def _broker_cells(row: Row) -> Sequence[str]:
 def _backlogs(report: Report) -> Section:
     return _section(
         "Retries, dead letters, delayed and half messages",
-        "Dead letters stay until somebody reads them; what counts is whether new ones arrive.",
+        "Dead letters remain until they expire; new ones are the sign of trouble.",
         ("kind", "of", "messages", "change", ""),
         (
             (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and durations as people read them: short, whatever the number."""
+"""Formats numbers and durations for people."""
 
 import math
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from typing import Final, TypeGuard
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _MAGNITUDES: Final = "kMGTPE"
 _WHOLE_MAX: Final = 10_000
-"""Below it a short count is exact."""
+"""Smaller counts are printed exactly."""
 _RATE_MIN: Final = 0.001
 _YEAR_S: Final = 365 * 86_400
 _YEARS_MAX: Final = 10
@@ -16,25 +16,25 @@ NOTHING: Final = "\N{EN DASH}"
 
 
 def count(value: int | None) -> str:
-    """Return a count with separators: 12,345."""
+    """Format a count with separators: 12,345."""
     return NOTHING if value is None else f"{value:,}"
 
 
 def short_count(value: float | None) -> str:
-    """Return a count of at most about four digits: 12.3 k, 4.1 M."""
+    """Format a count with about four digits: 12.3 k, 4.1 M."""
     if not _is_known(value):
         return NOTHING
     if abs(value) < _WHOLE_MAX:
         return f"{value:,.0f}"
     for mark in _MAGNITUDES:
         value /= 1000
-        if abs(value) < 999.5:  # else it would be rounded to 1e+03
+        if abs(value) < 999.5:  # larger values would print as 1e+03
             return f"{value:.3g} {mark}"
     return f"{value:,.0f} {_MAGNITUDES[-1]}"
 
 
 def rate(value: float | None) -> str:
-    """Return messages a second: 0.25/s, 140/s."""
+    """Format messages per second: 0.25/s, 140/s."""
     if not _is_known(value):
         return NOTHING
     if 0 < abs(value) < _RATE_MIN:
@@ -43,7 +43,7 @@ def rate(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in its two largest units: 2 h 10 min."""
+    """Format a duration in its two largest units: 2 h 10 min."""
     if not _is_known(seconds):
         return NOTHING
     if seconds > _YEARS_MAX * _YEAR_S:
@@ -61,30 +61,29 @@ def duration(seconds: float | None) -> str:
 
 
 def _is_known(value: float | None) -> TypeGuard[float]:
-    """Whether it is a number; a line through odd points may have an endless slope."""
+    """Whether the value is a finite number; a regression may yield an infinite slope."""
     return value is not None and math.isfinite(value)
 
 
 def time_left(seconds: float | None) -> str:
-    """Return a time to come; nobody plans for what is more than a year away."""
+    """Format a time until an event; more than a year counts as never."""
     return NOTHING if seconds is None or seconds > _YEAR_S else duration(seconds)
 
 
 def percent(ratio: float | None) -> str:
-    """Return a ratio as percent: 99.2 %."""
+    """Format a ratio: 99.2 %."""
     return NOTHING if ratio is None else f"{100 * ratio:.3g} %"
 
 
 def moment(when: datetime | None) -> str:
-    """Return a moment in UTC, to the minute."""
+    """Format a time in UTC, to the minute."""
     return NOTHING if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def change(value: int | None) -> str:
-    """Return a difference with its sign."""
     return NOTHING if value is None else f"{value:+,}"
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 group, 2 groups."""
+    """Format a number with its noun: 1 group, 2 groups."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
