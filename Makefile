@@ -126,8 +126,8 @@ spark-bench: spark-setup ## Rows a second, and the time of a report
 	$(SPARK_BIN)/python bench/spark/run.py $(ARGS)
 
 .PHONY: lag-demo
-lag-demo: spark-setup ## Seven groups, five of them in trouble, and the report that says so
-	@$(SPARK_BIN)/python -m cometmq.spark.demo $(ARGS)
+lag-demo: spark-setup ## Seven consumer groups with different problems, and a lag report of them
+	@PYTHONPATH=spark/examples $(SPARK_BIN)/python -m lag_demo $(ARGS)
 
 .PHONY: spark-lock
 spark-lock: setup ## Resolve the dependencies of the Spark package again
@@ -156,7 +156,7 @@ types: setup ## Type check, strict
 
 .PHONY: imports
 imports: setup ## Import contracts between the layers
-	$(BIN)/lint-imports
+	PYTHONPATH=spark/src $(BIN)/lint-imports
 
 .PHONY: docs
 docs: setup ## Generate the reference pages

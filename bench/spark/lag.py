@@ -23,12 +23,12 @@ import pyarrow as pa
 from tree import Tree, cpu_seconds
 
 from cometmq.spark.collect.writer import hour_folder
-from cometmq.spark.lag.aggregates import AGG10, AGG60, agg10, agg60, hour_file
-from cometmq.spark.lag.compact import Manifest, write_table
-from cometmq.spark.lag.history import HOUR, History
-from cometmq.spark.lag.report import build
+from cometmq.spark.lag.analysis.report import build
+from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg10, agg60, hour_file
+from cometmq.spark.lag.history.compact import Manifest, write_table
+from cometmq.spark.lag.history.snapshots import HOUR, History
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.spark import session
+from cometmq.spark.lag.session import session
 from cometmq.spark.tables.arrow import arrow_schema
 from cometmq.spark.tables.columns import TABLES
 

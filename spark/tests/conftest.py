@@ -18,9 +18,9 @@ from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
-from cometmq.spark.options import parse
+from cometmq.spark.cluster.topics import NameServers
+from cometmq.spark.options.table import parse
 from cometmq.spark.source import RocketMQDataSource
-from cometmq.spark.topics import NameServers
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 

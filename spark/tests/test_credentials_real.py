@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cometmq.peers.comet import CometCluster
-from cometmq.spark.batch import MessageReader
 from cometmq.spark.errors import NameServerUnreachable, OptionError, Refused, SendIncomplete
-from cometmq.spark.options import parse
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.sink import MessageWriter
 from cometmq.spark.testing import fill
+from cometmq.spark.write.sink import MessageWriter
 
 ACCOUNTS = """\
 globalWhiteRemoteAddresses: []

@@ -16,11 +16,11 @@ from cometmq.remoting.message.compression import CompressionType, compress, comp
 from cometmq.remoting.message.record import NewMessage, encode_record
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.testing.strategies import new_messages
-from cometmq.spark import decode
-from cometmq.spark.decode import NotUniform, RecordColumns, decode_records, record_starts
-from cometmq.spark.decode_scalar import Context, decode_one_by_one
 from cometmq.spark.errors import SourceError
-from cometmq.spark.options import Properties, parse
+from cometmq.spark.options.table import Properties, parse
+from cometmq.spark.read import decode
+from cometmq.spark.read.decode import NotUniform, RecordColumns, decode_records, record_starts
+from cometmq.spark.read.decode_scalar import Context, decode_one_by_one
 from cometmq.spark.schemas import table_schema
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"

@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 
 from cometmq.client.clock import wall_ms
-from cometmq.spark.demo.groups import ACTORS
-from cometmq.spark.demo.old_messages import COUNT, FILE_BYTES, QUEUES, TOPIC, write_old_messages
-from cometmq.spark.demo.replay import MINUTES, SCENES, state_at
-from cometmq.spark.demo.run import compare
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import StoreSettings
+from lag_demo.groups import ACTORS
+from lag_demo.old_messages import COUNT, FILE_BYTES, QUEUES, TOPIC, write_old_messages
+from lag_demo.replay import MINUTES, SCENES, state_at
+from lag_demo.run import compare
 
-DEMO = [sys.executable, "-m", "cometmq.spark.demo"]
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DEMO = [sys.executable, "-m", "lag_demo"]
+
+
+@pytest.fixture(autouse=True)
+def python_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
 
 
 def test_broker_finds_the_old_messages(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Request, Response
 from cometmq.remoting.commands.pull import PullMessageReply
 from cometmq.remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from cometmq.spark import fetching
 from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
-from cometmq.spark.fetching import ATTEMPTS_MAX, Fetcher
-from cometmq.spark.offsets_json import Queue
-from cometmq.spark.options import parse
-from cometmq.spark.planning import Span
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import parse
+from cometmq.spark.read import fetching
+from cometmq.spark.read.fetching import ATTEMPTS_MAX, Fetcher
+from cometmq.spark.read.planning import Span
 
 QUEUE = Queue("T", "b", 0)
 MASTER, SLAVE = "m:1", "s:1"

@@ -10,8 +10,8 @@ import pytest
 
 from cometmq.peers.cluster import Cluster
 from cometmq.remoting.message.batch import BatchItem
-from cometmq.spark.batch import MessageReader
-from cometmq.spark.connection import BrokerConnection
+from cometmq.spark.cluster.connection import BrokerConnection
+from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import (
     DataLoss,
     NameServerUnreachable,
@@ -20,12 +20,12 @@ from cometmq.spark.errors import (
     Refused,
     TopicMissing,
 )
-from cometmq.spark.metadata import Metadata
-from cometmq.spark.offsets_json import Queue, to_json, to_text
-from cometmq.spark.options import parse
-from cometmq.spark.planning import QueueRange
+from cometmq.spark.options.offsets_json import Queue, to_json, to_text
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.batch import MessageReader
+from cometmq.spark.read.planning import QueueRange
+from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.stream import MessageStreamReader
 from cometmq.spark.testing import fill
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.offsets_json import (
+from cometmq.spark.options.offsets_json import (
     Queue,
     assigned_from_text,
     from_json,

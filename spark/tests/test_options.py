@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.option_values import duration_ms
-from cometmq.spark.options import FIELDS, Properties, Table, parse
+from cometmq.spark.options.table import FIELDS, Properties, Table, parse
+from cometmq.spark.options.values import duration_ms
 
 
 def test_options_have_defaults_and_ignore_case() -> None:

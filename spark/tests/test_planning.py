@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.spark.offsets_json import Queue
-from cometmq.spark.planning import Span, interleave, limited, split
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.read.planning import Span, interleave, limited, split
 
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
 

@@ -23,14 +23,14 @@ from cometmq.peers.content import create_topic
 from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
-from cometmq.spark.batch import MessageReader
+from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import DataLoss
-from cometmq.spark.metadata import Metadata
-from cometmq.spark.offsets_json import Queue, to_json
-from cometmq.spark.options import Options, parse
-from cometmq.spark.planning import QueueRange
+from cometmq.spark.options.offsets_json import Queue, to_json
+from cometmq.spark.options.table import Options, parse
+from cometmq.spark.read.batch import MessageReader
+from cometmq.spark.read.planning import QueueRange
+from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.stream import MessageStreamReader
 from cometmq.spark.testing import fill
 
 UPDATE_BROKER_CONFIG = 25

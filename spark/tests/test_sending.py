@@ -13,13 +13,13 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request, Response
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost
 from cometmq.remoting.message.batch import split_batch
-from cometmq.spark import sending
+from cometmq.spark.cluster.topics import Route
 from cometmq.spark.errors import SendIncomplete, TopicMissing
-from cometmq.spark.offsets_json import Queue
-from cometmq.spark.options import parse
-from cometmq.spark.sending import ATTEMPTS_MAX, Sender
-from cometmq.spark.sink_rows import OutgoingRow
-from cometmq.spark.topics import Route
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import parse
+from cometmq.spark.write import sending
+from cometmq.spark.write.rows import OutgoingRow
+from cometmq.spark.write.sending import ATTEMPTS_MAX, Sender
 
 QUEUES = tuple(Queue("T", name, number) for name in ("a", "b") for number in (0, 1))
 ROUTE = Route(QUEUES, QUEUES, {"a": {0: "a:1"}, "b": {0: "b:1"}})

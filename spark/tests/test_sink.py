@@ -11,7 +11,6 @@ from pyspark.sql import types as spark
 
 from cometmq.peers.cluster import Cluster
 from cometmq.remoting.message.flags import java_hash
-from cometmq.spark.batch import MessageReader
 from cometmq.spark.errors import (
     NameServerUnreachable,
     OptionError,
@@ -20,11 +19,12 @@ from cometmq.spark.errors import (
     SourceError,
     TopicMissing,
 )
-from cometmq.spark.options import parse
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.sink import MessageWriter, Written
-from cometmq.spark.sink_rows import RowIds
 from cometmq.spark.testing import wait_for_messages
+from cometmq.spark.write.rows import RowIds
+from cometmq.spark.write.sink import MessageWriter, Written
 
 BODY = spark.StructType([spark.StructField("body", spark.BinaryType())])
 FULL = spark.StructType(

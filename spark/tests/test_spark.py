@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.wire import call
-from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.testing import fill, wait_for_messages
 
 DELETE_TOPIC = 215

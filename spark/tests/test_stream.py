@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from cometmq.spark.errors import BrokerUnreachable, DataLoss
-from cometmq.spark.offsets_json import Queue
-from cometmq.spark.options import parse
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.stream import MessageStreamReader
 
 A, B = Queue("T", "a", 0), Queue("T", "b", 0)
 ALL = ReadAllAvailable()

@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cometmq.spark.lag.history import History
-from cometmq.spark.lag.report import build
+from cometmq.spark.lag.analysis.report import build
+from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.source import RocketMQDataSource
 

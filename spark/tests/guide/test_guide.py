@@ -19,7 +19,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
 from cometmq.remoting.message.batch import BatchItem
-from cometmq.spark.offsets_json import Queue
+from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.testing import fill
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"

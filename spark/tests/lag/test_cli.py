@@ -13,7 +13,7 @@ from cometmq.spark.lag.columns import Header
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
 from cometmq.spark.tables.arrow import VERSION_KEY
 
-from .histories import batch, moment
+from .random_histories import batch, moment
 
 PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 

@@ -27,15 +27,15 @@ from cometmq.peers.content import create_topic
 from cometmq.peers.java import PatientJavaCluster, mqadmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.spark.batch import MessageReader
+from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
 from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.deep import Found, ask_members
 from cometmq.spark.lag.exits import Exit
-from cometmq.spark.metadata import Metadata
-from cometmq.spark.options import parse
+from cometmq.spark.lag.members import Found, ask_members
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.testing import fill
 

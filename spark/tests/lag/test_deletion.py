@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.spark.lag.brokers import broker_facts
-from cometmq.spark.lag.deletion import deletion_spans, hours_of
+from cometmq.spark.lag.analysis.brokers import broker_facts
+from cometmq.spark.lag.analysis.deletion import deletion_spans, hours_of
 from cometmq.spark.lag.rules import Rules
 
-from .histories import moment
+from .random_histories import moment
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"]
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.spark.lag.hysteresis import Hysteresis
+from cometmq.spark.lag.stream.hysteresis import Hysteresis
 
 SERIES = ("c", "g", "b", "t", 0)
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.lag.history import History
-from cometmq.spark.lag.report import build
+from cometmq.spark.lag.analysis.report import build
+from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
 
-from .histories import batch, moment
 from .oracle import KEY, Row, queue_table
 from .oracle_groups import GROUP_KEY, group_table
+from .random_histories import batch, moment
 
 HISTORIES = 50
 """In each batch."""

@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.spark.collect.writer import snapshot_path
+from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
-from cometmq.spark.lag.compact import compact
-from cometmq.spark.lag.history import History
-from cometmq.spark.lag.report import build
+from cometmq.spark.lag.history.compact import compact
+from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.tables.columns import OFFSETS as OFFSET_COLUMNS
 
-from .drawn import BASE, Drawn, drawn, histories, rows_of, write
-from .histories import moment
+from .drawn_histories import BASE, Drawn, drawn, histories, rows_of, write
 from .oracle import KEY, queue_table
+from .random_histories import moment
 
 END = moment("2027-05-12T10:06")
 LATER = timedelta(days=400)

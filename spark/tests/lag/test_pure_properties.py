@@ -19,20 +19,20 @@ import pyarrow.parquet as pq
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from cometmq.spark.lag import regression
-from cometmq.spark.lag.aggregates import AGG10, AGG60, agg60, merged_slope
+from cometmq.spark.lag.analysis import regression
+from cometmq.spark.lag.analysis.series import LAG, LOST
+from cometmq.spark.lag.analysis.status import RULES, STATUS
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
-from cometmq.spark.lag.compact import compact, hash_of
-from cometmq.spark.lag.history import HOUR, History
-from cometmq.spark.lag.hysteresis import CLEAR_AFTER, RAISE_AFTER, Hysteresis
-from cometmq.spark.lag.recent import LAG, LOST
-from cometmq.spark.lag.status import RULES, STATUS
+from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60, merged_slope
+from cometmq.spark.lag.history.compact import compact, hash_of
+from cometmq.spark.lag.history.snapshots import HOUR, History
+from cometmq.spark.lag.stream.hysteresis import CLEAR_AFTER, RAISE_AFTER, Hysteresis
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 
-from .drawn import Drawn, histories, write
-from .histories import moment
+from .drawn_histories import Drawn, histories, write
 from .oracle import _status, fit
+from .random_histories import moment
 
 MANY = settings(deadline=None)
 """The machine may be busy."""

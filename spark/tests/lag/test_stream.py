@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.peers.comet import CometCluster
-from cometmq.spark.batch import MessageReader
-from cometmq.spark.lag.hysteresis import Change
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.stream import FOLDER, Sink, line_of, windows
-from cometmq.spark.options import parse
+from cometmq.spark.lag.stream.hysteresis import Change
+from cometmq.spark.lag.stream.windows import FOLDER, Sink, line_of, windows
+from cometmq.spark.options.table import parse
+from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import PROGRESS

@@ -4,11 +4,11 @@
 import re
 from typing import Final
 
-from cometmq.spark.connection import LinkSettings
+from cometmq.spark.cluster.connection import LinkSettings
+from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.errors import OptionError
-from cometmq.spark.offsets_json import assigned_from_text, from_text
-from cometmq.spark.options import Options, Table
-from cometmq.spark.pulling import filter_of
+from cometmq.spark.options.offsets_json import assigned_from_text, from_text
+from cometmq.spark.options.table import Options, Table
 
 _WORDS: Final = ("earliest", "latest")
 

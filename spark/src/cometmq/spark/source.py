@@ -13,12 +13,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cometmq.spark.batch import MessageReader
-from cometmq.spark.options import Table, parse
+from cometmq.spark.options.table import Table, parse
+from cometmq.spark.read.batch import MessageReader
+from cometmq.spark.read.stream import MessageStreamReader
+from cometmq.spark.read.tables import ProgressStreamReader, TableReader
 from cometmq.spark.schemas import table_schema
-from cometmq.spark.sink import MessageStreamWriter, MessageWriter
-from cometmq.spark.stream import MessageStreamReader
-from cometmq.spark.table_reader import ProgressStreamReader, TableReader
+from cometmq.spark.write.sink import MessageStreamWriter, MessageWriter
 
 FORMAT: Final = "rocketmq"
 

@@ -10,12 +10,12 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Request
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
-from cometmq.spark.connection import BrokerConnection, LinkSettings, accepted
+from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings, accepted
+from cometmq.spark.cluster.metadata import Metadata
+from cometmq.spark.cluster.topics import MASTER_ID, NameServers
 from cometmq.spark.errors import OffsetMissing, TopicMissing
-from cometmq.spark.metadata import Metadata
-from cometmq.spark.offsets_json import Queue
-from cometmq.spark.options import parse
-from cometmq.spark.topics import MASTER_ID, NameServers
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import parse
 
 BORN_MS: Final = 1_700_000_000_000
 _BATCH_COUNT: Final = 500

@@ -84,10 +84,11 @@ def snapshot(
 @app.command()
 def compact(root: Root) -> None:
     """Merge the snapshots of each past hour into one file per table, add sums, then vacuum."""
-    from cometmq.spark.lag import compact as job  # noqa: PLC0415  # only here: keeps `snapshot` free of pyspark
-    from cometmq.spark.lag.history import History  # noqa: PLC0415
+    # Imported here, because `snapshot` must start fast and needs neither Spark nor these modules.
+    from cometmq.spark.lag.history.compact import compact as job  # noqa: PLC0415
+    from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
 
-    hours = job.compact(History(root), datetime.now(UTC))
+    hours = job(History(root), datetime.now(UTC))
     say(f"compacted {len(hours)} hours")
     vacuum(root)
 
@@ -100,9 +101,9 @@ def vacuum(
     sum_days: Annotated[int, typer.Option(min=1, help="Days to keep hourly sums.")] = 400,
 ) -> None:
     """Delete data that is past its retention."""
-    from cometmq.spark.lag.history import History  # noqa: PLC0415
-    from cometmq.spark.lag.vacuum import Retention  # noqa: PLC0415
-    from cometmq.spark.lag.vacuum import vacuum as job  # noqa: PLC0415
+    from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
+    from cometmq.spark.lag.history.vacuum import Retention  # noqa: PLC0415
+    from cometmq.spark.lag.history.vacuum import vacuum as job  # noqa: PLC0415
 
     keep = Retention(
         hour=timedelta(hours=hours), agg10=timedelta(days=days), agg60=timedelta(days=sum_days)
@@ -113,8 +114,8 @@ def vacuum(
 @app.command()
 def verify(root: Root) -> None:
     """Check every file of the history for damage; print one line per problem."""
-    from cometmq.spark.lag.history import History  # noqa: PLC0415
-    from cometmq.spark.lag.verify import verify as job  # noqa: PLC0415
+    from cometmq.spark.lag.history.snapshots import History  # noqa: PLC0415
+    from cometmq.spark.lag.history.verify import verify as job  # noqa: PLC0415
 
     if not root.is_dir():
         raise CometError(f"{root}: the folder does not exist")

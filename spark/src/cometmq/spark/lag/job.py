@@ -16,21 +16,21 @@ from pyspark.sql import SparkSession
 from cometmq.client.admin.broker import DEFAULT_TOPIC as TEMPLATE_TOPIC
 from cometmq.remoting.errors import CometError
 from cometmq.spark.checks import check_common
+from cometmq.spark.cluster.topics import NameServers
 from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.errors import TopicMissing
+from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
-from cometmq.spark.lag.deep import ask_members, with_holders, write_stacks
-from cometmq.spark.lag.history import History, HistoryError
-from cometmq.spark.lag.movers import keep
+from cometmq.spark.lag.history.reports import keep
+from cometmq.spark.lag.history.snapshots import History, HistoryError
+from cometmq.spark.lag.members import ask_members, with_holders, write_stacks
 from cometmq.spark.lag.output import FORMS, push, write_report, write_textfile
 from cometmq.spark.lag.output.files import check_folder
-from cometmq.spark.lag.report import build
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.lag.spark import session
-from cometmq.spark.lag.stream import Sink, line_of, start
-from cometmq.spark.options import parse
+from cometmq.spark.lag.session import session
+from cometmq.spark.lag.stream.windows import Sink, line_of, start
+from cometmq.spark.options.table import parse
 from cometmq.spark.source import RocketMQDataSource
-from cometmq.spark.topics import NameServers
 
 STOP_TIMEOUT_S: Final = 30.0
 """Abandon a Spark session that has not stopped by then."""

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries brokers about their queues during planning: ends, committed offsets, timestamps."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Self
+
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Request, Response
+from cometmq.remoting.commands.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffsetByTimestamp,
+    UpdateConsumerOffset,
+)
+from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.message.record import scan_record
+from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings, accepted
+from cometmq.spark.cluster.pulling import Filter, pull_request
+from cometmq.spark.cluster.topics import MASTER_ID, Addresses, NameServers, find_queues
+from cometmq.spark.errors import BrokerUnreachable
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import Options, ReadFrom
+
+_PULL_CODES: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Metadata:
+    """Connections to name servers and brokers, kept open while a query is planned."""
+
+    def __init__(self, options: Options) -> None:
+        """Keep the options; nothing is connected yet."""
+        self.names = NameServers(options)
+        self._options = options
+        self._settings = LinkSettings.of(options)
+        self._connections: dict[str, BrokerConnection] = {}
+        self.brokers: dict[str, Addresses] = {}
+
+    def queues(self, *, must_exist: bool = True) -> list[Queue]:
+        """Resolve the options to the queues that exist now."""
+        queues, brokers = find_queues(self.names, self._options, must_exist=must_exist)
+        self.brokers.update(brokers)
+        return queues
+
+    def find_brokers(self, names: Collection[str]) -> None:
+        """Find brokers by name, without a topic; raise BrokerUnreachable if one is unknown."""
+        self.brokers.update(self.names.brokers())
+        for name in sorted(names):
+            if name not in self.brokers:
+                raise BrokerUnreachable(f"broker `{name}` is unreachable: no name server knows it")
+
+    def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
+        """Return first offset and exclusive end of each queue; first offsets are queried first."""
+        wanted = list(queues)
+        first = self._offsets(
+            wanted, lambda q: Request(RequestCode.GET_MIN_OFFSET, GetMinOffset(q.topic, q.queue_id))
+        )
+        end = self._offsets(
+            wanted, lambda q: Request(RequestCode.GET_MAX_OFFSET, GetMaxOffset(q.topic, q.queue_id))
+        )
+        # After deleting files a broker may report a first offset beyond the end.
+        return {queue: (min(max(0, first[queue]), end[queue]), end[queue]) for queue in wanted}
+
+    def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Return the committed offsets of a group, without queues that have none."""
+        wanted = list(queues)
+
+        def request(queue: Queue) -> Request:
+            header = QueryConsumerOffset(group, queue.topic, queue.queue_id)
+            return Request(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+        found: dict[Queue, int] = {}
+        for queue, answer in self._ask(wanted, request).items():
+            if isinstance(answer, Response) and answer.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            found[queue] = accepted(answer).header.offset
+        return found
+
+    def commit(self, group: str, offsets: Mapping[Queue, int]) -> None:
+
+        def request(queue: Queue) -> Request:
+            header = UpdateConsumerOffset(group, queue.topic, queue.queue_id, offsets[queue])
+            return Request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+        for answer in self._ask(list(offsets), request).values():
+            accepted(answer)
+
+    def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
+        """Find the first offset stored at or after a time; the queue's end if there is none.
+
+        Brokers return the nearest message, or 0 if they do not know; the search continues there.
+        """
+        first, end = ends
+        if first >= end:
+            return end
+        header = SearchOffsetByTimestamp(queue.topic, queue.queue_id, moment_ms)
+        request = Request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        answer = accepted(self._ask([queue], lambda _: request)[queue])
+        near = min(max(first, answer.header.offset), end - 1)
+        return first_at(
+            lambda offset: self._stored_ms(queue, offset) >= moment_ms, near, (first, end)
+        )
+
+    def close(self) -> None:
+        self.names.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _stored_ms(self, queue: Queue, offset: int) -> int:
+        """Return the store time of a message; 0 if it has been deleted meanwhile."""
+        request = pull_request(queue, offset, 1, group=self._options.group, message_filter=Filter())
+        answer = accepted(self._ask([queue], lambda _: request)[queue], _PULL_CODES)
+        return scan_record(answer.body).store_timestamp if answer.body else 0
+
+    def _offsets(
+        self, queues: Sequence[Queue], request: Callable[[Queue], Request]
+    ) -> dict[Queue, int]:
+        answers = self._ask(queues, request)
+        return {queue: accepted(answers[queue]).header.offset for queue in queues}
+
+    def _ask(
+        self, queues: Sequence[Queue], request: Callable[[Queue], Request]
+    ) -> dict[Queue, Response | CometError]:
+        """Send one request per queue, pipelined per broker."""
+        by_broker: defaultdict[str, list[Queue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[queue.broker_name].append(queue)
+        answers: dict[Queue, Response | CometError] = {}
+        for name, rows in by_broker.items():
+            requests = [request(queue) for queue in rows]
+            found = self._with_retries(name, requests)
+            answers.update(zip(rows, found, strict=True))
+        return answers
+
+    def _with_retries(self, name: str, requests: list[Request]) -> list[Response | CometError]:
+        """Query a broker group; retry after a pause, and fall back on slaves."""
+        failure: CometError | None = None
+        for attempt in range(self._options.fetch_num_retries + 1):
+            if attempt:
+                time.sleep(self._options.fetch_retry_interval_ms / 1000)
+            for address in readable_addresses(self.brokers.get(name, {}), self._options.read_from):
+                try:
+                    answers = self._connected(address).invoke_all(requests)
+                except TransportError as error:
+                    failure = error
+                    self._disconnect(address)
+                    continue
+                failure = next((a for a in answers if isinstance(a, TransportError)), None)
+                if failure is None:
+                    return answers
+                self._disconnect(address)
+        reason = f": {failure}" if failure else ", since no name server knows it"
+        raise BrokerUnreachable(f"broker `{name}` does not answer{reason}")
+
+    def _connected(self, address: str) -> BrokerConnection:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = BrokerConnection(address, self._settings)
+        return connection
+
+    def _disconnect(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:
+    """List the addresses from which a queue may be read, in order of preference."""
+    master = [address for broker_id, address in addresses.items() if broker_id == MASTER_ID]
+    slaves = [address for broker_id, address in sorted(addresses.items()) if broker_id != MASTER_ID]
+    if read_from is ReadFrom.MASTER:
+        return master
+    if read_from is ReadFrom.SLAVE:
+        return slaves
+    return master + slaves
+
+
+def first_at(is_late: Callable[[int], bool], near: int, ends: tuple[int, int]) -> int:
+    """Binary-search the first offset that is late, starting with growing steps from `near`.
+
+    `is_late` must be false up to some offset and true from there on.
+    """
+    low, high = ends  # invariant: offsets below `low` are early, from `high` on late
+    step = 1
+    probe = near
+    while low < high and low <= probe < high:
+        if is_late(probe):
+            high, probe = probe, probe - step
+        else:
+            low, probe = probe + 1, probe + step
+        step *= 2
+    while low < high:
+        middle = (low + high) // 2
+        if is_late(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds pull requests of the data source, with their filters."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Request
+from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options.offsets_json import Queue
+from cometmq.spark.options.table import ExpressionType, Options
+
+EVERYTHING: Final = "*"
+_LOOKS_LIKE_SQL: Final = re.compile(
+    r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN|LIKE|CONTAINS)\b", re.IGNORECASE
+)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A broker-side filter; `tags` are compared again here, since brokers only compare hashes."""
+
+    expression: str = EVERYTHING
+    kind: ExpressionType = ExpressionType.TAG
+    tags: tuple[str, ...] = ()
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the filter passes every message."""
+        return self.kind is ExpressionType.TAG and not self.tags
+
+
+def filter_of(options: Options) -> Filter:
+    """Parse the filter of the options; raise OptionError for SQL without `expressionType`."""
+    text, kind = options.sub_expression.strip(), options.expression_type
+    if kind is ExpressionType.SQL92:
+        if not text or text == EVERYTHING:
+            raise OptionError(
+                "option `expressionType`=SQL92 requires a condition in `subExpression`"
+            )
+        return Filter(text, kind)
+    if text in {"", EVERYTHING}:
+        return Filter()
+    tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
+    if not tags:
+        raise OptionError(f"option `subExpression`={text!r} names no tag")
+    if any(_LOOKS_LIKE_SQL.search(tag) for tag in tags):
+        raise OptionError(
+            f"option `subExpression`={text!r} looks like SQL: set `expressionType`=SQL92"
+        )
+    return Filter(text, kind, tags)
+
+
+def pull_request(
+    queue: Queue, offset: int, count: int, *, group: str, message_filter: Filter
+) -> Request:
+    """Build a pull that carries its filter and returns at once, without long polling."""
+    header = PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=message_filter.expression,
+        expression_type=message_filter.kind.value,
+    )
+    return Request(RequestCode.PULL_MESSAGE, header)

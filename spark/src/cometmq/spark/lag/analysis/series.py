@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Condenses the snapshots of the long window into one row per series (group and queue).
+
+Points
+    One row per series and snapshot, newest first. `t` is the time of a point relative to the
+    newest point, `y*` are offsets relative to the newest. `live` points come after the last time
+    that an offset went backwards: earlier rates say nothing about the present.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cometmq.spark.lag.analysis import regression
+from cometmq.spark.lag.rules import Rules
+
+KEY: Final = "cluster, `group`, broker_name, topic, queue_id"
+KEY_COLUMNS: Final = [name.strip("`") for name in KEY.split(", ")]
+
+_UNIQUE: Final = f"""
+SELECT {KEY}, snapshot_id, consumer_offset AS c, min_offset AS n, max_offset AS m,
+       consume_ts, next_ts, last_update_ts, read_ts, max_read_ts, online, filtered,
+       coalesce(message_model = 'BROADCASTING', false) AS broadcast,
+       lag(snapshot_id) OVER (PARTITION BY {KEY} ORDER BY snapshot_id DESC) AS newer_id
+FROM {{progress}}
+"""
+
+_NEIGHBOURS: Final = f"""
+SELECT *,
+       lead(c) OVER w AS prev_c, lead(m) OVER w AS prev_m, lead(n) OVER w AS prev_n,
+       lead(read_ts) OVER w AS prev_ts, lead(max_read_ts) OVER w AS prev_max_ts,
+       first_value(snapshot_id) OVER w AS last_id, first_value(c) OVER w AS last_c,
+       first_value(m) OVER w AS last_m, first_value(n) OVER w AS last_n,
+       first_value(read_ts) OVER w AS last_ts, first_value(max_read_ts) OVER w AS last_max_ts
+FROM {{unique}}
+WHERE newer_id IS NULL OR newer_id <> snapshot_id
+WINDOW w AS (PARTITION BY {KEY} ORDER BY snapshot_id DESC)
+"""
+
+
+# Spark's `greatest` and `least` skip nulls, so every nullable argument is guarded outside.
+
+
+def seconds(later: str, earlier: str) -> str:
+    """Build the SQL for the seconds between two timestamps."""
+    return f"((unix_micros({later}) - unix_micros({earlier})) / 1e6D)"
+
+
+LAG: Final = "CASE WHEN c IS NOT NULL THEN greatest(0, m - greatest(c, n)) WHEN m <= n THEN 0 END"
+LOST: Final = "CASE WHEN c > 0 THEN greatest(0, n - c) ELSE 0 END"
+PREV_LOST: Final = "CASE WHEN prev_c > 0 THEN greatest(0, prev_n - prev_c) ELSE 0 END"
+
+# Message c arrived between two snapshots of m: this is the seconds from there to `read_ts`.
+_ARRIVED: Final = (
+    f"{seconds('read_ts', 'max_read_ts')} + (m - greatest(c, n)) / CAST(m - prev_m AS double)"
+    f" * {seconds('max_read_ts', 'prev_max_ts')}"
+)
+AGE: Final = f"""CASE
+    WHEN c IS NULL THEN NULL
+    WHEN next_ts IS NOT NULL THEN greatest(0D, {seconds("read_ts", "next_ts")})
+    WHEN greatest(c, n) >= prev_m AND m > prev_m THEN greatest(0D, {_ARRIVED}) END"""
+"""Age of the first unread message, if this snapshot or the previous one determines it."""
+
+_MEASURES: Final = f"""
+SELECT *,
+       {seconds("read_ts", "last_ts")} AS t,
+       {seconds("max_read_ts", "last_max_ts")} AS tm,
+       {seconds("prev_ts", "last_ts")} AS prev_t,
+       CAST(c - last_c AS double) AS yc, CAST(m - last_m AS double) AS ym,
+       CAST(n - last_n AS double) AS yn,
+       CAST((c - m) - (last_c - last_m) AS double) AS yd,
+       {seconds("consume_ts", "last_ts")} AS yl,
+       {LAG} AS behind, {LOST} AS lost, {PREV_LOST} AS prev_lost, {AGE} AS age,
+       coalesce(c < prev_c, false) AS went_back,
+       coalesce(c < prev_c, false) OR coalesce(m < prev_m, false) AS turned
+FROM {{neighbours}}
+"""
+
+_POINTS: Final = f"""
+SELECT *,
+       coalesce(sum(CAST(turned AS int)) OVER (
+           PARTITION BY {KEY} ORDER BY snapshot_id DESC
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) = 0 AS live,
+       t >= -{{window_s}} AS in_w,
+       coalesce(prev_t >= -{{window_s}}, false) AS pair_in_w,
+       coalesce(behind <= {{allowed_lag}}, false)
+           OR coalesce(age <= {{allowed_age_s}}, false) AS fine
+FROM {{measures}}
+"""
+
+_NEWEST: Final = "max(CASE WHEN snapshot_id = last_id THEN {0} END) AS {1}"
+_FACTS: Final = ",\n".join(
+    _NEWEST.format(*pair)
+    for pair in (
+        ("c", "c"),
+        ("n", "n"),
+        ("m", "m"),
+        ("behind", "lag"),
+        ("lost", "lost"),
+        ("fine", "fine_now"),
+        ("read_ts", "read_ts"),
+        ("max_read_ts", "max_read_ts"),
+        ("last_update_ts", "last_update_ts"),
+        ("online", "online"),
+        ("filtered", "filtered"),
+    )
+)
+
+
+def _series() -> str:
+    in_w, in_long = "live AND in_w", "live"
+    return f"""
+SELECT {KEY}, max(last_id) AS last_id,
+       {_FACTS},
+       bool_or(broadcast) AS broadcast,
+       max(CASE WHEN greatest(c, n) = greatest(last_c, last_n) THEN next_ts END) AS next_ts,
+       max(CASE WHEN c = last_c THEN consume_ts END) AS consume_ts,
+       count(CASE WHEN in_w THEN 1 END) AS points_w,
+       min(CASE WHEN in_w THEN c END) AS c_min,
+       max(CASE WHEN in_w THEN c END) AS c_max,
+       bool_or(went_back AND in_w AND pair_in_w) AS went_back,
+       bool_or(lost > prev_lost AND in_w AND pair_in_w) AS losing,
+       bool_or(fine AND in_w) AS fine_once,
+       bool_and(online OR NOT in_w) AS always_online,
+       -min(CASE WHEN {in_w} THEN t END) AS covered_s,
+       {regression.sums("rc", "t", "yc", in_w)},
+       {regression.sums("rm", "tm", "ym", in_w)},
+       {regression.sums("rd", "t", "yd", in_w)},
+       {regression.sums("rl", "t", "yl", in_w)},
+       {regression.sums("lc", "t", "yc", in_long)},
+       {regression.sums("lm", "tm", "ym", in_long)},
+       {regression.sums("ln", "tm", "yn", in_long)}
+FROM {{points}}
+GROUP BY {KEY}
+"""
+
+
+def condense(progress: DataFrame, rules: Rules) -> DataFrame:
+    sql = progress.sparkSession.sql
+    unique = sql(_UNIQUE, progress=progress)
+    neighbours = sql(_NEIGHBOURS, unique=unique)
+    measures = sql(_MEASURES, neighbours=neighbours)
+    points = sql(
+        _POINTS,
+        measures=measures,
+        window_s=rules.window_s,
+        allowed_lag=rules.allowed_lag,
+        allowed_age_s=rules.allowed_age_s,
+    )
+    return sql(_series(), points=points)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The smaller tables of a report: skewed topics, silent groups and topics, backlogs."""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from cometmq.spark.lag.analysis.series import LAG
+from cometmq.spark.tables import names
+
+HOT_RATIO: Final = 3
+HOT_RATE: Final = 100
+"""Messages per second; slower queues are never called hot."""
+
+_SKEW: Final = f"""
+WITH queue AS (
+    SELECT cluster, topic, broker_name, queue_id, max(rate_in) AS rate, max(lag) AS lag
+    FROM {{queues}} WHERE topic_kind = 'NORMAL'
+    GROUP BY cluster, topic, broker_name, queue_id),
+ranked AS (
+    SELECT *,
+           row_number() OVER (PARTITION BY cluster, topic
+                              ORDER BY coalesce(rate, 0), broker_name, queue_id) AS rate_place,
+           row_number() OVER (PARTITION BY cluster, topic
+                              ORDER BY coalesce(lag, 0), broker_name, queue_id) AS lag_place
+    FROM queue),
+topics AS (
+    SELECT cluster, topic, CAST(count(*) AS int) AS queues,
+           max(rate) AS rate_in_max, avg(rate) AS rate_in_mean,
+           try_divide(2 * sum(rate_place * coalesce(rate, 0)), count(*) * sum(coalesce(rate, 0)))
+               - (count(*) + 1) / count(*) AS rate_in_gini,
+           max_by(broker_name, rate_place) AS hot_broker_name,
+           max_by(queue_id, rate_place) AS hot_queue_id,
+           max(lag) AS lag_max,
+           try_divide(2D * sum(lag_place * coalesce(lag, 0)), count(*) * sum(coalesce(lag, 0)))
+               - (count(*) + 1) / count(*) AS lag_gini
+    FROM ranked GROUP BY cluster, topic)
+SELECT *, coalesce(rate_in_max > {HOT_RATIO} * rate_in_mean AND rate_in_max > {HOT_RATE}, false)
+           AS hot
+FROM topics WHERE queues > 1
+ORDER BY hot DESC, rate_in_gini DESC NULLS LAST, cluster, topic
+"""
+
+_PROGRESS_KIND: Final = f"""CASE WHEN startswith(topic, '{names.RETRY_PREFIX}') THEN 'RETRY'
+    WHEN topic = '{names.SCHEDULE_TOPIC}' THEN 'DELAY'
+    WHEN topic = '{names.HALF_TOPIC}' THEN 'HALF' END"""
+
+_BACKLOG: Final = f"""
+WITH found AS (
+    SELECT cluster, {_PROGRESS_KIND} AS kind, snapshot_id,
+           CASE {_PROGRESS_KIND} WHEN 'RETRY' THEN `group`
+               WHEN 'DELAY' THEN format_string('%02d', queue_id + 1) ELSE topic END AS name,
+           broker_name, topic, queue_id, read_ts, {LAG} AS waiting, {LAG} AS growing
+    FROM (SELECT *, consumer_offset AS c, min_offset AS n, max_offset AS m FROM {{progress}})
+    UNION
+    SELECT cluster, 'DLQ', snapshot_id, substr(topic, {len(names.DLQ_PREFIX) + 1}), broker_name,
+           topic, queue_id, read_ts, max_offset - min_offset, max_offset
+    FROM {{offsets}} WHERE topic_kind = 'DLQ'),
+sums AS (
+    SELECT cluster, kind, name, snapshot_id, min(read_ts) AS ts,
+           sum(waiting) AS waiting, sum(growing) AS growing
+    FROM found WHERE kind IS NOT NULL GROUP BY cluster, kind, name, snapshot_id),
+slopes AS (
+    SELECT cluster, kind, name, max(snapshot_id) AS last_id,
+           max_by(waiting, snapshot_id) AS backlog,
+           regr_slope(growing, (snapshot_id - {{last_id}}) * 60D) AS rate
+    FROM sums GROUP BY cluster, kind, name)
+SELECT cluster, kind, name, backlog, rate,
+       coalesce(rate > 0 AND backlog > 0 AND kind IN ('RETRY', 'DLQ'), false) AS flagged
+FROM slopes WHERE last_id = {{last_id}} AND (backlog > 0 OR rate <> 0)
+ORDER BY flagged DESC, kind, backlog DESC, cluster, name
+"""
+
+
+def _word(column: str) -> str:
+    """Quote a name for the shell in SQL: brokers accept names with any characters."""
+    quoted = f"""concat("'", replace({column}, "'", "'\\\\''"), "'")"""
+    return f"CASE WHEN {column} RLIKE '[^%_a-zA-Z0-9.-]' THEN {quoted} ELSE {column} END"
+
+
+_SILENT_TOPICS: Final = f"""
+SELECT cluster, 'TOPIC' AS kind, topic AS name, max(last_update_ts) AS since_ts,
+       CAST(NULL AS bigint) AS lag_sum,
+       concat('mqadmin deleteTopic -c ', {_word("cluster")}, ' -t ', {_word("topic")}) AS command
+FROM {{offsets}} WHERE topic_kind = 'NORMAL' AND snapshot_id = {{last_id}}
+GROUP BY cluster, topic
+HAVING max(last_update_ts) < {{before}} AND count(last_update_ts) > 0
+"""
+
+_SILENT_GROUPS: Final = f"""
+WITH moved AS (
+    SELECT cluster, `group`, min(hour_ts) AS since_ts,
+           bool_or(c_min <> c_max) AS moved_within, bool_or(online) AS was_online
+    FROM (SELECT cluster, `group`, broker_name, topic, queue_id, min(hour_ts) AS hour_ts,
+                 min(c_min) AS c_min, max(c_max) AS c_max, bool_or(online) AS online
+          FROM {{hours}} WHERE hour_ts >= {{before}}
+          GROUP BY cluster, `group`, broker_name, topic, queue_id)
+    GROUP BY cluster, `group`)
+SELECT g.cluster, 'GROUP' AS kind, g.`group` AS name, m.since_ts, g.lag_sum,
+       concat('mqadmin deleteSubGroup -r true -c ', {_word("g.cluster")},
+              ' -g ', {_word("g.`group`")}) AS command
+FROM {{groups}} g JOIN moved m ON g.cluster = m.cluster AND g.`group` = m.`group`
+WHERE NOT g.online AND NOT m.was_online AND NOT coalesce(m.moved_within, false)
+  AND m.since_ts < {{before}} + INTERVAL 2 HOURS
+"""
+
+
+def skew(queues: DataFrame) -> DataFrame:
+    """Rank topics with several queues by skew, hot ones first."""
+    return queues.sparkSession.sql(_SKEW, queues=queues)
+
+
+def backlog(progress: DataFrame, offsets: DataFrame, last_id: int) -> DataFrame:
+    """Sum waiting retries, dead letters, delayed and half messages over the long window."""
+    sql = progress.sparkSession.sql
+    return sql(_BACKLOG, progress=progress, offsets=offsets, last_id=last_id)
+
+
+def silent_topics(offsets: DataFrame, last_id: int, days: float) -> DataFrame:
+    """List topics that have received no message for `days` days."""
+    before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
+    sql = _SILENT_TOPICS.replace("{last_id}", str(last_id)).replace("{before}", before)
+    return offsets.sparkSession.sql(sql, offsets=offsets)
+
+
+def silent_groups(groups: DataFrame, hours: DataFrame, last_id: int, days: float) -> DataFrame:
+    """List groups without members that have consumed nothing for `days` days.
+
+    `hours` is the dataset `agg60/stats`; groups that it does not cover far enough are omitted.
+    """
+    before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
+    sql = _SILENT_GROUPS.replace("{before}", before)
+    return groups.sparkSession.sql(sql, groups=groups, hours=hours)

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the data source in one table: names, defaults, bounds and meanings.
+
+The documentation is generated from here. `parse` turns the options that Spark passes, in any case
+of letters, into a struct that can be pickled; `option_values` converts the values.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from cometmq.spark.options.values import find_option, option_value
+
+IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of Spark itself that it also passes to a source or sink."""
+
+READ: Final = {"applies": "read"}
+BATCH: Final = {"applies": "batch read"}
+STREAM: Final = {"applies": "stream read"}
+WRITE: Final = {"applies": "write"}
+ALL: Final = {"applies": "all"}
+TABLES: Final = {"applies": "read of tables other than messages"}
+
+
+class Table(StrEnum):
+    """Tables that can be read."""
+
+    MESSAGES = "messages"
+    OFFSETS = "offsets"
+    PROGRESS = "progress"
+    GROUPS = "groups"
+    BROKERS = "brokers"
+
+
+class Properties(StrEnum):
+    """Forms of the column `properties`."""
+
+    MAP = "map"
+    RAW = "raw"
+    NONE = "none"
+
+
+class ReadFrom(StrEnum):
+    """Brokers of a broker group to read from."""
+
+    MASTER = "master"
+    SLAVE = "slave"
+    AUTO = "auto"
+
+
+class ExpressionType(StrEnum):
+    """Language of a filter that brokers evaluate."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+class NothingNewer(StrEnum):
+    """Behaviour if no message is as recent as a given time."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All options with their defaults."""
+
+    name_server: Annotated[
+        str,
+        Meta(
+            extra=ALL,
+            description="`host:port;host:port`, or an HTTP address that lists them. Required.",
+        ),
+    ] = ""
+    table: Annotated[
+        Table,
+        Meta(
+            extra=READ, description="Table to read; `messages` and `progress` can also be streams."
+        ),
+    ] = Table.MESSAGES
+    subscribe: Annotated[
+        str,
+        Meta(extra=READ, description="Topics, separated by commas; `topic` is an alias."),
+    ] = ""
+    subscribe_pattern: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="Regular expression that must match the whole topic name; a stream looks "
+            "for new topics at every trigger.",
+        ),
+    ] = ""
+    assign: Annotated[str, Meta(extra=READ, description='Queues: `{"T":{"broker-a":[0,1]}}`.')] = ""
+    include_system: Annotated[
+        bool,
+        Meta(
+            extra=READ,
+            description="Let `subscribePattern` match retry, dead-letter and system topics.",
+        ),
+    ] = False
+    starting_offsets: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="`earliest`, `latest` (streams) or offsets as "
+            '`{"T":{"broker-a":{"0":23,"1":-1}}}`, where -2 is earliest and -1 latest. '
+            "Default: earliest for a batch, latest for a stream.",
+        ),
+    ] = ""
+    ending_offsets: Annotated[
+        str,
+        Meta(extra=BATCH, description="`latest` or offsets as JSON, where -1 is latest."),
+    ] = "latest"
+    starting_timestamp: Annotated[
+        Natural | None,
+        Meta(extra=READ, description="Start with messages stored at this time (ms since 1970)."),
+    ] = None
+    ending_timestamp: Annotated[
+        Natural | None,
+        Meta(extra=BATCH, description="Stop before messages stored at this time (ms since 1970)."),
+    ] = None
+    starting_offsets_by_timestamp: Annotated[
+        str,
+        Meta(
+            extra=READ, description="Start times (ms) per queue, in the form of `startingOffsets`."
+        ),
+    ] = ""
+    ending_offsets_by_timestamp: Annotated[
+        str,
+        Meta(extra=BATCH, description="End times (ms) per queue, in the form of `endingOffsets`."),
+    ] = ""
+    starting_offsets_by_timestamp_strategy: Annotated[
+        NothingNewer,
+        Meta(
+            extra=READ,
+            description="If no message is that recent: `error`, or start at `latest`.",
+        ),
+    ] = NothingNewer.ERROR
+    starting_offsets_from_group: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="Start at the committed offsets of this consumer group, else earliest.",
+        ),
+    ] = ""
+    fail_on_data_loss: Annotated[
+        bool,
+        Meta(
+            extra=READ,
+            description="Fail if messages to read no longer exist. If false, a stream continues "
+            "with the oldest message and logs the number of lost ones; a batch always fails.",
+        ),
+    ] = True
+    min_partitions: Annotated[
+        Positive | None,
+        Meta(extra=READ, description="Split queues into about this many ranges in total, or more."),
+    ] = None
+    max_records_per_partition: Annotated[
+        Positive | None,
+        Meta(extra=READ, description="Split queues into ranges of at most this many messages."),
+    ] = None
+    max_offsets_per_trigger: Annotated[
+        Positive | None,
+        Meta(extra=STREAM, description="Maximum number of messages in one micro-batch."),
+    ] = None
+    min_offsets_per_trigger: Annotated[
+        Positive | None,
+        Meta(
+            extra=STREAM,
+            description="Messages to wait for before a micro-batch, up to `maxTriggerDelay`.",
+        ),
+    ] = None
+    max_trigger_delay: Annotated[
+        str,
+        Meta(
+            pattern=r"^\d+(ms|s|m|h)$",
+            extra=STREAM,
+            description="How long to wait for `minOffsetsPerTrigger`: `500ms`, `30s`, `15m`, `1h`.",
+        ),
+    ] = "15m"
+    sub_expression: Annotated[
+        str,
+        Meta(
+            extra=READ,
+            description="Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with "
+            "`expressionType=SQL92`. Offsets advance over all messages.",
+        ),
+    ] = "*"
+    expression_type: Annotated[
+        ExpressionType, Meta(extra=READ, description="Language of `subExpression`.")
+    ] = ExpressionType.TAG
+    group: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            extra=READ,
+            description="Consumer group named in pulls; brokers create groups with the prefix of "
+            "the default on demand.",
+        ),
+    ] = "CID_RMQ_SYS_SPARK"
+    commit_group: Annotated[
+        str,
+        Meta(
+            extra=STREAM,
+            description="Consumer group whose offsets are committed after each batch, one batch "
+            "late, so that tools can monitor the query. The query never reads them.",
+        ),
+    ] = ""
+    pull_batch_size: Annotated[
+        int,
+        Meta(ge=1, le=4096, extra=READ, description="Maximum number of messages per pull."),
+    ] = 32
+    pull_pipeline_depth: Annotated[
+        int, Meta(ge=1, le=256, extra=READ, description="Concurrent pulls per task.")
+    ] = 8
+    pull_timeout_ms: Annotated[int, Meta(ge=1, extra=READ, description="Timeout of a pull.")] = 3000
+    fetch_num_retries: Annotated[
+        int, Meta(ge=0, extra=ALL, description="Number of retries of a metadata query.")
+    ] = field(name="fetchOffset.numRetries", default=3)
+    fetch_retry_interval_ms: Annotated[
+        int, Meta(ge=0, extra=ALL, description="Pause before each retry.")
+    ] = field(name="fetchOffset.retryIntervalMs", default=10)
+    read_from: Annotated[
+        ReadFrom,
+        Meta(extra=READ, description="`master`, `slave`, or `auto`: a slave if the master fails."),
+    ] = ReadFrom.AUTO
+    include_body: Annotated[
+        bool, Meta(extra=READ, description="If false, `body` is null and costs nothing.")
+    ] = True
+    include_properties: Annotated[
+        Properties,
+        Meta(
+            extra=READ,
+            description="`map`, `raw` (their encoded text, much faster) or `none` (null).",
+        ),
+    ] = Properties.MAP
+    inflate: Annotated[
+        bool, Meta(extra=READ, description="Decompress the bodies of compressed messages.")
+    ] = True
+    arrow_batch_rows: Annotated[
+        int,
+        Meta(
+            ge=1, le=1 << 20, extra=READ, description="Approximate number of rows per Arrow batch."
+        ),
+    ] = 8192
+    timestamp_budget: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=TABLES,
+            description="Lagging (group, topic) pairs per broker whose message age is queried.",
+        ),
+    ] = 2000
+    access_key: Annotated[
+        str, Meta(extra=ALL, description="Access key, for brokers with access control.")
+    ] = ""
+    secret_key: Annotated[str, Meta(extra=ALL, description="Secret key; prefer `secretFile`.")] = ""
+    security_token: Annotated[str, Meta(extra=ALL, description="Security token, if required.")] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            extra=ALL,
+            description="Path of a YAML file with `accessKey` and `secretKey`, on the driver and "
+            "on every executor; read at each connect.",
+        ),
+    ] = ""
+    use_tls: Annotated[bool, Meta(extra=ALL, description="Connect with TLS.")] = field(
+        name="useTLS", default=False
+    )
+    tls_ca_file: Annotated[
+        str, Meta(extra=ALL, description="CA certificates that verify the servers.")
+    ] = field(name="tls.caFile", default="")
+    tls_cert_file: Annotated[str, Meta(extra=ALL, description="Client certificate.")] = field(
+        name="tls.certFile", default=""
+    )
+    tls_key_file: Annotated[
+        str, Meta(extra=ALL, description="Private key of the client certificate.")
+    ] = field(name="tls.keyFile", default="")
+    tls_verify: Annotated[
+        bool, Meta(extra=ALL, description="Verify the servers' certificates.")
+    ] = field(name="tls.verify", default=True)
+    topic: Annotated[
+        str,
+        Meta(
+            extra=WRITE,
+            description="Topic of all rows; if unset, each row needs the column `topic`.",
+        ),
+    ] = ""
+    producer_group: Annotated[
+        str, Meta(min_length=1, extra=WRITE, description="Producer group named in sends.")
+    ] = "PID_SPARK"
+    max_in_flight: Annotated[
+        int,
+        Meta(ge=1, le=4096, extra=WRITE, description="Maximum number of pending sends per task."),
+    ] = 64
+    batch_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=4 << 20,
+            extra=WRITE,
+            description="Maximum size of a batch of messages for one queue; 0: no batches.",
+        ),
+    ] = 1 << 20
+    send_timeout_ms: Annotated[int, Meta(ge=1, extra=WRITE, description="Timeout of a send.")] = (
+        3000
+    )
+    dedup_id: Annotated[
+        bool,
+        Meta(
+            extra=WRITE,
+            description="Derive message ids from query, batch, task and row, so that a repeated "
+            "batch has the same ids.",
+        ),
+    ] = True
+
+    def __repr__(self) -> str:
+        # Spark prints options in plans and tracebacks, so secrets must not appear.
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
+        return f"Options({shown})"
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, with secrets masked."""
+        return {
+            info.encode_name: "***" if info.name in SECRETS else value
+            for info in FIELDS
+            if (value := getattr(self, info.name)) != info.default
+        }
+
+
+SECRETS: Final = frozenset({"secret_key", "security_token"})
+FIELDS: Final = msgspec.structs.fields(Options)
+_BY_NAME: Final = {info.encode_name.lower(): info for info in FIELDS}
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Parse the options that Spark passes; OptionError names the invalid one."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name.lower() in IGNORED:
+            continue
+        info = find_option(name, _BY_NAME)
+        values[info.name] = option_value(info, text)
+    return Options(**values)

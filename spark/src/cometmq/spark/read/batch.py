@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch reads of messages: both ends are fixed when the query is planned."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cometmq.spark.checks import check_batch
+from cometmq.spark.cluster.metadata import Metadata
+from cometmq.spark.errors import OffsetMissing
+from cometmq.spark.options.table import Options
+from cometmq.spark.read.fetching import data_loss
+from cometmq.spark.read.planning import QueueRange, Span, split
+from cometmq.spark.read.starting import Ends, ending_offsets, starting_offsets
+from cometmq.spark.read.task import read_range
+from cometmq.spark.schemas import check_schema
+
+
+class MessageReader(DataSourceReader):
+    """Reads the messages of queues between two fixed offsets each."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Validate options and schema; nothing is connected yet."""
+        check_batch(options)
+        check_schema(schema, options)
+        # A batch has no later run that could report the loss, so it always fails.
+        self._options = msgspec.structs.replace(options, fail_on_data_loss=True)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolve start and end of each queue, and split the range into tasks."""
+        with Metadata(self._options) as metadata:
+            ends = metadata.ends(metadata.queues())
+            start = starting_offsets(metadata, self._options, ends, default="earliest")
+            end = ending_offsets(metadata, self._options, ends)
+            spans = [Span(queue, start[queue], end[queue]) for queue in ends]
+            _check_there(spans, ends)
+            return ranges_of(spans, metadata, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range of a queue, in a worker."""
+        return read_range(partition, self._schema, self._options)
+
+    def __reduce__(self) -> Any:
+        """Pickle as the constructor's arguments."""
+        return type(self), (self._options, self._schema)
+
+
+def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> list[InputPartition]:
+    """Split spans into input partitions that carry the addresses of their brokers."""
+    pieces = split(
+        spans,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [
+        QueueRange(piece, metadata.brokers.get(piece.queue.broker_name, {})) for piece in pieces
+    ]
+
+
+def _check_there(spans: Sequence[Span], ends: Ends) -> None:
+    """Raise unless all messages of the spans exist."""
+    for span in spans:
+        first, end = ends[span.queue]
+        if span.start > end:
+            raise OffsetMissing(f"{span.queue} ends at {end}, before the start {span.start}")
+        if span.size > 0 and span.start < first:
+            raise data_loss(
+                span.queue, span.start, min(first, span.end) - span.start, "no longer exist"
+            )
+        if span.size > 0 and span.end > end:
+            raise data_loss(span.queue, end, span.end - end, "do not exist")

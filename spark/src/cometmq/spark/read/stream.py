@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming reads of messages; Spark stores the offsets in its checkpoint.
+
+Invariants
+    Offsets that `latestOffset` has returned once always select the same messages again. A new
+    queue therefore enters the checkpoint with its first offset and no messages, and is read from
+    the next batch on; its first offset may change in between without effect.
+    A queue that has vanished keeps its entry.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.spark.checks import check_stream
+from cometmq.spark.cluster.metadata import Metadata
+from cometmq.spark.errors import DataLoss
+from cometmq.spark.log import WORKER_LOG
+from cometmq.spark.options.offsets_json import Queue, from_json, to_json
+from cometmq.spark.options.table import Options
+from cometmq.spark.options.values import duration_ms
+from cometmq.spark.read.batch import ranges_of
+from cometmq.spark.read.fetching import data_loss
+from cometmq.spark.read.planning import Span, limited, spans_between, total_size
+from cometmq.spark.read.starting import Ends, starting_offsets
+from cometmq.spark.read.task import read_range
+from cometmq.spark.schemas import check_schema
+
+_CHECKPOINT = "the checkpoint"
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the messages of queues, batch by batch."""
+
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        *,
+        metadata: Metadata | None = None,
+        clock_ms: Callable[[], int] | None = None,
+        log: Log = WORKER_LOG,
+    ) -> None:
+        """Validate options and schema; nothing is connected yet."""
+        check_stream(options)
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._metadata = metadata or Metadata(options)
+        self._clock_ms = clock_ms or _monotonic_ms
+        self._log = log
+        self._batch_ms = self._clock_ms()
+        self._frozen: dict[Queue, int] | None = None
+        self._latest: dict[Queue, int] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the name is Spark's
+        """Return the offsets at which a query without a checkpoint starts."""
+        ends = self._ends(must_exist=True)
+        start = starting_offsets(self._metadata, self._options, ends, default="latest")
+        return to_json(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a batch."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of this run; later messages are left to the next run."""
+        ends = self._ends(must_exist=False)
+        self._frozen = {queue: end for queue, (_, end) in ends.items()}
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return the end of the next batch."""
+        begun = from_json(start, source=_CHECKPOINT, lowest=0)
+        ends = self._ends(must_exist=False)
+        if self._frozen is not None:
+            ends = {queue: both for queue, both in ends.items() if queue in self._frozen}
+        self._latest = {queue: end for queue, (_, end) in ends.items()}
+        following, spans = self._following(begun, ends)
+        if self._must_wait(spans):
+            return to_json(begun)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        following.update(limited(spans, rows))
+        if following != begun:
+            self._batch_ms = self._clock_ms()
+        return to_json(following)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the last known ends, which Spark shows as progress."""
+        return to_json(self._latest) if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Split a batch into tasks, after checking that its messages still exist."""
+        begun = from_json(start, source=_CHECKPOINT, lowest=0)
+        ended = from_json(end, source=_CHECKPOINT, lowest=0)
+        spans = [span for span in spans_between(begun, ended) if span.size > 0]
+        if not spans:
+            return []
+        ends = self._ends_of(spans)
+        spans = [there for span in spans if (there := self._there(span, ends)).size > 0]
+        return ranges_of(spans, self._metadata, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, in a worker."""
+        return read_range(partition, self._schema, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the offsets of `commitGroup`; Spark does not depend on the result."""
+        if not self._options.commit_group:
+            return
+        try:
+            offsets = from_json(end, source=_CHECKPOINT, lowest=0)
+            if not self._metadata.brokers:
+                self._ends(must_exist=False)
+            self._metadata.commit(self._options.commit_group, offsets)
+        except CometError as error:
+            self._log.warning("offsets.refused", group=self._options.commit_group, error=str(error))
+
+    def stop(self) -> None:
+        """Close all connections."""
+        self._metadata.close()
+
+    def __reduce__(self) -> Any:
+        """Pickle without connections, as the constructor's arguments."""
+        return type(self), (self._options, self._schema)
+
+    def _ends(self, *, must_exist: bool) -> Ends:
+        return self._metadata.ends(self._metadata.queues(must_exist=must_exist))
+
+    def _following(
+        self, begun: Mapping[Queue, int], ends: Ends
+    ) -> tuple[dict[Queue, int], list[Span]]:
+        """Return the offsets with no new messages included, and the spans available to read."""
+        following = dict(begun)
+        spans: list[Span] = []
+        for queue, (first, end) in ends.items():
+            if queue not in begun:
+                self._log.info("queue.found", queue=str(queue), offset=first)
+                following[queue] = first
+            elif end < begun[queue]:
+                following[queue] = self._begin_anew(queue, begun[queue], first, end)
+            else:
+                last = end if self._frozen is None else min(end, self._frozen[queue])
+                spans.append(Span(queue, begun[queue], max(begun[queue], last)))
+        return following, spans
+
+    def _begin_anew(self, queue: Queue, offset: int, first: int, end: int) -> int:
+        """Restart a queue that ends before our offset: it was deleted and recreated."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{queue} ends at {end}, before the last read offset {offset}: its topic was "
+                "recreated; set the option `failOnDataLoss`=false to start at its first message"
+            )
+        self._log.warning("queue.begun_anew", queue=str(queue), offset=offset, first=first)
+        return first
+
+    def _must_wait(self, spans: Sequence[Span]) -> bool:
+        """Whether to wait for more messages before starting a batch."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._frozen is not None or total_size(spans) >= least:
+            return False
+        waited_ms = self._clock_ms() - self._batch_ms
+        return waited_ms < duration_ms(self._options.max_trigger_delay)
+
+    def _ends_of(self, spans: Sequence[Span]) -> Ends:
+        """Return the ends of the queues of a planned batch.
+
+        Queues without a route are queried at their brokers: the topic may have been deleted, or
+        the broker may only be down for a while, in which case nothing is lost.
+        """
+        ends = dict(self._ends(must_exist=False))
+        missing = [span.queue for span in spans if span.queue not in ends]
+        if missing:
+            self._metadata.find_brokers({queue.broker_name for queue in missing})
+            ends.update(self._metadata.ends(missing))
+        return ends
+
+    def _there(self, span: Span, ends: Ends) -> Span:
+        """Return the part of a span that still exists; raise DataLoss unless losses are allowed."""
+        first, end = ends[span.queue]
+        is_deleted = end == 0
+        first = span.end if is_deleted else min(first, span.end)
+        if span.start >= first:
+            return span
+        lost = first - span.start
+        if self._options.fail_on_data_loss:
+            reason = "were deleted with their queue" if is_deleted else "no longer exist"
+            raise data_loss(span.queue, span.start, lost, reason)
+        self._log.warning("messages.lost", queue=str(span.queue), count=lost)
+        return Span(span.queue, first, span.end)
+
+
+def _monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps on Arrow tables in the driver: order, changes and sums, without Spark."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cometmq.spark.lag.analysis import driver_steps
+from cometmq.spark.lag.rules import Rules
+
+FLOATS = ("time_to_loss_s", "lag_time_s", "rate_in", "fine_lag")
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    """Build a table; a column of nulls keeps its type."""
+    names = list(rows[0])
+    kinds = {name: pa.float64() for name in FLOATS} | {"lag": pa.int64(), "lag_sum": pa.int64()}
+    return pa.table(
+        {name: pa.array([it[name] for it in rows], type=kinds.get(name)) for name in names}
+    )
+
+
+def named(group: str, **values: Any) -> dict[str, Any]:
+    return {"cluster": "c", "group": group, **values}
+
+
+def minute(number: int) -> datetime:
+    return datetime(2026, 3, 1, 10, number, tzinfo=UTC)
+
+
+def test_worst_rows_first_and_unknown_values_last() -> None:
+    def row(group: str, status: str, *figures: float | None) -> dict[str, Any]:
+        names = ("time_to_loss_s", "lag_time_s", "lag")
+        return named(group, status=status, **dict(zip(names, figures, strict=True)))
+
+    found = driver_steps.worst_first(
+        table(
+            row("fine", "OK", None, 0.0, 0),
+            row("older", "STALLED", None, 9.0, 1),
+            row("soon", "STALLED", 5.0, None, None),
+            row("more", "STALLED", None, 7.0, 8),
+            row("b", "STALLED", None, 7.0, 3),
+            row("a", "STALLED", None, 7.0, 3),
+            row("unknown", "STALLED", None, None, None),
+            row("lost", "LOST", 0.0, 1.0, 1),
+        ),
+        "lag",
+        "group",
+    )
+    wanted = ["lost", "soon", "older", "more", "a", "b", "unknown", "fine"]
+    assert found["group"].to_pylist() == wanted
+
+
+def test_groups_behind_and_their_acceptable_lag() -> None:
+    groups = table(
+        named("g", status="SLOW", queues=4, rate_in=2.0),
+        named("quiet", status="LOST", queues=1, rate_in=None),
+        named("fine", status="OK", queues=1, rate_in=1.0),
+    )
+    found = driver_steps.behind(groups, Rules(allowed_lag=10, allowed_age_s=30.0))
+    assert found.to_pylist() == [named("g", fine_lag=100.0), named("quiet", fine_lag=10.0)]
+
+
+@pytest.mark.parametrize(
+    ("lags", "since"),
+    [((5, 5, 5), 0), ((5, 0, 5), 2), ((0, 5, 5), 1), ((5, 5, 0), None), ((0, 1, 1), None)],
+)
+def test_behind_since_the_last_fine_point(lags: list[int], since: int | None) -> None:
+    curves = table(*(named("g", ts=minute(it), lag=lag) for it, lag in enumerate(lags)))
+    wanted = table(named("g", fine_lag=1.0))
+    groups = table(named("g", status="SLOW"), named("other", status="OK"))
+    rows = driver_steps.with_since(groups, curves, wanted).to_pylist()
+    found = {row["group"]: row["since_ts"] for row in rows}
+    assert found == {"g": None if since is None else minute(since), "other": None}
+
+
+def test_changes_only_for_groups_of_the_earlier_report() -> None:
+    groups = table(named("g", lag_sum=7), named("new", lag_sum=1), named("h", lag_sum=None))
+    before = [("c", "g", 9), ("c", "h", 3), ("d", "new", 1)]
+    found = driver_steps.with_change(groups, "change", before)
+    assert found["change"].to_pylist() == [-2, None, None]
+
+
+def test_sums_per_broker() -> None:
+    def row(group: str, broker: str, severity: str, lag: int | None) -> dict[str, Any]:
+        status = "BROADCAST" if severity == "info" else "OK"
+        return named(group, broker_name=broker, severity=severity, status=status, lag=lag)
+
+    rows = table(
+        row("g", "a", "error", 1),
+        row("g", "a", "critical", 2),
+        row("h", "a", "critical", None),
+        row("i", "a", "info", 50),
+        row("i", "b", "info", 50),
+    )
+    assert driver_steps.by_broker(rows) == {
+        ("c", "a"): {"groups_bad": 2, "lag_sum": 3},
+        ("c", "b"): {"groups_bad": 0, "lag_sum": None},
+    }
+
+
+def test_rows_of_selected_groups() -> None:
+    rows = table(named("g", x=1), named("h", x=2), named("g", x=3))
+    found = driver_steps.of_groups(rows, table(named("g")))
+    assert sorted(found["x"].to_pylist()) == [1, 3]
