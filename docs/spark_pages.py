@@ -22,7 +22,7 @@ from cometmq.spark.lag import columns as lag_columns
 from cometmq.spark.lag.output.html import MEANINGS
 from cometmq.spark.lag.output.json_form import SCHEMA_PATH, json_schema
 from cometmq.spark.lag.output.prometheus import catalogue
-from cometmq.spark.options.table import FIELDS, Options
+from cometmq.spark.options.definitions import FIELDS, Options
 from cometmq.spark.tables import columns as table_columns
 from cometmq.spark.write import rows as sink_rows
 

@@ -19,7 +19,7 @@ from cometmq.peers.content import create_topic
 from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.spark.cluster.topics import NameServers
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.source import RocketMQDataSource
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}

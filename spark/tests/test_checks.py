@@ -6,7 +6,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from cometmq.spark.checks import check_batch, check_stream, check_write
 from cometmq.spark.errors import OptionError, SchemaError
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.schemas import check_schema, table_schema
 
 NAMED = {"nameServer": "a:1", "subscribe": "T"}

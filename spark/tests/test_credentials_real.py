@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cometmq.peers.comet import CometCluster
 from cometmq.spark.errors import NameServerUnreachable, OptionError, Refused, SendIncomplete
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.testing import fill

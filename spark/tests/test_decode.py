@@ -17,7 +17,7 @@ from cometmq.remoting.message.record import NewMessage, encode_record
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.testing.strategies import new_messages
 from cometmq.spark.errors import SourceError
-from cometmq.spark.options.table import Properties, parse
+from cometmq.spark.options.definitions import Properties, parse
 from cometmq.spark.read import decode
 from cometmq.spark.read.decode import NotUniform, RecordColumns, decode_records, record_starts
 from cometmq.spark.read.decode_scalar import Context, decode_one_by_one

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Request, Response
+from cometmq.remoting.command import Response
 from cometmq.remoting.commands.pull import PullMessageReply
-from cometmq.remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from cometmq.remoting.errors import ConnectionLost, RequestTimeout
 from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import parse
 from cometmq.spark.read import fetching
 from cometmq.spark.read.fetching import ATTEMPTS_MAX, Fetcher
 from cometmq.spark.read.planning import Span
+
+from .fake_connection import FakeConnection
 
 QUEUE = Queue("T", "b", 0)
 MASTER, SLAVE = "m:1", "s:1"
@@ -64,24 +66,14 @@ class Broker:
         return Response(code, header, {}, body)
 
 
-class Connection:
+class Connection(FakeConnection):
     """A fake `BrokerConnection` that answers in any order, some at a time."""
 
     broker: Broker
 
     def __init__(self, address: str, _: object) -> None:
         self.broker.connects.append(address)
-        if not self.broker.is_up(address):
-            raise ConnectFailed(f"cannot connect to {address}")
-        self.address = address
-        self.waiting: list[tuple[Request, Any]] = []
-
-    @property
-    def pending_count(self) -> int:
-        return len(self.waiting)
-
-    def submit(self, request: Request, done: Any) -> None:
-        self.waiting.append((request, done))
+        super().__init__(address, is_up=self.broker.is_up(address))
 
     def exchange(self) -> None:
         if self.broker.fails():
@@ -96,9 +88,6 @@ class Connection:
             done(
                 RequestTimeout("late") if late else self.broker.answer(request.header, self.address)
             )
-
-    def close(self) -> None:
-        self.waiting.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from cometmq.spark.errors import (
     Refused,
     TopicMissing,
 )
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue, to_json, to_text
-from cometmq.spark.options.table import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.planning import QueueRange
 from cometmq.spark.read.stream import MessageStreamReader

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.table import FIELDS, Properties, Table, parse
+from cometmq.spark.options.definitions import FIELDS, Properties, Table, parse
 from cometmq.spark.options.values import duration_ms
 
 

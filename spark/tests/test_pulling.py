@@ -5,7 +5,7 @@ import pytest
 
 from cometmq.spark.cluster.pulling import Filter, filter_of
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options.table import ExpressionType, parse
+from cometmq.spark.options.definitions import ExpressionType, parse
 
 
 def test_everything_and_tags() -> None:

@@ -25,8 +25,8 @@ from cometmq.peers.processes import wait_until
 from cometmq.peers.wire import call
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import DataLoss
+from cometmq.spark.options.definitions import Options, parse
 from cometmq.spark.options.offsets_json import Queue, to_json
-from cometmq.spark.options.table import Options, parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.planning import QueueRange
 from cometmq.spark.read.stream import MessageStreamReader

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request, Response
-from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost
+from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.message.batch import split_batch
 from cometmq.spark.cluster.topics import Route
 from cometmq.spark.errors import SendIncomplete, TopicMissing
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import parse
 from cometmq.spark.write import sending
 from cometmq.spark.write.rows import OutgoingRow
 from cometmq.spark.write.sending import ATTEMPTS_MAX, Sender
+
+from .fake_connection import FakeConnection
 
 QUEUES = tuple(Queue("T", name, number) for name in ("a", "b") for number in (0, 1))
 ROUTE = Route(QUEUES, QUEUES, {"a": {0: "a:1"}, "b": {0: "b:1"}})
@@ -52,30 +54,20 @@ class Brokers:
         return Response(code, None, {}, b"", "because")
 
 
-class Connection:
+class Connection(FakeConnection):
     brokers: Brokers
 
     def __init__(self, address: str, _: object) -> None:
-        if not self.brokers.is_up(address):
-            raise ConnectFailed(f"cannot connect to {address}")
-        self.address = address
-        self.waiting: list[tuple[Request, Any]] = []
-
-    @property
-    def pending_count(self) -> int:
-        return len(self.waiting)
+        super().__init__(address, is_up=self.brokers.is_up(address))
 
     def submit(self, request: Request, done: Any) -> None:
-        self.waiting.append((request, done))
+        super().submit(request, done)
         self.brokers.most_waiting = max(self.brokers.most_waiting, len(self.waiting))
 
     def exchange(self) -> None:
         index = self.brokers.random.randrange(len(self.waiting))
         request, done = self.waiting.pop(index)
         done(self.brokers.serve(self.address, request))
-
-    def close(self) -> None:
-        self.waiting.clear()
 
 
 @pytest.fixture(autouse=True)

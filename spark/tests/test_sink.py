@@ -19,7 +19,7 @@ from cometmq.spark.errors import (
     SourceError,
     TopicMissing,
 )
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.testing import wait_for_messages

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from cometmq.spark.errors import BrokerUnreachable, DataLoss
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import parse
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.schemas import table_schema
 

@@ -27,8 +27,9 @@ from cometmq.remoting.commands.admin import GetConsumeStats
 from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
 from cometmq.remoting.message.record import NewMessage, encode_record
 from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered
-from cometmq.spark.collect.sampling import GROUP, places
+from cometmq.spark.collect.sampling import places
 from cometmq.spark.collect.settings import CollectSettings
+from cometmq.spark.options.definitions import READER_GROUP
 from cometmq.spark.tables.rows import table
 from cometmq.spark.tables.state import BrokerState
 
@@ -169,7 +170,7 @@ async def test_unread_messages_of_a_filtering_group_are_sampled() -> None:
     assert matched == sum(it.queue_offset % 3 == 0 for it in broker.pulls)
     assert groups["H"]["tried"] is None
     assert {(it.consumer_group, it.subscription, it.max_msg_nums) for it in broker.pulls} == {
-        (GROUP, "a || b", 1)
+        (READER_GROUP, "a || b", 1)
     }
 
 

@@ -33,8 +33,8 @@ from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.collect.writer import write
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.exits import Exit
-from cometmq.spark.lag.members import Found, ask_members
-from cometmq.spark.options.table import parse
+from cometmq.spark.lag.members import GroupAnswers, query_members
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.testing import fill
@@ -202,11 +202,11 @@ def test_members_report_their_queues_and_messages_are_sampled(cluster: Cluster) 
     row = {"cluster": "c", "group": HANGING, "severity": "error", "online": True}
     report = Report(None, {"group": pa.Table.from_pylist([row])})  # type: ignore[arg-type]
     with a_consumer(cluster):
-        found: list[Found] = []
+        found: list[GroupAnswers] = []
         counts: dict[str, dict[str, int]] = {}
 
         def is_reported() -> bool:
-            found[:] = asyncio.run(ask_members(report, settings))
+            found[:] = asyncio.run(query_members(report, settings))
             groups = asyncio.run(take(settings)).table("groups").to_pylist()
             own = next(it for it in groups if it["group"] == HANGING)
             counts.update({name: dict(own[name] or ()) for name in ("tried", "matched")})
@@ -219,7 +219,7 @@ def test_members_report_their_queues_and_messages_are_sampled(cluster: Cluster) 
     assert 15 <= counts["matched"][TOPIC] <= 45  # every third message has that tag
 
 
-def readers(found: list[Found]) -> dict[int, str]:
+def readers(found: list[GroupAnswers]) -> dict[int, str]:
     """Return the members by the queue that they read."""
     held = ((queue, member) for it in found for queue, (member, _) in it.held.items())
     return {queue.queue_id: member for queue, member in held if queue.topic == TOPIC}

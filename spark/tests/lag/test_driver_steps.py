@@ -103,5 +103,5 @@ def test_sums_per_broker() -> None:
 
 def test_rows_of_selected_groups() -> None:
     rows = table(named("g", x=1), named("h", x=2), named("g", x=3))
-    found = driver_steps.of_groups(rows, table(named("g")))
+    found = driver_steps.rows_of_groups(rows, table(named("g")))
     assert sorted(found["x"].to_pylist()) == [1, 3]

@@ -14,8 +14,8 @@ from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.lag.columns import REPORT_TABLES, Report
 from cometmq.spark.lag.members import (
     GROUPS_MAX,
-    Found,
-    ask_members,
+    GroupAnswers,
+    query_members,
     with_holders,
     worst_groups,
     write_stacks,
@@ -52,7 +52,7 @@ def test_worst_groups_with_members_are_queried() -> None:
 
 def test_each_queue_has_its_reader_or_none() -> None:
     report = report_of(group=[], queue=[queue("G", 0), queue("G", 1, 7), queue("silent", 0)])
-    found = [Found("c", "G", {QUEUE: ("member", STATE)}), Found("c", "silent")]
+    found = [GroupAnswers("c", "G", {QUEUE: ("member", STATE)}), GroupAnswers("c", "silent")]
 
     table = with_holders(report, found).table("holder")
 
@@ -65,7 +65,10 @@ def test_each_queue_has_its_reader_or_none() -> None:
 
 
 def test_thread_files_cannot_escape_their_folder(tmp_path: Path) -> None:
-    found = [Found("c", "../G", stacks={"10.0.0.1@1": "main: asleep"}), Found("c", "H")]
+    found = [
+        GroupAnswers("c", "../G", stacks={"10.0.0.1@1": "main: asleep"}),
+        GroupAnswers("c", "H"),
+    ]
     (path,) = write_stacks(tmp_path, found)
     assert path.parent == tmp_path / "threads"
     assert path.read_text().endswith("main: asleep")
@@ -73,4 +76,4 @@ def test_thread_files_cannot_escape_their_folder(tmp_path: Path) -> None:
 
 async def test_unreachable_cluster_is_a_one_line_error() -> None:
     with pytest.raises(CometError, match=r"127\.0\.0\.1:1\b"):
-        await ask_members(report_of(group=[group("G")]), CollectSettings(namesrv="127.0.0.1:1"))
+        await query_members(report_of(group=[group("G")]), CollectSettings(namesrv="127.0.0.1:1"))

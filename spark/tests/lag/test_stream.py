@@ -11,7 +11,7 @@ from cometmq.peers.comet import CometCluster
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.stream.hysteresis import Change
 from cometmq.spark.lag.stream.windows import FOLDER, Sink, line_of, windows
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.schemas import table_schema
 from cometmq.spark.tables.arrow import table_of

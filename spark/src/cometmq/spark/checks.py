@@ -7,8 +7,8 @@ from typing import Final
 from cometmq.spark.cluster.connection import LinkSettings
 from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.errors import OptionError
+from cometmq.spark.options.definitions import Options, Table
 from cometmq.spark.options.offsets_json import assigned_from_text, from_text
-from cometmq.spark.options.table import Options, Table
 
 _WORDS: Final = ("earliest", "latest")
 

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import types as spark
 
 from cometmq.spark.errors import SchemaError
-from cometmq.spark.options.table import Options, Properties, Table
+from cometmq.spark.options.definitions import Options, Properties, Table
 from cometmq.spark.tables.columns import TABLES, Column
 
 _TYPES: Final[dict[str, spark.DataType]] = {

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cometmq.spark.options.table import Table, parse
+from cometmq.spark.options.definitions import Table, parse
 from cometmq.spark.read.batch import MessageReader
 from cometmq.spark.read.stream import MessageStreamReader
 from cometmq.spark.read.tables import ProgressStreamReader, TableReader

@@ -14,8 +14,9 @@ from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings, acc
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers
 from cometmq.spark.errors import OffsetMissing, TopicMissing
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import parse
+from cometmq.spark.tables.names import TEMPLATE_TOPIC
 
 BORN_MS: Final = 1_700_000_000_000
 _BATCH_COUNT: Final = 500
@@ -76,7 +77,7 @@ def _send(connection: BrokerConnection, queue: Queue, numbers: range, make: Make
         header = SendMessageV2(
             producer_group="PID_FILL",
             topic=queue.topic,
-            default_topic="TBW102",
+            default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=4,
             queue_id=queue.queue_id,
             sys_flag=0,

@@ -35,7 +35,7 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tls_contexts import client_context
 from cometmq.spark.errors import OptionError, Refused
-from cometmq.spark.options.table import Options
+from cometmq.spark.options.definitions import Options
 
 FRAME_BYTES_MAX: Final = 256 << 20
 """Largest accepted answer: the offsets of all groups of a large broker exceed 16 MiB."""
@@ -44,6 +44,10 @@ CONNECT_TIMEOUT_MS: Final = 3000
 _PIPELINE_MAX: Final = 256
 _READ_BYTES: Final = 1 << 18
 _SUCCESS: Final = (int(ResponseCode.SUCCESS),)
+BUSY_CODES: Final = frozenset(
+    {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)}
+)
+"""Refusals that are worth a retry."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
@@ -85,7 +89,20 @@ class LinkSettings(msgspec.Struct, frozen=True):
             raise OptionError(f"option `secretFile`: {error}") from error
 
 
-class BrokerConnection:
+class Closable:
+    """Closes at the end of a `with` block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BrokerConnection(Closable):
     """A connection with any number of pending requests."""
 
     def __init__(self, address: str, settings: LinkSettings) -> None:
@@ -151,12 +168,6 @@ class BrokerConnection:
         """Close the connection; pending requests are dropped."""
         with contextlib.suppress(OSError):
             self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _flush(self) -> None:
         if self._connection.out:

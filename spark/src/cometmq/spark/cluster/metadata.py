@@ -4,7 +4,6 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Self
 
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request, Response
@@ -17,22 +16,15 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.message.record import scan_record
-from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings, accepted
-from cometmq.spark.cluster.pulling import Filter, pull_request
+from cometmq.spark.cluster.connection import BrokerConnection, Closable, LinkSettings, accepted
+from cometmq.spark.cluster.pulling import PULL_CODES, Filter, pull_request
 from cometmq.spark.cluster.topics import MASTER_ID, Addresses, NameServers, find_queues
 from cometmq.spark.errors import BrokerUnreachable
+from cometmq.spark.options.definitions import Options, ReadFrom
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import Options, ReadFrom
-
-_PULL_CODES: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
-class Metadata:
+class Metadata(Closable):
     """Connections to name servers and brokers, kept open while a query is planned."""
 
     def __init__(self, options: Options) -> None:
@@ -114,16 +106,10 @@ class Metadata:
             connection.close()
         self._connections.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _stored_ms(self, queue: Queue, offset: int) -> int:
         """Return the store time of a message; 0 if it has been deleted meanwhile."""
         request = pull_request(queue, offset, 1, group=self._options.group, message_filter=Filter())
-        answer = accepted(self._ask([queue], lambda _: request)[queue], _PULL_CODES)
+        answer = accepted(self._ask([queue], lambda _: request)[queue], PULL_CODES)
         return scan_record(answer.body).store_timestamp if answer.body else 0
 
     def _offsets(

@@ -6,15 +6,25 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.spark.errors import OptionError
+from cometmq.spark.options.definitions import ExpressionType, Options
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import ExpressionType, Options
 
 EVERYTHING: Final = "*"
+PULL_CODES: Final = frozenset(
+    {
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+        int(ResponseCode.PULL_OFFSET_MOVED),
+    }
+)
+"""Answers to a pull; any other code is an error."""
+
 _LOOKS_LIKE_SQL: Final = re.compile(
     r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN|LIKE|CONTAINS)\b", re.IGNORECASE
 )
@@ -57,8 +67,22 @@ def filter_of(options: Options) -> Filter:
 def pull_request(
     queue: Queue, offset: int, count: int, *, group: str, message_filter: Filter
 ) -> Request:
+    header = pull_header(
+        queue,
+        offset,
+        count,
+        group=group,
+        expression=message_filter.expression,
+        expression_type=message_filter.kind.value,
+    )
+    return Request(RequestCode.PULL_MESSAGE, header)
+
+
+def pull_header(
+    queue: Queue, offset: int, count: int, *, group: str, expression: str, expression_type: str
+) -> PullMessage:
     """Build a pull that carries its filter and returns at once, without long polling."""
-    header = PullMessage(
+    return PullMessage(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -68,7 +92,6 @@ def pull_request(
         commit_offset=0,
         suspend_timeout_millis=0,
         sub_version=0,
-        subscription=message_filter.expression,
-        expression_type=message_filter.kind.value,
+        subscription=expression,
+        expression_type=expression_type,
     )
-    return Request(RequestCode.PULL_MESSAGE, header)

@@ -6,7 +6,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -18,10 +18,10 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.message.flags import Perm
-from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings
+from cometmq.spark.cluster.connection import BrokerConnection, Closable, LinkSettings
 from cometmq.spark.errors import NameServerUnreachable, OptionError, TopicMissing
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue, assigned_from_text
-from cometmq.spark.options.table import Options
 from cometmq.spark.tables.names import topic_kind
 
 MASTER_ID: Final = 0
@@ -41,7 +41,7 @@ class Route(msgspec.Struct, frozen=True):
     brokers: Mapping[str, Addresses]
 
 
-class NameServers:
+class NameServers(Closable):
     """Queries name servers; all hold the same data, so any of them may answer."""
 
     def __init__(self, options: Options) -> None:
@@ -101,12 +101,6 @@ class NameServers:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def addresses_of(text: str) -> list[str]:

@@ -165,7 +165,7 @@ def _groups(state: BrokerState) -> list[str]:
 
 def behind(state: BrokerState, budget: int) -> list[Pair]:
     """Select `budget` pairs with unread messages; later snapshots select the others."""
-    return in_turn((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
+    return rotated((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
 
 
 def filtered(state: BrokerState, budget: int) -> list[Pair]:
@@ -177,10 +177,10 @@ def filtered(state: BrokerState, budget: int) -> list[Pair]:
         and pair[1] in state.connections
         and is_filter(state.connections[pair[1]], pair[0])
     )
-    return in_turn(pairs, state, budget)
+    return rotated(pairs, state, budget)
 
 
-def in_turn(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
+def rotated(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
     """Select `budget` of the pairs.
 
     The selection rotates with the snapshot id, so no state needs to survive between snapshots.

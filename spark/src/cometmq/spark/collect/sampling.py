@@ -8,25 +8,15 @@ bound. Each test is a pull with the group's own filter: the broker decides wheth
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.record import scan_record
+from cometmq.spark.cluster.pulling import PULL_CODES, pull_header
+from cometmq.spark.options.definitions import READER_GROUP
+from cometmq.spark.options.offsets_json import Queue
 from cometmq.spark.tables.state import BrokerState, Pair, Sample
-
-GROUP: Final = "CID_RMQ_SYS_SPARK"
-"""Group named in pulls, so that no real group's figures change; brokers create it on demand."""
-
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 
 
 async def sample(broker: BrokerAdmin, state: BrokerState, pair: Pair, count: int) -> Sample:
@@ -68,18 +58,14 @@ async def _matches(
     topic, group = pair
     queue_id, offset = place
     wanted = state.connections[group].subscription_table[topic]
-    header = PullMessage(
-        consumer_group=GROUP,
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=int(PullSysFlag.SUBSCRIPTION),
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=wanted.sub_string,
+    # The group of the data source: no consumer group's own figures change.
+    header = pull_header(
+        Queue(topic, state.broker_name, queue_id),
+        offset,
+        1,
+        group=READER_GROUP,
+        expression=wanted.sub_string,
         expression_type=wanted.expression_type,
     )
-    answer = await broker.invoke(RequestCode.PULL_MESSAGE, header, ok=_ANSWERS)
+    answer = await broker.invoke(RequestCode.PULL_MESSAGE, header, ok=PULL_CODES)
     return bool(answer.body) and scan_record(answer.body).queue_offset == offset

@@ -9,15 +9,13 @@ Invariants
     marks the snapshot as complete, and other collectors then skip this minute.
 """
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
-
 from cometmq.spark.collect.snapshot import Snapshot
 from cometmq.spark.tables.arrow import versioned
+from cometmq.spark.tables.files import write_parquet
 
 WRITE_ORDER: Final = ("offsets", "groups", "brokers", "progress")
 RAW: Final = "raw"
@@ -51,11 +49,5 @@ def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
         return {}
     for name in WRITE_ORDER:
         path = snapshot_path(root, name, snapshot.snapshot_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            pq.write_table(versioned(tables[name]), temporary, compression="zstd")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_parquet(path, versioned(tables[name]))
     return {name: tables[name].num_rows for name in WRITE_ORDER}

@@ -21,6 +21,9 @@ __all__ = ["REPORT_TABLES", "SCHEMA_VERSION", "Column", "Columns", "Header", "Re
 SEVERITIES: Final = ("ok", "info", "warn", "error", "critical")
 """Best to worst; UNKNOWN counts as `info`."""
 
+BAD: Final = frozenset(SEVERITIES[SEVERITIES.index("warn") :])
+"""Severities that need attention."""
+
 STATUSES: Final[dict[str, str]] = {
     "LOST": "critical",
     "AT_RISK": "critical",

@@ -13,7 +13,6 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cometmq.client.admin.broker import DEFAULT_TOPIC as TEMPLATE_TOPIC
 from cometmq.remoting.errors import CometError
 from cometmq.spark.checks import check_common
 from cometmq.spark.cluster.topics import NameServers
@@ -23,14 +22,15 @@ from cometmq.spark.lag.analysis.report import build
 from cometmq.spark.lag.columns import Header, Report
 from cometmq.spark.lag.history.reports import keep
 from cometmq.spark.lag.history.snapshots import History, HistoryError
-from cometmq.spark.lag.members import ask_members, with_holders, write_stacks
+from cometmq.spark.lag.members import query_members, with_holders, write_stacks
 from cometmq.spark.lag.output import FORMS, push, write_report, write_textfile
-from cometmq.spark.lag.output.files import check_folder
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
 from cometmq.spark.lag.stream.windows import Sink, line_of, start
-from cometmq.spark.options.table import parse
+from cometmq.spark.options.definitions import parse
 from cometmq.spark.source import RocketMQDataSource
+from cometmq.spark.tables.files import check_folder
+from cometmq.spark.tables.names import TEMPLATE_TOPIC
 
 STOP_TIMEOUT_S: Final = 30.0
 """Abandon a Spark session that has not stopped by then."""
@@ -80,7 +80,7 @@ def run_report(
         except PySparkException as error:
             raise HistoryError(f"{root}: {_first_line(error)}") from error
     if members_of is not None:
-        result = _asked(result, members_of, outputs.folder, say)
+        result = _with_members(result, members_of, outputs.folder, say)
     keep(root, result)
     if outputs.folder is not None:
         for path in write_report(result, outputs.folder, forms):
@@ -94,10 +94,12 @@ def run_report(
     return result.header
 
 
-def _asked(result: Report, settings: CollectSettings, folder: Path | None, say: Say) -> Report:
+def _with_members(
+    result: Report, settings: CollectSettings, folder: Path | None, say: Say
+) -> Report:
     say("querying the members of the worst groups")
     try:
-        asked = asyncio.run(ask_members(result, settings))
+        asked = asyncio.run(query_members(result, settings))
     except CometError as error:
         say(f"cannot query the members: {error}")
         return result

@@ -20,10 +20,10 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.lag.columns import REPORT_TABLES, Report
-from cometmq.spark.lag.output.files import write_whole
-from cometmq.spark.lag.output.findings import BAD, Row
+from cometmq.spark.lag.columns import BAD, REPORT_TABLES, Report
+from cometmq.spark.lag.output.findings import Row
 from cometmq.spark.tables.arrow import table_of
+from cometmq.spark.tables.files import write_bytes
 from cometmq.spark.tables.rows import micros
 
 GROUPS_MAX: Final = 10
@@ -34,7 +34,7 @@ FOLDER: Final = "threads"
 Held = dict[MessageQueue, tuple[str, ProcessQueueInfo]]
 
 
-class Found(msgspec.Struct):
+class GroupAnswers(msgspec.Struct):
     """Answers of the members of one group."""
 
     cluster: str
@@ -53,7 +53,7 @@ def worst_groups(report: Report) -> list[tuple[str, str]]:
     return [(row["cluster"], row["group"]) for row in bad[:GROUPS_MAX]]
 
 
-async def ask_members(report: Report, settings: CollectSettings) -> list[Found]:
+async def query_members(report: Report, settings: CollectSettings) -> list[GroupAnswers]:
     """Query the members of the worst groups; a group deleted meanwhile yields an empty answer."""
     options = ClientOptions(credentials=settings.credentials, tls=settings.tls)
     groups = worst_groups(report)
@@ -62,25 +62,25 @@ async def ask_members(report: Report, settings: CollectSettings) -> list[Found]:
             AdminClient(settings.namesrv, options=options) as admin,
             asyncio.TaskGroup() as tasks,
         ):
-            asked = [tasks.create_task(_ask_group(admin, *names)) for names in groups]
+            asked = [tasks.create_task(_query_group(admin, *names)) for names in groups]
     except* CometError as failures:
         raise failures.exceptions[0] from failures
     return [it.result() for it in asked]
 
 
-async def _ask_group(admin: AdminClient, cluster: str, group: str) -> Found:
-    found = Found(cluster, group)
+async def _query_group(admin: AdminClient, cluster: str, group: str) -> GroupAnswers:
+    found = GroupAnswers(cluster, group)
     try:
         members = (await admin.consumer_connections(group)).connection_set[:MEMBERS_MAX]
     except CommandError:
         return found
     async with asyncio.TaskGroup() as tasks:
         for client_id in sorted(it.client_id for it in members):
-            tasks.create_task(_ask_member(admin, found, client_id))
+            tasks.create_task(_query_member(admin, found, client_id))
     return found
 
 
-async def _ask_member(admin: AdminClient, found: Found, client_id: str) -> None:
+async def _query_member(admin: AdminClient, found: GroupAnswers, client_id: str) -> None:
     try:
         info = await admin.running_info(found.group, client_id, with_stacks=True)
     except CometError as error:
@@ -93,7 +93,7 @@ async def _ask_member(admin: AdminClient, found: Found, client_id: str) -> None:
         found.stacks[client_id] = info.jstack
 
 
-def with_holders(report: Report, asked: Iterable[Found]) -> Report:
+def with_holders(report: Report, asked: Iterable[GroupAnswers]) -> Report:
     """Fill the table `holder` of a report."""
     queues: dict[tuple[str, str], list[Row]] = {}
     for row in report.table("queue").to_pylist():
@@ -108,7 +108,7 @@ def with_holders(report: Report, asked: Iterable[Found]) -> Report:
     return Report(report.header, tables)
 
 
-def _row(found: Found, row: Row) -> tuple[Any, ...]:
+def _row(found: GroupAnswers, row: Row) -> tuple[Any, ...]:
     queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
     place = (found.cluster, found.group, queue.topic, queue.broker_name, queue.queue_id, row["lag"])
     held = found.held.get(queue)
@@ -126,7 +126,7 @@ def _row(found: Found, row: Row) -> tuple[Any, ...]:
     )
 
 
-def write_stacks(folder: Path, asked: Iterable[Found]) -> list[Path]:
+def write_stacks(folder: Path, asked: Iterable[GroupAnswers]) -> list[Path]:
     """Write one file per member with its thread dump; return the paths."""
     paths = []
     for found in asked:
@@ -134,7 +134,7 @@ def write_stacks(folder: Path, asked: Iterable[Found]) -> list[Path]:
             name = re.sub(r"[^\w.@-]", "_", f"{found.group}-{client_id}")[:200]
             path = folder / FOLDER / f"{name}.txt"
             now = datetime.now(UTC)
-            write_whole(
+            write_bytes(
                 path, f"{found.group} {client_id} {now:%Y-%m-%d %H:%M:%S} UTC\n{text}".encode()
             )
             paths.append(path)

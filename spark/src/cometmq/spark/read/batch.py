@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from cometmq.spark.checks import check_batch
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import OffsetMissing
-from cometmq.spark.options.table import Options
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.read.fetching import data_loss
 from cometmq.spark.read.planning import QueueRange, Span, split
 from cometmq.spark.read.starting import Ends, ending_offsets, starting_offsets
@@ -38,7 +38,7 @@ class MessageReader(DataSourceReader):
             start = starting_offsets(metadata, self._options, ends, default="earliest")
             end = ending_offsets(metadata, self._options, ends)
             spans = [Span(queue, start[queue], end[queue]) for queue in ends]
-            _check_there(spans, ends)
+            _check_exists(spans, ends)
             return ranges_of(spans, metadata, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -62,7 +62,7 @@ def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> li
     ]
 
 
-def _check_there(spans: Sequence[Span], ends: Ends) -> None:
+def _check_exists(spans: Sequence[Span], ends: Ends) -> None:
     """Raise unless all messages of the spans exist."""
     for span in spans:
         first, end = ends[span.queue]

@@ -16,7 +16,7 @@ from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.spark.errors import SourceError
-from cometmq.spark.options.table import Options, Properties
+from cometmq.spark.options.definitions import Options, Properties
 
 TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999

@@ -28,13 +28,13 @@ from cometmq.remoting.errors import (
     command_error,
 )
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings
+from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, LinkSettings
 from cometmq.spark.cluster.metadata import readable_addresses
-from cometmq.spark.cluster.pulling import filter_of, pull_request
+from cometmq.spark.cluster.pulling import PULL_CODES, filter_of, pull_request
 from cometmq.spark.cluster.topics import MASTER_ID, Addresses, NameServers
 from cometmq.spark.errors import BrokerUnreachable, DataLoss, Refused
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import Options
 from cometmq.spark.read.planning import Span
 
 PREFETCH_BYTES_MAX: Final = 8 << 20
@@ -47,15 +47,6 @@ ATTEMPTS_MAX: Final = 10
 MISSING_MAX: Final = 3
 """Times that a broker may report an existing offset as missing."""
 
-_PULLED: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
-_BUSY: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
 _PAUSE_MS: Final = 50
 _PAUSE_MS_MAX: Final = 3000
 
@@ -72,7 +63,7 @@ class _Chunk(msgspec.Struct):
 
     end: int
     cursor: int
-    is_asked: bool = False
+    is_pending: bool = False
     missing_count: int = 0
     bodies: list[bytes] = []
 
@@ -81,7 +72,7 @@ class _Chunk(msgspec.Struct):
         return self.cursor >= self.end
 
 
-class _NotThere(TransportError):
+class _OffsetMissing(TransportError):
     """A broker lacks an offset that existed when the span was planned."""
 
 
@@ -110,7 +101,7 @@ class Fetcher:
         self._waiting_bytes = 0
         self._failure: CometError | None = None
         self._failure_count = 0
-        self._turn_count = -1
+        self._broker_index = -1
         self._connection: BrokerConnection | None = None
         self.lost_count = 0
 
@@ -122,13 +113,13 @@ class Fetcher:
         """
         try:
             while self._next_start < self._span.end or self._chunks:
-                yield from self._turn()
+                yield from self._step()
         finally:
             self._disconnect()
         if self.lost_count:
             self._log.warning("messages.lost", queue=str(self._span.queue), count=self.lost_count)
 
-    def _turn(self) -> list[Piece]:
+    def _step(self) -> list[Piece]:
         """Send pulls, wait for an answer, and return the records that are complete in order."""
         try:
             connection = self._connected()
@@ -153,8 +144,8 @@ class Fetcher:
             self._next_start = end
         for index, chunk in enumerate(self._chunks):
             may_wait = index == 0 or not chunk.bodies or self._waiting_bytes < PREFETCH_BYTES_MAX
-            if not chunk.is_asked and not chunk.is_done and may_wait:
-                chunk.is_asked = True
+            if not chunk.is_pending and not chunk.is_done and may_wait:
+                chunk.is_pending = True
                 count = min(self._options.pull_batch_size, chunk.end - chunk.cursor)
                 request = pull_request(
                     self._span.queue,
@@ -166,8 +157,8 @@ class Fetcher:
                 connection.submit(request, partial(self._answered, chunk))
 
     def _answered(self, chunk: _Chunk, answer: Response | CometError) -> None:
-        """Record an answer or failure; `_turn` handles failures after the exchange."""
-        chunk.is_asked = False
+        """Record an answer or failure; `_step` handles failures after the exchange."""
+        chunk.is_pending = False
         if isinstance(answer, CometError):
             self._failure = self._failure or answer
             return
@@ -179,9 +170,9 @@ class Fetcher:
 
     def _advance(self, chunk: _Chunk, answer: Response) -> None:
         """Advance a chunk's cursor according to an answer."""
-        if answer.code not in _PULLED:
+        if answer.code not in PULL_CODES:
             error = command_error(answer.code, answer.remark)
-            if answer.code in _BUSY:
+            if answer.code in BUSY_CODES:
                 raise Overloaded(str(error))
             raise Refused(f"the broker refuses to read {self._span.queue}: {error}")
         next_offset = answer.header.next_begin_offset
@@ -196,10 +187,10 @@ class Fetcher:
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED and next_offset > chunk.cursor:
             self._lose_front(chunk, next_offset, "no longer exist")
         else:
-            next_offset = self._missed(chunk)
+            next_offset = self._handle_missing(chunk)
         chunk.cursor = next_offset
 
-    def _missed(self, chunk: _Chunk) -> int:
+    def _handle_missing(self, chunk: _Chunk) -> int:
         """Handle an offset beyond the end of the queue; return the next offset to pull.
 
         A slave may not have replicated it yet. A master that lacks it has lost messages, or the
@@ -207,7 +198,7 @@ class Fetcher:
         """
         chunk.missing_count += 1
         if chunk.missing_count <= MISSING_MAX or not self._is_at_master():
-            raise _NotThere(f"{self._span.queue} has no offset {chunk.cursor}")
+            raise _OffsetMissing(f"{self._span.queue} has no offset {chunk.cursor}")
         # Later offsets are missing as well, so there is no point in pulling them.
         self._lose(chunk, chunk.end, "cannot be found")
         self.lost_count += self._span.end - self._next_start
@@ -268,8 +259,8 @@ class Fetcher:
             if not known:
                 raise BrokerUnreachable(f"no broker to read {self._span.queue} from")
             # Each failure moves on to the next broker of the group.
-            self._turn_count += 1
-            address = known[self._turn_count % len(known)]
+            self._broker_index += 1
+            address = known[self._broker_index % len(known)]
             self._connection = BrokerConnection(address, self._settings)
         return self._connection
 
@@ -284,7 +275,7 @@ class Fetcher:
             self._connection.close()
             self._connection = None
         for chunk in self._chunks:
-            chunk.is_asked = False
+            chunk.is_pending = False
 
     def _find_brokers(self) -> None:
         """Look up the brokers again; keep the known addresses if no name server answers."""

@@ -10,8 +10,8 @@ from typing import Final
 
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import OffsetMissing, OptionError
+from cometmq.spark.options.definitions import NothingNewer, Options
 from cometmq.spark.options.offsets_json import EARLIEST, LATEST, Queue, from_text
-from cometmq.spark.options.table import NothingNewer, Options
 
 Ends = Mapping[Queue, tuple[int, int]]
 """First offset and exclusive end of each queue."""

@@ -28,8 +28,8 @@ from cometmq.spark.checks import check_stream
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.errors import DataLoss
 from cometmq.spark.log import WORKER_LOG
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue, from_json, to_json
-from cometmq.spark.options.table import Options
 from cometmq.spark.options.values import duration_ms
 from cometmq.spark.read.batch import ranges_of
 from cometmq.spark.read.fetching import data_loss
@@ -111,7 +111,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not spans:
             return []
         ends = self._ends_of(spans)
-        spans = [there for span in spans if (there := self._there(span, ends)).size > 0]
+        spans = [part for span in spans if (part := self._remaining_part(span, ends)).size > 0]
         return ranges_of(spans, self._metadata, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,20 +152,20 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._log.info("queue.found", queue=str(queue), offset=first)
                 following[queue] = first
             elif end < begun[queue]:
-                following[queue] = self._begin_anew(queue, begun[queue], first, end)
+                following[queue] = self._restart_queue(queue, begun[queue], first, end)
             else:
                 last = end if self._frozen is None else min(end, self._frozen[queue])
                 spans.append(Span(queue, begun[queue], max(begun[queue], last)))
         return following, spans
 
-    def _begin_anew(self, queue: Queue, offset: int, first: int, end: int) -> int:
+    def _restart_queue(self, queue: Queue, offset: int, first: int, end: int) -> int:
         """Restart a queue that ends before our offset: it was deleted and recreated."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{queue} ends at {end}, before the last read offset {offset}: its topic was "
                 "recreated; set the option `failOnDataLoss`=false to start at its first message"
             )
-        self._log.warning("queue.begun_anew", queue=str(queue), offset=offset, first=first)
+        self._log.warning("queue.recreated", queue=str(queue), offset=offset, first=first)
         return first
 
     def _must_wait(self, spans: Sequence[Span]) -> bool:
@@ -189,7 +189,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends.update(self._metadata.ends(missing))
         return ends
 
-    def _there(self, span: Span, ends: Ends) -> Span:
+    def _remaining_part(self, span: Span, ends: Ends) -> Span:
         """Return the part of a span that still exists; raise DataLoss unless losses are allowed."""
         first, end = ends[span.queue]
         is_deleted = end == 0

@@ -23,7 +23,7 @@ from cometmq.spark.collect.settings import CollectSettings
 from cometmq.spark.collect.snapshot import snapshot_id_of, take
 from cometmq.spark.errors import OptionError
 from cometmq.spark.log import WORKER_LOG
-from cometmq.spark.options.table import Options, Table
+from cometmq.spark.options.definitions import Options, Table
 from cometmq.spark.schemas import check_schema
 
 _SNAPSHOT: Final = "snapshot"

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.cluster.pulling import filter_of
 from cometmq.spark.log import WORKER_LOG
-from cometmq.spark.options.table import Options
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.read.decode import decode_records, record_starts
 from cometmq.spark.read.decode_scalar import Context
 from cometmq.spark.read.fetching import Fetcher, data_loss

@@ -8,6 +8,8 @@ DLQ_PREFIX: Final = "%DLQ%"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """Brokers keep the positions of delay levels as offsets of this group."""
+TEMPLATE_TOPIC: Final = "TBW102"
+"""Brokers create a missing topic like this one, if it exists."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 SYSTEM_TOPICS: Final = frozenset(
@@ -16,12 +18,11 @@ SYSTEM_TOPICS: Final = frozenset(
         "DefaultCluster_REPLY_TOPIC",
         "OFFSET_MOVED_EVENT",
         "SELF_TEST_TOPIC",
-        "TBW102",
+        TEMPLATE_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
 SYSTEM_PREFIX: Final = "RMQ_SYS_"
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 _KINDS: Final = {SCHEDULE_TOPIC: "SCHEDULE", HALF_TOPIC: "HALF", OP_TOPIC: "OP"}
 

@@ -19,11 +19,12 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import CometError, TransportError, command_error
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.flags import java_hash
-from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings
+from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, LinkSettings
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers, Route
 from cometmq.spark.errors import SendIncomplete, SourceError, TopicMissing
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.options.table import Options
+from cometmq.spark.tables.names import TEMPLATE_TOPIC
 from cometmq.spark.write.rows import OutgoingRow
 
 ATTEMPTS_MAX: Final = 4
@@ -37,11 +38,7 @@ STORED: Final = frozenset(
         int(ResponseCode.SLAVE_NOT_AVAILABLE),
     }
 )
-_RETRIED: Final = frozenset(
-    {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)}
-)
-_DEFAULT_TOPIC: Final = "TBW102"
-_DEFAULT_QUEUE_NUMS: Final = 4
+TEMPLATE_QUEUES: Final = 4
 _ITEM_BYTES: Final = 22  # fixed fields of a message in a batch
 _BATCH_PROPERTIES: Final = "WAIT\x01true"
 _RETRY_PAUSE_S: Final = 0.1
@@ -80,7 +77,7 @@ class Sender:
         self._pause = pause
         self._names = NameServers(options)
         self._routes: dict[str, Route] = {}
-        self._turns: Counter[str] = Counter()
+        self._batch_counts: Counter[str] = Counter()
         self._open: dict[Queue, _Parcel] = {}
         self._ready: deque[_Parcel] = deque()
         self._held: set[Queue] = set()
@@ -111,14 +108,14 @@ class Sender:
             self._seal(queue)
         # At most `max_in_flight` batches are queued behind those in flight.
         while len(self._ready) > self._options.max_in_flight:
-            self._turn()
+            self._step()
 
     def finish(self) -> None:
         """Send the remaining rows and wait until all are stored."""
         for queue in list(self._open):
             self._seal(queue)
         while self._ready or self._in_flight:
-            self._turn()
+            self._step()
 
     def close(self) -> None:
         self._names.close()
@@ -140,15 +137,15 @@ class Sender:
         if row.sharding_key:
             return queues[abs(java_hash(row.sharding_key)) % len(queues)], True
         # The queue changes per batch, not per row: full batches are cheaper.
-        turn = self._first_queue + self._turns[row.topic]
+        turn = self._first_queue + self._batch_counts[row.topic]
         return queues[turn % len(queues)], False
 
     def _seal(self, queue: Queue) -> None:
         parcel = self._open.pop(queue)
         self._ready.append(parcel)
-        self._turns[queue.topic] += 1
+        self._batch_counts[queue.topic] += 1
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         """Submit ready batches, then process answers."""
         self._send_ready()
         for address, connection in list(self._connections.items()):
@@ -191,7 +188,7 @@ class Sender:
                 self.stored_count += len(parcel.rows)
                 return
             error: CometError = command_error(answer.code, answer.remark)
-            may_retry = answer.code in _RETRIED
+            may_retry = answer.code in BUSY_CODES
         else:
             error, may_retry = answer, isinstance(answer, TransportError)
         parcel.attempt += 1
@@ -220,8 +217,8 @@ class Sender:
         header = SendMessageV2(
             producer_group=options.producer_group,
             topic=parcel.queue.topic,
-            default_topic=_DEFAULT_TOPIC,
-            default_topic_queue_nums=_DEFAULT_QUEUE_NUMS,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=TEMPLATE_QUEUES,
             queue_id=parcel.queue.queue_id,
             sys_flag=0,
             born_timestamp=self._clock_ms() if first.born_ms is None else first.born_ms,
@@ -237,7 +234,7 @@ class Sender:
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic)
         if route is None:
-            found = self._names.route(topic) or self._names.route(_DEFAULT_TOPIC)
+            found = self._names.route(topic) or self._names.route(TEMPLATE_TOPIC)
             if found is None:
                 raise TopicMissing(f"topic `{topic}` does not exist")
             queues = _renamed(found.write_queues, topic)
@@ -263,5 +260,5 @@ def _renamed(queues: Sequence[Queue], topic: str) -> tuple[Queue, ...]:
     return tuple(
         Queue(topic, queue.broker_name, queue.queue_id)
         for queue in queues
-        if queue.queue_id < _DEFAULT_QUEUE_NUMS
+        if queue.queue_id < TEMPLATE_QUEUES
     )

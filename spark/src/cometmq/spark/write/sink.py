@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from cometmq.spark.checks import check_write
 from cometmq.spark.errors import OptionError, SendIncomplete
 from cometmq.spark.log import WORKER_LOG
-from cometmq.spark.options.table import Options
+from cometmq.spark.options.definitions import Options
 from cometmq.spark.write.rows import RowIds, check_input, outgoing_rows
 from cometmq.spark.write.sending import Sender
 

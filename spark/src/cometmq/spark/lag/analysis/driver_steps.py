@@ -65,7 +65,7 @@ def with_change(
     return groups.append_column(name, pc.subtract(groups["lag_sum"], old))
 
 
-def of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
+def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
     return rows.join(groups.select(GROUP_KEY), GROUP_KEY, join_type="left semi")
 
 

@@ -142,7 +142,7 @@ class _Job:
             before = lag_before(self._history.root, self._last_id, age)
             table = driver_steps.with_change(table, name, before)
         table = driver_steps.worst_first(table, "lag_sum", *GROUP_KEY)
-        curves = driver_steps.of_groups(curves, table.slice(0, CURVES_MAX))
+        curves = driver_steps.rows_of_groups(curves, table.slice(0, CURVES_MAX))
         return table, curves.sort_by([(name, "ascending") for name in (*GROUP_KEY, "ts")])
 
     # -- the rest -------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ Invariants
 """
 
 import hashlib
-import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,13 +17,13 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cometmq.spark.collect.writer import WRITE_ORDER, hour_folder
 from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, agg10, agg60, hour_file
 from cometmq.spark.lag.history.snapshots import COMPLETE, HOUR, History, read_whole, snapshot_id_in
 from cometmq.spark.tables.arrow import arrow_schema, versioned
 from cometmq.spark.tables.columns import TABLES
+from cometmq.spark.tables.files import write_bytes, write_parquet
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 LATE: Final = timedelta(minutes=2)
@@ -81,7 +80,7 @@ def write_hour(
             write_table(hour_file(history.root, AGG10, hour), agg10(table))
             write_table(hour_file(history.root, AGG60, hour), agg60(table, hour))
     manifest = Manifest(hour, snapshots, rows, sums)
-    _write_bytes(history.manifest(hour), msgspec.json.encode(manifest))
+    write_bytes(history.manifest(hour), msgspec.json.encode(manifest))
     return manifest
 
 
@@ -98,26 +97,10 @@ def _read_hour(history: History, name: str, hour: datetime) -> pa.Table:
 
 def write_table(path: Path, table: pa.Table) -> str:
     """Write a Parquet file atomically; return its SHA-256."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        pq.write_table(
-            versioned(table), temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS
-        )
-        digest = hash_of(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return digest
+    write_parquet(path, versioned(table), row_group_size=ROW_GROUP_ROWS)
+    return hash_of(path)
 
 
 def hash_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -5,16 +5,14 @@ Layout
     ROOT/report/TABLE/dt=2026-02-28/run_id=20260228T101500Z/part.parquet
 """
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
-
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.history.snapshots import read_whole
 from cometmq.spark.tables.arrow import versioned
+from cometmq.spark.tables.files import write_parquet
 
 REPORT: Final = "report"
 KEPT: Final = ("queue", "group", "broker")
@@ -65,10 +63,4 @@ def keep(root: Path, report: Report) -> None:
     for name in KEPT:
         day = f"dt={header.snapshot_ts:%Y-%m-%d}"
         path = root / REPORT / name / day / f"run_id={header.run_id}" / _FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            pq.write_table(versioned(report.tables[name]), temporary, compression="zstd")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_parquet(path, versioned(report.tables[name]))

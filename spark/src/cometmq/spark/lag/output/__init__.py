@@ -7,11 +7,11 @@ from typing import Final
 
 from cometmq.spark.lag.columns import Report
 from cometmq.spark.lag.output import prometheus
-from cometmq.spark.lag.output.files import write_whole
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.json_form import json_report
 from cometmq.spark.lag.output.markdown import markdown_report
 from cometmq.spark.lag.output.prometheus import PushFailed, push
+from cometmq.spark.tables.files import write_bytes
 
 __all__ = ["FORMS", "PushFailed", "push", "write_report", "write_textfile"]
 
@@ -31,7 +31,7 @@ def write_report(
     for form in forms:
         name, render = FORMS[form]
         path = directory / name
-        write_whole(path, render(report))
+        write_bytes(path, render(report))
         paths.append(path)
     return paths
 
@@ -39,5 +39,5 @@ def write_report(
 def write_textfile(report: Report, directory: Path) -> Path:
     """Write the metrics file for the node exporter's textfile collector."""
     path = directory / prometheus.FILE_NAME
-    write_whole(path, prometheus.metrics_text(report).encode())
+    write_bytes(path, prometheus.metrics_text(report).encode())
     return path

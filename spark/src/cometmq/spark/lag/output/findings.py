@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.spark.lag.columns import Report
+from cometmq.spark.lag.columns import BAD, Report
 from cometmq.spark.lag.output.text import count, duration, moment, plural, rate
 
 Row = Mapping[str, Any]
 """One row of a table of the report."""
 
-BAD: Final = ("critical", "error", "warn")
 _TTL_CAUSES: Final = {
     "time": "they get older than the broker keeps them",
     "disk": "the broker's disk is filling",

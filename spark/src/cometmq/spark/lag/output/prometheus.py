@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from cometmq.remoting.errors import CometError
-from cometmq.spark.lag.columns import STATUSES, Report
-from cometmq.spark.lag.output.findings import BAD, Row
+from cometmq.spark.lag.columns import BAD, STATUSES, Report
+from cometmq.spark.lag.output.findings import Row
 
 FILE_NAME: Final = "cometmq_lag.prom"
 PUSH_TIMEOUT_S: Final = 10.0

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.spark.lag.columns import Report
-from cometmq.spark.lag.output.findings import BAD, Row
+from cometmq.spark.lag.columns import BAD, Report
+from cometmq.spark.lag.output.findings import Row
 from cometmq.spark.lag.output.text import (
     NOTHING,
     count,

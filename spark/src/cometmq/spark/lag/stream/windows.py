@@ -6,13 +6,11 @@ reports AT_RISK; the report does. After a restart it continues from the checkpoi
 every status other than OK once more.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -22,6 +20,7 @@ from cometmq.spark.lag.analysis.series import KEY, KEY_COLUMNS, LAG, LOST
 from cometmq.spark.lag.analysis.status import STATUS
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.stream.hysteresis import Change, Hysteresis
+from cometmq.spark.tables.files import write_parquet
 
 SLIDE_S: Final = 60
 LATENESS: Final = "2 minutes"
@@ -128,10 +127,7 @@ class Sink:
         )
         table = batch.sparkSession.sql(sql, batch=batch).toArrow()
         path = self._root / FOLDER / f"batch-{batch_id:09d}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
+        write_parquet(path, table)
         rows = sorted(table.to_pylist(), key=lambda row: row["window_end"])
         found = {tuple(row[name] for name in KEY_COLUMNS): row["status"] for row in rows}
         changes = self._hysteresis.update(found)

@@ -14,6 +14,8 @@ from msgspec import Meta, field
 
 from cometmq.spark.options.values import find_option, option_value
 
+READER_GROUP: Final = "CID_RMQ_SYS_SPARK"
+"""Default group of pulls; brokers create groups with this prefix on demand."""
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark itself that it also passes to a source or sink."""
 
@@ -204,7 +206,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             description="Consumer group named in pulls; brokers create groups with the prefix of "
             "the default on demand.",
         ),
-    ] = "CID_RMQ_SYS_SPARK"
+    ] = READER_GROUP
     commit_group: Annotated[
         str,
         Meta(
