@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages of the Spark package, and the schema of report.json.
 
-They are made with that package's own environment (`make spark-docs`), so they are apart from
-`generate.py`. `--check` writes nothing and exits 1 if something is out of date.
+This needs the environment of that package (`make spark-docs`), unlike `generate.py`.
+`--check` writes nothing and exits with 1 if a page is out of date.
 """
 
 import argparse
@@ -34,22 +34,21 @@ REPORT_INTRO: Final[Mapping[str, str]] = {
     "group": "One row for each consumer group, worst first.",
     "queue": "One row for each group and queue, worst first.",
     "broker": "One row for each broker.",
-    "skew": "Topics whose queues differ most.",
-    "silent": "Groups and topics in which nothing moves, and what deletes them.",
+    "skew": "Topics with uneven queues, most uneven first.",
+    "silent": "Groups and topics without any activity, and the commands that delete them.",
     "backlog": "Retries, dead letters, delayed and half messages.",
-    "filtered": "Groups that want only some messages, and how many of the unread ones.",
-    "holder": "Which member reads which queue of the worst groups: `report --deep`.",
-    "history": "The curves of the worst groups.",
+    "filtered": "Groups with a filter, and an estimate of the unread messages that match.",
+    "holder": "Queues of the worst groups and their readers: `report --deep`.",
+    "history": "Lag curves of the worst groups.",
 }
 
 
 def options_page() -> str:
-    """Return every option of the data source."""
     lines = ["# Options of the Spark data source", "", NOTICE, ""]
     lines += [
-        'For `spark.read.format("rocketmq")` and its three sisters `readStream`, `write` and',
-        "`writeStream`. Names may be written in any case; an unknown one is an error that names",
-        "the nearest known. How to use them: [the guide](../guides/spark.md).",
+        'For `spark.read.format("rocketmq")`, and for `readStream`, `write` and `writeStream`.',
+        "Names are case-insensitive; the error for an unknown name suggests the closest one.",
+        "[The guide](../guides/spark.md) shows how to use them.",
         "",
         *table(OPTION_HEAD, _option_rows()),
     ]
@@ -59,7 +58,7 @@ def options_page() -> str:
 def _option_rows() -> Iterator[tuple[str, ...]]:
     hints = typing.get_type_hints(Options, include_extras=True)
     for info in FIELDS:
-        kind, metas = _taken_apart(hints[info.name])
+        kind, metas = _split_hint(hints[info.name])
         description = next(meta.description for meta in metas if meta.description)
         applies = next(meta.extra["applies"] for meta in metas if meta.extra)
         yield (
@@ -71,13 +70,13 @@ def _option_rows() -> Iterator[tuple[str, ...]]:
         )
 
 
-def _taken_apart(hint: Any) -> tuple[Any, list[msgspec.Meta]]:
-    """Return the plain type and all that is said about it, innermost first."""
+def _split_hint(hint: Any) -> tuple[Any, list[msgspec.Meta]]:
+    """Split an annotated type into the plain type and its metadata, innermost first."""
     if hasattr(hint, "__metadata__"):
-        kind, inner = _taken_apart(hint.__origin__)
+        kind, inner = _split_hint(hint.__origin__)
         return kind, inner + [it for it in hint.__metadata__ if isinstance(it, msgspec.Meta)]
     parts = [part for part in typing.get_args(hint) if part is not NoneType]
-    return _taken_apart(parts[0]) if len(parts) == 1 else (hint, [])
+    return _split_hint(parts[0]) if len(parts) == 1 else (hint, [])
 
 
 def _type_name(kind: Any) -> str:
@@ -100,21 +99,24 @@ def _default(value: Any) -> str:
 
 
 def columns_page() -> str:
-    """Return every column of every table."""
     lines = ["# Columns of the Spark tables and of lag reports", "", NOTICE, ""]
     lines += [
-        "A type with `!` is never null. Times are UTC. Version of the tables of snapshots and of",
-        f"reports: {table_columns.SCHEMA_VERSION}; it changes when a column changes its meaning.",
+        "A type with `!` is never null. Times are UTC. The schema version of snapshots and reports",
+        f"is {table_columns.SCHEMA_VERSION}; it changes when a column changes its meaning.",
     ]
-    read = 'What `spark.read.format("rocketmq")` gives: [the guide](../guides/spark.md).'
+    read = 'Returned by `spark.read.format("rocketmq")`: see [the guide](../guides/spark.md).'
     lines += _columns("Table `messages`", read, schemas.MESSAGES)
-    written = 'What `write.format("rocketmq")` and `writeStream` take; other columns are errors.'
+    written = 'Accepted by `write.format("rocketmq")` and `writeStream`; other columns are errors.'
     lines += _columns("Rows to be written", written, sink_rows.INPUT)
     for name, columns in table_columns.TABLES.items():
-        lines += _columns(f"Table `{name}`", f"The option `table={name}`, and snapshots.", columns)
+        lines += _columns(
+            f"Table `{name}`",
+            f"Returned with the option `table={name}`; part of snapshots.",
+            columns,
+        )
     for name, intro in REPORT_INTRO.items():
         lines += _columns(f"Report: `{name}`", intro, lag_columns.REPORT_TABLES[name])
-    lines += ["", "## Statuses", "", "Worst first; a group has the worst status of its queues.", ""]
+    lines += ["", "## Statuses", "", "Worst first. A group has the worst status of its queues.", ""]
     lines += table(
         ("status", "severity", "meaning"),
         (
@@ -126,7 +128,6 @@ def columns_page() -> str:
 
 
 def metrics_page() -> str:
-    """Return every metric of a lag report."""
     lines = ["# Metrics of lag reports", "", NOTICE, ""]
     lines += [
         "Written by `cometmq-lag report --textfile` or `--pushgateway`:",
@@ -134,7 +135,7 @@ def metrics_page() -> str:
         "",
     ]
     lines += table(
-        ("metric", "type", "labels", "is"),
+        ("metric", "type", "labels", "meaning"),
         ((code(one.name), one.kind, labels, one.meaning) for one, labels in catalogue()),
     )
     return "\n".join(lines) + "\n"
@@ -146,7 +147,6 @@ def _columns(title: str, intro: str, columns: table_columns.Columns) -> list[str
 
 
 def main() -> int:
-    """Write or check all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
     is_check = parser.parse_args().check

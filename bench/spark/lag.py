@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a report takes over a day of 10,000 series: 14.4 million rows of progress.
+"""Times a report over one day of 10,000 series: 14.4 million rows of progress.
 
-`python bench/spark/lag.py [SERIES]`; `lag_large.py` takes 115 million. The history has a fixed seed
-and is compacted, as it is after a day. The session is started before the clock.
+Usage: `python bench/spark/lag.py [SERIES]`; `lag_large.py` uses 115 million rows. The history has a
+fixed seed and is compacted, as in production. Starting the session is not timed.
 """
 
 import json
@@ -39,17 +39,16 @@ BEGIN = datetime(2026, 6, 1, tzinfo=UTC)
 HOURS = 24
 MINUTES = 60
 TARGETS_S = {10_000: 25.0, 80_000: 360.0}
-"""By series: a day of 14.4 and of 115.2 million rows."""
+"""Limits by number of series, for a day of 14.4 and 115.2 million rows."""
 PEAK_GIB_MAX = 6.0
 DISK_BYTES_PER_SERIES = 100_000
-"""Of the day's files and of what Spark writes beside them, with room to spare."""
+"""Disk space for the day's files and Spark's temporary files, with room to spare."""
 
 
 class Cluster:
-    """Queues that fill at steady rates, and groups that read them at others."""
+    """Queues that fill at constant rates, and groups that read at other rates."""
 
     def __init__(self, series: int) -> None:
-        """Draw the rates."""
         random = np.random.default_rng(1)
         self.group = np.arange(series) // QUEUES_OF_TOPIC
         self.topic = self.group % TOPICS
@@ -60,7 +59,7 @@ class Cluster:
         self.online = random.random(series // QUEUES_OF_TOPIC + 1) < 0.95
 
     def offsets(self, hour: datetime) -> pa.Table:
-        """Return the ends of all queues at each minute of an hour."""
+        """Generate the ends of all queues at each minute of an hour."""
         count = TOPICS * QUEUES_OF_TOPIC
         index, minute = _grid(count, MINUTES)
         seconds = (hour - BEGIN).total_seconds() + minute * 60
@@ -79,7 +78,7 @@ class Cluster:
         })  # fmt: skip
 
     def progress(self, hour: datetime) -> pa.Table:
-        """Return all groups at each minute of an hour."""
+        """Generate the progress of all groups at each minute of an hour."""
         index, minute = _grid(len(self.group), MINUTES)
         seconds = (hour - BEGIN).total_seconds() + minute * 60
         rate = self.rate[self.topic[index] * QUEUES_OF_TOPIC + self.queue[index]]
@@ -106,7 +105,6 @@ class Cluster:
         })  # fmt: skip
 
     def brokers(self, hour: datetime) -> pa.Table:
-        """Return the only broker."""
         minute = np.arange(MINUTES)
         return _table("brokers", MINUTES, {
             "snapshot_id": _id(hour) + minute,
@@ -157,7 +155,7 @@ def _table(name: str, size: int, columns: dict[str, object]) -> pa.Table:
 
 
 def generate(root: Path, series: int) -> int:
-    """Write the day; return the rows of progress."""
+    """Write the history of the day; return its rows of progress."""
     cluster, rows = Cluster(series), 0
     history = History(root)
     for number in range(HOURS):
@@ -183,7 +181,7 @@ def generate(root: Path, series: int) -> int:
 
 
 def measure(root: Path, rounds: int) -> dict[str, Any]:
-    """Build the report some times: the first with everything still to be loaded and compiled."""
+    """Build the report `rounds` times; the first round includes loading and compilation."""
     spark = session("local[2]", name="bench")
     seconds, cpu, statuses = [], [], {}
     with Tree() as tree:
@@ -204,7 +202,7 @@ def measure(root: Path, rounds: int) -> dict[str, Any]:
 
 
 def main(series: int) -> None:
-    """Print figures as JSON: the median of three rounds, of a large history one."""
+    """Print the results as JSON: the median of three rounds, or one round of a large history."""
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as name:
         if shutil.disk_usage(name).free < series * DISK_BYTES_PER_SERIES:
             sys.exit(f"{name}: less than {series * DISK_BYTES_PER_SERIES / 1e9:.0f} GB are free")

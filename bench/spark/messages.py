@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows a second of the table `messages`, in batches and as a stream, from a broker beside it."""
+"""Measures rows per second of the table `messages`, batch and stream, with a local broker."""
 
 import json
 import os
@@ -28,7 +28,7 @@ STREAM_ADDS_MAX = 0.10
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> Callable[[int], float]:
-    """Return what reads everything, drops it, and says how long that took."""
+    """Return a function that reads all messages into a noop sink, and returns the seconds."""
 
     def run(_: int) -> float:
         begin = time.perf_counter()
@@ -40,7 +40,7 @@ def batch(spark: SparkSession, options: dict[str, str]) -> Callable[[int], float
 
 
 def stream(spark: SparkSession, options: dict[str, str], folder: str) -> Callable[[int], float]:
-    """Return what reads everything as one batch of a stream; the time is that of the batch."""
+    """Return a function that reads all messages as one micro-batch, and returns its seconds."""
 
     def run(number: int) -> float:
         rows = spark.readStream.format("rocketmq").options(**options).load()
@@ -58,7 +58,7 @@ def stream(spark: SparkSession, options: dict[str, str], folder: str) -> Callabl
 
 
 def measure(form: str, count: int, run: Callable[[int], float]) -> dict[str, Any]:
-    """Run some times after a first time; return rows a second."""
+    """Measure rows per second over some rounds, after a warm-up round."""
     run(0)
     rates = [count / run(number) for number in range(1, ROUNDS + 1)]
     return {
@@ -73,7 +73,7 @@ def measure(form: str, count: int, run: Callable[[int], float]) -> dict[str, Any
 def compare(
     count: int, once: Callable[[int], float], streamed: Callable[[int], float]
 ) -> dict[str, Any]:
-    """Run both in turn, so that the machine is the same for both; return what streaming adds."""
+    """Alternate batch and stream under the same load; return the overhead of streaming."""
     streamed(0)
     times = [(once(number), streamed(number)) for number in range(1, STREAM_ROUNDS + 1)]
     adds = statistics.median(late / early - 1 for early, late in times)
@@ -90,7 +90,7 @@ def compare(
 
 
 def main(count: int) -> list[dict[str, Any]]:
-    """Measure with `count` messages in each of four queues; print and return the figures."""
+    """Measure with `count` messages in each of four queues; print and return the results."""
     figures = []
     with (
         tempfile.TemporaryDirectory(prefix="cometmq-bench-") as folder,

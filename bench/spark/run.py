@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the benchmarks of the Spark package: all, or those that are named.
+"""Runs all benchmarks of the Spark package, or only the given ones.
 
 make spark-bench ARGS="messages snapshot"
 """
@@ -13,10 +13,10 @@ NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in {"run
 
 
 def main(names: list[str]) -> int:
-    """Run the programs one after the other; the number of those that failed."""
+    """Run the programs one after the other; return the number of failures."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        print(f"no benchmark {unknown[0]!r}: {', '.join(NAMES)}", file=sys.stderr)
+        print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     failed = 0
     for name in names or NAMES:

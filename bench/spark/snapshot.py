@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long one snapshot of many groups takes, and how late the broker's loop is meanwhile."""
+"""Times a snapshot of many groups, and measures the loop lag of the broker meanwhile."""
 
 import asyncio
 import json
@@ -29,16 +29,16 @@ from cometmq.spark.collect.writer import write
 
 GROUPS, TOPICS, QUEUES = 10_000, 1_000, 8
 UNREAD_TOPICS = 200
-"""Topics with messages: their groups are behind, so the age of their messages is asked."""
+"""Topics with messages: their groups are behind, so message ages are queried."""
 ROUNDS = 3
 IDLE_S = 10.0
-"""For the lag that other processes of the machine cause."""
+"""Measures the loop lag that other processes of the machine cause."""
 SECONDS_MAX, LOOP_LAG_MAX_S = 10.0, 0.020
 _BUCKET = re.compile(r'^cometmq_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
 def prepare(config: Path) -> None:
-    """Write the tables that the broker loads when it starts."""
+    """Write the tables that the broker loads at start."""
     config.mkdir(parents=True)
     topics = {
         name: TopicConfig(topic_name=name, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
@@ -61,7 +61,7 @@ def prepare(config: Path) -> None:
 
 
 async def send(namesrv: str, broker: str) -> None:
-    """Leave something unread in some topics."""
+    """Send one unread message to each queue of some topics."""
     async with Producer("bench", namesrv) as producer:
         for number in range(UNREAD_TOPICS):
             topic = f"topic-{number:04d}"
@@ -72,14 +72,14 @@ async def send(namesrv: str, broker: str) -> None:
 
 
 def lags(port: int) -> dict[float, float]:
-    """Return the broker's histogram of loop lags: counts by upper bound."""
+    """Read the broker's histogram of loop lags: counts by upper bound."""
     with urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         text = reply.read().decode()
     return {float(bound): float(count) for bound, count in _BUCKET.findall(text)}
 
 
 def quantile(before: dict[float, float], after: dict[float, float], part: float) -> float:
-    """Return a quantile of what was counted between, on a straight line within its bucket."""
+    """Compute a quantile of the samples in between, interpolated linearly within its bucket."""
     low = below = 0.0
     total = max(after.values()) - max(before.values())
     for bound in sorted(after):
@@ -91,7 +91,7 @@ def quantile(before: dict[float, float], after: dict[float, float], part: float)
 
 
 def main() -> None:
-    """Print the median of some rounds as JSON."""
+    """Print the median of all rounds as JSON."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as name:
         folder = Path(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and processor time of this process and all that it started."""
+"""Measures memory and processor time of this process and its descendants."""
 
 import os
 import threading
@@ -13,16 +13,14 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Tree:
-    """Looks at the processes twice a second, within a `with`."""
+    """Samples the peak memory of the process tree twice a second, within a `with` block."""
 
     def __init__(self) -> None:
-        """Have seen nothing yet."""
         self.peak_bytes = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
@@ -32,7 +30,6 @@ class Tree:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Look no more."""
         self._stop.set()
         self._thread.join()
 
@@ -42,12 +39,12 @@ class Tree:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of the processes that still run."""
+    """Sum the processor time of the running processes."""
     return sum(map(_cpu_ticks, descendants())) / _TICKS
 
 
 def descendants() -> list[int]:
-    """Return this process and those below it."""
+    """List this process and its descendants."""
     parents = {
         int(path.name): int(stat[1])
         for path in _PROC.iterdir()
@@ -60,11 +57,11 @@ def descendants() -> list[int]:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Return what a process has in memory; what several share counts in part for each."""
+    """Return the proportional set size: shared memory is divided among its users."""
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
-        return 0  # it has ended
+        return 0  # the process has exited
     return next((int(it.split()[1]) * 1024 for it in lines if it.startswith("Pss:")), 0)
 
 
@@ -74,7 +71,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields from the state on; none of a process that has ended."""
+    """Return the fields of `stat` from the state on; empty if the process has exited."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

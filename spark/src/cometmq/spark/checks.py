@@ -14,14 +14,12 @@ _WORDS: Final = ("earliest", "latest")
 
 
 def check_common(options: Options) -> None:
-    """Check the options that every use needs."""
     if not options.name_server:
         raise OptionError("option `nameServer` is missing: set it to `host:port;host:port`")
     LinkSettings.of(options)
 
 
 def check_read(options: Options) -> None:
-    """Check the options of any read of messages."""
     check_common(options)
     given = {
         "subscribe": options.subscribe or options.topic,
@@ -46,7 +44,6 @@ def check_read(options: Options) -> None:
 
 
 def check_batch(options: Options) -> None:
-    """Check the options of a batch read of messages."""
     check_read(options)
     _check_offsets("endingOffsets", options.ending_offsets)
     if options.starting_offsets.strip().lower() == "latest":
@@ -63,7 +60,6 @@ def check_batch(options: Options) -> None:
 
 
 def check_stream(options: Options) -> None:
-    """Check the options of a stream of messages."""
     check_read(options)
     if options.ending_offsets != "latest":
         raise OptionError("option `endingOffsets` applies to batches only: a stream has no end")
@@ -77,7 +73,6 @@ def check_stream(options: Options) -> None:
 
 
 def check_write(options: Options) -> None:
-    """Check the options of a write."""
     check_common(options)
     if options.table is not Table.MESSAGES:
         raise OptionError(f"table `{options.table}` is read-only: only `messages` can be written")

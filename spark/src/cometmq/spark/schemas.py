@@ -78,7 +78,6 @@ COLUMNS: Final = {Table.MESSAGES: MESSAGES} | {Table(name): TABLES[name] for nam
 
 
 def struct_of(columns: Iterable[Column]) -> spark.StructType:
-    """Convert columns to a Spark schema."""
     return spark.StructType(
         [
             spark.StructField(column.name, _TYPES[column.type], nullable=not column.required)

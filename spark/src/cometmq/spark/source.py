@@ -33,27 +33,22 @@ class RocketMQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of the table."""
         return table_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a batch reader."""
         if self._parsed.table is Table.MESSAGES:
             return MessageReader(self._parsed, schema)
         return TableReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a streaming reader."""
         if self._parsed.table is Table.MESSAGES:
             return MessageStreamReader(self._parsed, schema)
         return ProgressStreamReader(self._parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return a batch writer."""
         return MessageWriter(self._parsed, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
@@ -61,5 +56,4 @@ class RocketMQDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # the name is Spark's
     ) -> DataSourceStreamArrowWriter:
-        """Return a streaming writer."""
         return MessageStreamWriter(self._parsed, schema, overwrite=overwrite)

@@ -65,7 +65,6 @@ def wait_for_messages(name_server: str, topic: str, count: int) -> None:
 
 
 def count_messages(name_server: str, topic: str) -> int:
-    """Sum the end offsets of a topic's queues."""
     with Metadata(parse({"nameServer": name_server, "subscribe": topic})) as metadata:
         return sum(end for _, end in metadata.ends(metadata.queues()).values())
 

@@ -112,11 +112,10 @@ class BrokerConnection(Closable):
         self._credentials = settings.session()
         self._signer = Signer(self._credentials.secret_key) if self._credentials else None
         self._socket = _connect(address, settings.tls)
-        self._connection = Connection(_codec(), None)  # type: ignore[arg-type]  # never asked
+        self._connection = Connection(_codec(), None)  # type: ignore[arg-type]  # no server side
 
     @property
     def pending_count(self) -> int:
-        """Number of requests that have no answer yet."""
         return self._connection.pending_count
 
     def submit(self, request: Request, done: Done) -> None:

@@ -28,7 +28,6 @@ class Metadata(Closable):
     """Connections to name servers and brokers, kept open while a query is planned."""
 
     def __init__(self, options: Options) -> None:
-        """Keep the options; nothing is connected yet."""
         self.names = NameServers(options)
         self._options = options
         self._settings = LinkSettings.of(options)
@@ -36,7 +35,6 @@ class Metadata(Closable):
         self.brokers: dict[str, Addresses] = {}
 
     def queues(self, *, must_exist: bool = True) -> list[Queue]:
-        """Resolve the options to the queues that exist now."""
         queues, brokers = find_queues(self.names, self._options, must_exist=must_exist)
         self.brokers.update(brokers)
         return queues

@@ -45,7 +45,6 @@ class NameServers(Closable):
     """Queries name servers; all hold the same data, so any of them may answer."""
 
     def __init__(self, options: Options) -> None:
-        """Keep the addresses; nothing is connected yet."""
         self._text = options.name_server
         self._settings = LinkSettings.of(options)
         self._attempts = options.fetch_num_retries + 1
@@ -53,7 +52,6 @@ class NameServers(Closable):
         self._connection: BrokerConnection | None = None
 
     def route(self, topic: str) -> Route | None:
-        """Return the route of a topic; None if it does not exist."""
         header = GetRouteinfoByTopic(topic, accept_standard_json_only=True)
         ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         answer = self.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, ok=ok)
@@ -62,7 +60,6 @@ class NameServers(Closable):
         return route_of(topic, decode_json(TopicRoute, answer.body))
 
     def brokers(self) -> dict[str, Addresses]:
-        """Return the addresses of all brokers, by broker name."""
         answer = self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = decode_json(ClusterInfo, answer.body).broker_addr_table
         return {name: dict(broker.broker_addrs) for name, broker in table.items()}
@@ -114,7 +111,6 @@ def addresses_of(text: str) -> list[str]:
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
-    """Convert the route data of a name server."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     rows = [row for row in data.queue_datas if row.broker_name in brokers]
     readable = [

@@ -81,6 +81,7 @@ class _Round:
             state.offsets = {_pair(name): queues for name, queues in table.items() if "@" in name}
         except CommandError as refusal:  # proxies, and brokers that restrict accounts
             await self.each(sorted(state.groups), self.ask_offsets_of)
+            # Every group was rejected as well: the account lacks the right, so the broker fails.
             if state.groups and not state.consume_tps:
                 raise refusal from None
         state.offsets_ms = wall_ms()

@@ -30,7 +30,6 @@ async def sample(broker: BrokerAdmin, state: BrokerState, pair: Pair, count: int
 
 
 def unread(state: BrokerState, pair: Pair) -> dict[int, range]:
-    """Compute the ranges of unread offsets by queue."""
     topic, _ = pair
     found = state.stats.get(topic, {})
     return {

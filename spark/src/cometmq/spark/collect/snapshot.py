@@ -38,11 +38,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     states: list[BrokerState]
 
     def table(self, name: str) -> pa.Table:
-        """Build one of the tables offsets, progress, groups, brokers."""
         return rows.table(name, self.states)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Build all four tables."""
         return {name: self.table(name) for name in TABLES}
 
     @property

@@ -22,18 +22,15 @@ RAW: Final = "raw"
 
 
 def hour_of(snapshot_id: int) -> datetime:
-    """Compute the hour of a snapshot."""
     moment = datetime.fromtimestamp(snapshot_id * 60, tz=UTC)
     return moment.replace(minute=0, second=0)
 
 
 def hour_folder(hour: datetime) -> str:
-    """Name the folder of an hour within the folder of a table."""
     return f"dt={hour:%Y-%m-%d}/hh={hour:%H}"
 
 
 def snapshot_path(root: Path, table: str, snapshot_id: int) -> Path:
-    """Locate a table of a snapshot."""
     return root / RAW / table / hour_folder(hour_of(snapshot_id)) / f"snap-{snapshot_id}.parquet"
 
 

@@ -239,6 +239,6 @@ def _leave(status: int) -> None:
     """Exit even if a Spark thread is still running."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if threading.active_count() > 1:
+    if threading.active_count() > 1:  # `sys.exit` would wait for the gateway to the JVM
         os._exit(status)
     sys.exit(status)

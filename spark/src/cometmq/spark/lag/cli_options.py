@@ -69,7 +69,6 @@ Forms = Annotated[
 def link_settings(
     namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
 ) -> CollectSettings:
-    """Build the settings of a connection to the cluster."""
     return CollectSettings(
         namesrv=namesrv,
         credentials=None if credentials is None else credentials_from_file(credentials),

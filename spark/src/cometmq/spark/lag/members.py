@@ -94,7 +94,6 @@ async def _query_member(admin: AdminClient, found: GroupAnswers, client_id: str)
 
 
 def with_holders(report: Report, asked: Iterable[GroupAnswers]) -> Report:
-    """Fill the table `holder` of a report."""
     queues: dict[tuple[str, str], list[Row]] = {}
     for row in report.table("queue").to_pylist():
         queues.setdefault((row["cluster"], row["group"]), []).append(row)

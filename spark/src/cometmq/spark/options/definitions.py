@@ -28,8 +28,6 @@ TABLES: Final = {"applies": "read of tables other than messages"}
 
 
 class Table(StrEnum):
-    """Tables that can be read."""
-
     MESSAGES = "messages"
     OFFSETS = "offsets"
     PROGRESS = "progress"

@@ -20,8 +20,6 @@ _ASSIGN_FORM: Final = '{"topic":{"broker":[queue]}}'
 
 
 class Queue(NamedTuple):
-    """A queue of a topic at a broker group."""
-
     topic: str
     broker_name: str
     queue_id: int
@@ -60,7 +58,6 @@ def from_json(tree: Any, *, source: str, lowest: int = EARLIEST) -> dict[Queue, 
 
 
 def from_text(text: str, *, source: str, lowest: int = EARLIEST) -> dict[Queue, int]:
-    """Parse offsets from the text of an option."""
     return from_json(_load(text, source, _FORM), source=source, lowest=lowest)
 
 

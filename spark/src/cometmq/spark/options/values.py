@@ -26,7 +26,6 @@ def find_option(name: str, known: Mapping[str, FieldInfo]) -> FieldInfo:
 
 
 def option_value(info: FieldInfo, text: str) -> Any:
-    """Convert the text of an option to its type."""
     try:
         return msgspec.convert(text.strip(), info.type, strict=False)
     except msgspec.ValidationError as error:

@@ -24,7 +24,6 @@ class MessageReader(DataSourceReader):
     """Reads the messages of queues between two fixed offsets each."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Validate options and schema; nothing is connected yet."""
         check_batch(options)
         check_schema(schema, options)
         # A batch has no later run that could report the loss, so it always fails.
@@ -42,16 +41,13 @@ class MessageReader(DataSourceReader):
             return ranges_of(spans, metadata, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range of a queue, in a worker."""
         return read_range(partition, self._schema, self._options)
 
     def __reduce__(self) -> Any:
-        """Pickle as the constructor's arguments."""
         return type(self), (self._options, self._schema)
 
 
 def ranges_of(spans: Sequence[Span], metadata: Metadata, options: Options) -> list[InputPartition]:
-    """Split spans into input partitions that carry the addresses of their brokers."""
     pieces = split(
         spans,
         min_partitions=options.min_partitions,

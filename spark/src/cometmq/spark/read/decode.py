@@ -108,6 +108,7 @@ class RecordColumns:
         self._buffer = buffer
         self._starts = np.asarray(starts, np.int64)
         data = np.frombuffer(buffer, np.uint8)
+        # A view of the header at each start: one indexing operation copies all headers.
         windows = np.lib.stride_tricks.sliding_window_view(data, FIXED.itemsize)
         self.fixed = windows[self._starts].view(FIXED).ravel()
         self._bounds = self._find_bounds(data)
@@ -120,6 +121,7 @@ class RecordColumns:
         ends = self._starts + fixed["size"]
         body = self._starts + FIXED.itemsize
         body_end = body + fixed["body_length"]
+        # After the body follow at least a topic length (1 byte) and a properties length (2).
         if (fixed["body_length"] < 0).any() or (body_end + 3 > ends).any():
             raise NotUniform
         topic_end = body_end + 1 + data[body_end]
@@ -170,7 +172,6 @@ class RecordColumns:
         return pa.Array.from_buffers(pa.string(), count, buffers)
 
     def bodies(self) -> pa.Array:
-        """Return each body, decompressed unless `inflate` is off."""
         if not self.context.has_body:
             return pa.nulls(len(self.fixed), pa.binary())
         bodies = self.piece(0, pa.binary())
@@ -184,7 +185,6 @@ class RecordColumns:
         return pa.array(plain, pa.binary())
 
     def wanted_properties(self, kind: pa.DataType) -> pa.Array:
-        """Return the properties in the form that `includeProperties` selects."""
         if self.context.properties is Properties.NONE:
             return pa.nulls(len(self.fixed), kind)
         if self.context.properties is Properties.RAW:
@@ -192,7 +192,6 @@ class RecordColumns:
         return self.properties.maps(kind)
 
     def same(self, text: str) -> pa.Array:
-        """Repeat one text for all records."""
         return pa.array([text], pa.string()).take(pa.array(np.zeros(len(self.fixed), np.int64)))
 
 

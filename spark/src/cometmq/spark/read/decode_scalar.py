@@ -46,7 +46,6 @@ class Context(msgspec.Struct, frozen=True):
         *,
         tags: tuple[str, ...] = (),
     ) -> "Context":
-        """Extract the context from options."""
         return cls(
             schema,
             broker_name,

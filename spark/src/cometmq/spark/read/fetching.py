@@ -88,7 +88,6 @@ class Fetcher:
         log: Log = NO_LOG,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; the first call of `pieces` connects."""
         self._span = span
         self._addresses = addresses
         self._options = options
@@ -143,6 +142,7 @@ class Fetcher:
             self._chunks.append(_Chunk(end, self._next_start))
             self._next_start = end
         for index, chunk in enumerate(self._chunks):
+            # The first chunk may always pull: the buffered answers of the others wait for it.
             may_wait = index == 0 or not chunk.bodies or self._waiting_bytes < PREFETCH_BYTES_MAX
             if not chunk.is_pending and not chunk.is_done and may_wait:
                 chunk.is_pending = True
@@ -164,12 +164,11 @@ class Fetcher:
             return
         try:
             self._advance(chunk, answer)
-            self._failure_count = 0
+            self._failure_count = 0  # only failures in a row count
         except CometError as error:
             self._failure = self._failure or error
 
     def _advance(self, chunk: _Chunk, answer: Response) -> None:
-        """Advance a chunk's cursor according to an answer."""
         if answer.code not in PULL_CODES:
             error = command_error(answer.code, answer.remark)
             if answer.code in BUSY_CODES:
@@ -206,6 +205,7 @@ class Fetcher:
         return chunk.end
 
     def _check_progress(self, chunk: _Chunk, next_offset: int) -> None:
+        # Without progress the task would pull the same offset forever.
         if next_offset <= chunk.cursor:
             raise BrokerUnreachable(
                 f"the broker of {self._span.queue} does not advance from offset {chunk.cursor}"

@@ -41,7 +41,6 @@ def starting_offsets(
 
 
 def ending_offsets(metadata: Metadata, options: Options, ends: Ends) -> dict[Queue, int]:
-    """Resolve the exclusive end of each queue."""
     source = "option `endingOffsetsByTimestamp`"
     if options.ending_timestamp is not None:
         moments: dict[Queue, int] = dict.fromkeys(ends, options.ending_timestamp)

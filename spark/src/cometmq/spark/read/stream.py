@@ -53,7 +53,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         clock_ms: Callable[[], int] | None = None,
         log: Log = WORKER_LOG,
     ) -> None:
-        """Validate options and schema; nothing is connected yet."""
         check_stream(options)
         check_schema(schema, options)
         self._options = options
@@ -72,7 +71,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of a batch."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
@@ -95,7 +93,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(begun)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         following.update(limited(spans, rows))
-        if following != begun:
+        if following != begun:  # `maxTriggerDelay` counts from the last batch with new offsets
             self._batch_ms = self._clock_ms()
         return to_json(following)
 
@@ -115,7 +113,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges_of(spans, self._metadata, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range, in a worker."""
         return read_range(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -131,7 +128,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.warning("offsets.refused", group=self._options.commit_group, error=str(error))
 
     def stop(self) -> None:
-        """Close all connections."""
         self._metadata.close()
 
     def __reduce__(self) -> Any:

@@ -33,7 +33,6 @@ class Round(InputPartition):
     """One round of queries to all brokers."""
 
     def __init__(self, snapshot_id: int | None) -> None:
-        """Set the snapshot id; None uses the minute in which the round is read."""
         super().__init__(snapshot_id)
         self.snapshot_id = snapshot_id
 
@@ -42,7 +41,6 @@ class TableReader(DataSourceReader):
     """Reads one of the tables once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Validate options and schema; nothing is connected yet."""
         check_common(options)
         check_schema(schema, options)
         self._options = options
@@ -53,7 +51,6 @@ class TableReader(DataSourceReader):
         return [Round(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Query all brokers, in a worker."""
         return read_round(partition, self._schema, self._options)
 
 
@@ -67,7 +64,6 @@ class ProgressStreamReader(DataSourceStreamReader):
         *,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Validate options and schema; nothing is connected yet."""
         check_common(options)
         if options.table is not Table.PROGRESS:
             raise OptionError(
@@ -91,18 +87,16 @@ class ProgressStreamReader(DataSourceStreamReader):
         return [Round(end[_SNAPSHOT])] if end[_SNAPSHOT] > start[_SNAPSHOT] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Query all brokers, in a worker."""
         return read_round(partition, self._schema, self._options)
 
     def __reduce__(self) -> Any:
-        """Pickle without the clock."""
         return type(self), (self._options, self._schema)
 
 
 def read_round(
     partition: InputPartition, schema: StructType, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one round; Spark's empty partition (of no known type) yields none."""
+    """Yield the rows of one round; Spark passes a plain partition if the plan is empty."""
     if not isinstance(partition, Round):
         return
     link = LinkSettings.of(options)

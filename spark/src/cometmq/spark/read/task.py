@@ -24,7 +24,7 @@ BATCH_BYTES_MAX: Final = 8 << 20
 def read_range(
     partition: InputPartition, schema: StructType, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range; Spark's empty partition (of no known type) yields none."""
+    """Yield the messages of a range; Spark passes a plain partition if the plan is empty."""
     if not isinstance(partition, QueueRange):
         return
     span = partition.span

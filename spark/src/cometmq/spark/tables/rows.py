@@ -55,7 +55,7 @@ def offset_rows(state: BrokerState) -> Iterator[Row]:
 
 
 def _bounds(found: TopicOffset) -> tuple[int, int]:
-    """Return start and end; the start can exceed the end after files were deleted."""
+    """Clamp start and end: after deleting files a broker may report a start beyond the end."""
     end = max(found.max_offset, 0)
     return min(max(found.min_offset, 0), end), end
 
@@ -235,7 +235,6 @@ ROWS: Final[dict[str, Callable[[BrokerState], Iterator[Row]]]] = {
 
 
 def table(name: str, states: Iterable[BrokerState]) -> pa.Table:
-    """Build one of the four tables, sorted by its key."""
     rows = [row for state in states for row in ROWS[name](state)]
     return table_of(TABLES[name], rows).sort_by(_ORDER[name])
 

@@ -69,7 +69,6 @@ class RowIds:
     """
 
     def __init__(self, *parts: object) -> None:
-        """Hash the parts that identify the task."""
         self._hash = hashlib.sha256(":".join(map(str, parts)).encode())
 
     def of(self, number: int) -> str:

@@ -135,6 +135,7 @@ class Sender:
             return queue, True
         queues = route.write_queues
         if row.sharding_key:
+            # The same hash as in Java producers: both send a key to the same queue.
             return queues[abs(java_hash(row.sharding_key)) % len(queues)], True
         # The queue changes per batch, not per row: full batches are cheaper.
         turn = self._first_queue + self._batch_counts[row.topic]
@@ -208,7 +209,7 @@ class Sender:
             queues = self._route(parcel.queue.topic).write_queues
             others = [queue for queue in queues if queue.broker_name != parcel.queue.broker_name]
             parcel.queue = (others or list(queues))[parcel.attempt % len(others or queues)]
-        self._ready.appendleft(parcel)
+        self._ready.appendleft(parcel)  # first, so that later batches of its queue do not overtake
 
     def _request(self, parcel: _Parcel) -> Request:
         rows, options = parcel.rows, self._options

@@ -31,8 +31,6 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """Result of one task."""
-
     row_count: int
     stored_count: int
 
@@ -50,7 +48,6 @@ class _Writer:
         self._write_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task."""
         ids = RowIds(*self._task_names()) if self._options.dedup_id else RowIds(uuid.uuid4())
         task = TaskContext.get()
         sender = Sender(self._options, first_queue=task.partitionId() if task else 0)
@@ -88,7 +85,6 @@ class MessageWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Verify that all rows were stored."""
         _check(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -100,7 +96,6 @@ class MessageStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes a stream, batch by batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Verify that all rows were stored."""
         _check(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -70,7 +70,6 @@ def rows_of_groups(rows: pa.Table, groups: pa.Table) -> pa.Table:
 
 
 def by_broker(queues: pa.Table) -> dict[tuple[str, str], dict[str, int | None]]:
-    """Count bad groups and unread messages per broker."""
     is_bad = pc.is_in(queues["severity"], value_set=pa.array(_BAD))
     is_counted = pc.not_equal(queues["status"], "BROADCAST")
     rows = queues.select(BROKER_KEY)

@@ -49,7 +49,6 @@ def wilson(sample: Sample) -> tuple[float, float]:
 
 
 def _unread(queues: pa.Table) -> dict[_Topic, Counter[str]]:
-    """Sum the unread messages per topic and broker."""
     wanted = queues.filter(pc.and_(queues["filtered"], pc.greater(queues["lag"], 0)))
     found: defaultdict[_Topic, Counter[str]] = defaultdict(Counter)
     for row in wanted.select(["cluster", "group", "topic", "broker_name", "lag"]).to_pylist():
@@ -75,7 +74,6 @@ def _counts(row: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def _expressions(groups: pa.Table, names: set[str]) -> dict[_Topic, str]:
-    """Look up the newest filter expressions of these groups."""
     rows = groups.filter(pc.is_in(groups["group"], pa.array(sorted(names), pa.string())))
     rows = rows.select(["cluster", "group", "subscriptions", "snapshot_id"]).sort_by("snapshot_id")
     return {

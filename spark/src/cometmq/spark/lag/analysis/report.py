@@ -55,7 +55,6 @@ Progress = Callable[[str], None]
 def build(
     spark: SparkSession, history: History, rules: Rules, say: Progress = lambda _: None
 ) -> Report:
-    """Build the report of the newest snapshot."""
     return _Job(spark, history, rules, say).run()
 
 

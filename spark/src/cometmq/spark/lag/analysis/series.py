@@ -17,6 +17,9 @@ from cometmq.spark.lag.rules import Rules
 KEY: Final = "cluster, `group`, broker_name, topic, queue_id"
 KEY_COLUMNS: Final = [name.strip("`") for name in KEY.split(", ")]
 
+# Short names in SQL: c, n and m are the committed, the oldest and the next offset of a queue.
+
+# A snapshot may contain a row twice; `newer_id` identifies the duplicates for the next step.
 _UNIQUE: Final = f"""
 SELECT {KEY}, snapshot_id, consumer_offset AS c, min_offset AS n, max_offset AS m,
        consume_ts, next_ts, last_update_ts, read_ts, max_read_ts, online, filtered,
@@ -42,11 +45,11 @@ WINDOW w AS (PARTITION BY {KEY} ORDER BY snapshot_id DESC)
 
 
 def seconds(later: str, earlier: str) -> str:
-    """Build the SQL for the seconds between two timestamps."""
     return f"((unix_micros({later}) - unix_micros({earlier})) / 1e6D)"
 
 
 LAG: Final = "CASE WHEN c IS NOT NULL THEN greatest(0, m - greatest(c, n)) WHEN m <= n THEN 0 END"
+# An offset of 0 also means "nothing consumed yet", so only c > 0 counts as a loss.
 LOST: Final = "CASE WHEN c > 0 THEN greatest(0, n - c) ELSE 0 END"
 PREV_LOST: Final = "CASE WHEN prev_c > 0 THEN greatest(0, prev_n - prev_c) ELSE 0 END"
 
@@ -61,6 +64,7 @@ AGE: Final = f"""CASE
     WHEN greatest(c, n) >= prev_m AND m > prev_m THEN greatest(0D, {_ARRIVED}) END"""
 """Age of the first unread message, if this snapshot or the previous one determines it."""
 
+# `t` is the time of c, `tm` the time of n and m, which are read later in the same snapshot.
 _MEASURES: Final = f"""
 SELECT *,
        {seconds("read_ts", "last_ts")} AS t,
@@ -76,6 +80,7 @@ SELECT *,
 FROM {{neighbours}}
 """
 
+# `turned` marks a reset of c or a recreated topic; points older than that are not `live`.
 _POINTS: Final = f"""
 SELECT *,
        coalesce(sum(CAST(turned AS int)) OVER (
@@ -108,6 +113,8 @@ _FACTS: Final = ",\n".join(
 
 
 def _series() -> str:
+    # Regressions over W: rc consumed, rm arrived, rd drained, rl store time of consumed messages;
+    # over the long window: lc consumed, lm arrived, ln deleted.
     in_w, in_long = "live AND in_w", "live"
     return f"""
 SELECT {KEY}, max(last_id) AS last_id,

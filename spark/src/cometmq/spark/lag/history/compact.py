@@ -69,7 +69,6 @@ def compact_hour(history: History, hour: datetime) -> Manifest | None:
 def write_hour(
     history: History, hour: datetime, snapshots: list[int], tables: Mapping[str, pa.Table]
 ) -> Manifest:
-    """Write the merged rows of an hour, its aggregates, and its manifest."""
     rows, sums = {}, {}
     for name in WRITE_ORDER:
         order = [(key, "ascending") for key in _SORT[name]]

@@ -37,7 +37,6 @@ def write_report(
 
 
 def write_textfile(report: Report, directory: Path) -> Path:
-    """Write the metrics file for the node exporter's textfile collector."""
     path = directory / prometheus.FILE_NAME
     write_bytes(path, prometheus.metrics_text(report).encode())
     return path

@@ -33,12 +33,10 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_bad(self) -> bool:
-        """Whether the group needs attention."""
         return self.row["severity"] in BAD
 
     @property
     def worst_queue(self) -> str:
-        """Topic, broker and id of the worst queue."""
         return f"{self.row['worst_topic']} · {self.row['worst_broker_name']} · queue " + str(
             self.row["worst_queue_id"]
         )

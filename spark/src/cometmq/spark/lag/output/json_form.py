@@ -56,7 +56,6 @@ def json_report(report: Report) -> bytes:
 
 
 def json_schema() -> bytes:
-    """Build the JSON schema of `json_report`."""
     tables = {name: _table_schema(columns) for name, columns in REPORT_TABLES.items()}
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

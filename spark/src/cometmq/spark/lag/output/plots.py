@@ -57,7 +57,6 @@ Points = Sequence[tuple[datetime, int]]
 
 
 def lag_curve(points: Points, severity: str, title: str) -> str:
-    """Draw the unread messages of a group over time."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(4.6, 1.55)
         moments, values = _xy(points)
