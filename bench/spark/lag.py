@@ -17,16 +17,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from tree import Tree, cpu_seconds
 
-from cometmq.spark.collect.writer import hour_folder
 from cometmq.spark.lag.analysis.report import build
-from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg10, agg60, hour_file
-from cometmq.spark.lag.history.compact import Manifest, write_table
-from cometmq.spark.lag.history.snapshots import HOUR, History
+from cometmq.spark.lag.history.compact import write_hour
+from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
 from cometmq.spark.lag.session import session
 from cometmq.spark.tables.arrow import arrow_schema
@@ -167,15 +164,7 @@ def generate(root: Path, series: int) -> int:
             "brokers": cluster.brokers(hour),
             "groups": arrow_schema(TABLES["groups"]).empty_table(),
         }
-        sums = {
-            name: write_table(root / HOUR / name / hour_folder(hour) / "part-0.parquet", table)
-            for name, table in tables.items()
-        }
-        write_table(hour_file(root, AGG10, hour), agg10(progress))
-        write_table(hour_file(root, AGG60, hour), agg60(progress, hour))
-        manifest = Manifest(hour, [], {name: it.num_rows for name, it in tables.items()}, sums)
-        history.manifest(hour).parent.mkdir(exist_ok=True)
-        history.manifest(hour).write_bytes(msgspec.json.encode(manifest))
+        write_hour(history, hour, [], tables)
         rows += progress.num_rows
     return rows
 

@@ -13,6 +13,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request, Response
 from cometmq.remoting.errors import CometError, ConnectionLost
 from cometmq.remoting.message.batch import split_batch
+from cometmq.spark.cluster import connection
 from cometmq.spark.cluster.topics import Route
 from cometmq.spark.errors import SendIncomplete, TopicMissing
 from cometmq.spark.options.definitions import parse
@@ -72,7 +73,7 @@ class Connection(FakeConnection):
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BrokerConnection", Connection)
+    monkeypatch.setattr(connection, "BrokerConnection", Connection)
     monkeypatch.setattr(
         sending.NameServers, "route", lambda _, topic: ROUTE if topic == "T" else None
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access of Spark's driver and workers to name servers and brokers."""
+"""Connects Spark's driver and workers to name servers and brokers."""

@@ -198,6 +198,32 @@ class BrokerConnection(Closable):
         return Request(request.code, None, whole, ext, request.is_oneway)
 
 
+class Connections(Closable):
+    """Connections by address, each opened on first use."""
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self._settings = settings
+        self._open: dict[str, BrokerConnection] = {}
+
+    def get(self, address: str) -> BrokerConnection:
+        connection = self._open.get(address)
+        if connection is None:
+            connection = self._open[address] = BrokerConnection(address, self._settings)
+        return connection
+
+    def drop(self, address: str) -> None:
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def with_pending(self) -> list[BrokerConnection]:
+        return [connection for connection in self._open.values() if connection.pending_count]
+
+    def close(self) -> None:
+        for address in list(self._open):
+            self.drop(address)
+
+
 def accepted(answer: Response | CometError, ok: Collection[int] = _SUCCESS) -> Response:
     """Return an answer whose code is in `ok`; raise any other answer as an error."""
     if isinstance(answer, CometError):

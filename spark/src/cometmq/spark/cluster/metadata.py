@@ -16,7 +16,7 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.message.record import scan_record
-from cometmq.spark.cluster.connection import BrokerConnection, Closable, LinkSettings, accepted
+from cometmq.spark.cluster.connection import Closable, Connections, LinkSettings, accepted
 from cometmq.spark.cluster.pulling import PULL_CODES, Filter, pull_request
 from cometmq.spark.cluster.topics import MASTER_ID, Addresses, NameServers, find_queues
 from cometmq.spark.errors import BrokerUnreachable
@@ -30,8 +30,7 @@ class Metadata(Closable):
     def __init__(self, options: Options) -> None:
         self.names = NameServers(options)
         self._options = options
-        self._settings = LinkSettings.of(options)
-        self._connections: dict[str, BrokerConnection] = {}
+        self._connections = Connections(LinkSettings.of(options))
         self.brokers: dict[str, Addresses] = {}
 
     def queues(self, *, must_exist: bool = True) -> list[Queue]:
@@ -100,9 +99,7 @@ class Metadata(Closable):
 
     def close(self) -> None:
         self.names.close()
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
         """Return the store time of a message; 0 if it has been deleted meanwhile."""
@@ -138,28 +135,17 @@ class Metadata(Closable):
                 time.sleep(self._options.fetch_retry_interval_ms / 1000)
             for address in readable_addresses(self.brokers.get(name, {}), self._options.read_from):
                 try:
-                    answers = self._connected(address).invoke_all(requests)
+                    answers = self._connections.get(address).invoke_all(requests)
                 except TransportError as error:
                     failure = error
-                    self._disconnect(address)
+                    self._connections.drop(address)
                     continue
                 failure = next((a for a in answers if isinstance(a, TransportError)), None)
                 if failure is None:
                     return answers
-                self._disconnect(address)
+                self._connections.drop(address)
         reason = f": {failure}" if failure else ", since no name server knows it"
         raise BrokerUnreachable(f"broker `{name}` does not answer{reason}")
-
-    def _connected(self, address: str) -> BrokerConnection:
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = BrokerConnection(address, self._settings)
-        return connection
-
-    def _disconnect(self, address: str) -> None:
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
 
 
 def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:

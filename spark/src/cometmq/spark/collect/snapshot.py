@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def snapshot_id_of(now_ms: int) -> int:
-    """Number the snapshot of a time: minutes since 1970."""
+    """Return the snapshot id of a time: minutes since 1970."""
     return now_ms // MINUTE_MS
 
 

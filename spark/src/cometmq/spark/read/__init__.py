@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading: planning on the driver, and the work of each task."""
+"""Reads messages and tables: planning on the driver, and the work of each task."""

@@ -205,7 +205,7 @@ class Fetcher:
         return chunk.end
 
     def _check_progress(self, chunk: _Chunk, next_offset: int) -> None:
-        # Without progress the task would pull the same offset forever.
+        # If the broker makes no progress, the task would pull the same offset forever.
         if next_offset <= chunk.cursor:
             raise BrokerUnreachable(
                 f"the broker of {self._span.queue} does not advance from offset {chunk.cursor}"

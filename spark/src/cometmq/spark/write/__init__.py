@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing: the sink, and the sends of each task."""
+"""Writes messages: the sink, and the sends of each task."""

@@ -19,7 +19,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import CometError, TransportError, command_error
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.flags import java_hash
-from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, LinkSettings
+from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, Connections, LinkSettings
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers, Route
 from cometmq.spark.errors import SendIncomplete, SourceError, TopicMissing
 from cometmq.spark.options.definitions import Options
@@ -72,7 +72,8 @@ class Sender:
         self._first_queue = first_queue
         self._options = options
         settings = LinkSettings.of(options)
-        self._settings = msgspec.structs.replace(settings, timeout_ms=options.send_timeout_ms)
+        settings = msgspec.structs.replace(settings, timeout_ms=options.send_timeout_ms)
+        self._connections = Connections(settings)
         self._clock_ms = clock_ms
         self._pause = pause
         self._names = NameServers(options)
@@ -82,7 +83,6 @@ class Sender:
         self._ready: deque[_Parcel] = deque()
         self._held: set[Queue] = set()
         self._in_flight = 0
-        self._connections: dict[str, BrokerConnection] = {}
         self._failure: CometError | None = None
         self.stored_count = 0
 
@@ -119,9 +119,7 @@ class Sender:
 
     def close(self) -> None:
         self._names.close()
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
 
     def _choose(self, row: OutgoingRow) -> tuple[Queue, bool]:
         """Choose the queue of a row; also return whether its order matters there."""
@@ -149,12 +147,11 @@ class Sender:
     def _step(self) -> None:
         """Submit ready batches, then process answers."""
         self._send_ready()
-        for address, connection in list(self._connections.items()):
-            if connection.pending_count:
-                try:
-                    connection.exchange()
-                except TransportError:  # its requests have been failed and will be retried
-                    self._connections.pop(address).close()
+        for connection in self._connections.with_pending():
+            try:
+                connection.exchange()
+            except TransportError:  # its requests have been failed and will be retried
+                self._connections.drop(connection.address)
         if self._failure is not None:
             raise self._failure
 
@@ -248,10 +245,7 @@ class Sender:
         address = self._route(queue.topic).brokers[queue.broker_name].get(MASTER_ID)
         if address is None:
             raise SourceError(f"broker `{queue.broker_name}` has no master, which writes require")
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = BrokerConnection(address, self._settings)
-        return connection
+        return self._connections.get(address)
 
 
 def _renamed(queues: Sequence[Queue], topic: str) -> tuple[Queue, ...]:

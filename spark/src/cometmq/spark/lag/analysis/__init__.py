@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From snapshots to the tables of a report."""
+"""Computes the tables of a report from snapshots."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broker facts that a report needs. A cluster has few brokers, so this is plain Python."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -90,12 +91,9 @@ def _slope(points: Sequence[tuple[datetime, float]]) -> float | None:
         return None
     last = points[-1][0]
     xs = [(moment - last).total_seconds() for moment, _ in points]
-    ys = [ratio for _, ratio in points]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    if not spread:
+    if len(set(xs)) == 1:
         return None
-    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    return statistics.linear_regression(xs, [ratio for _, ratio in points]).slope
 
 
 def _disk_full_s(row: Row, slope: float | None) -> float | None:

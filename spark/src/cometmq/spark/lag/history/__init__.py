@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history below a folder: snapshots, compacted hours, aggregates, earlier reports."""
+"""The history in a folder: snapshots, compacted hours, aggregates, earlier reports."""

@@ -70,7 +70,7 @@ def _all(total: int) -> str:
 
 def _finding(row: Row) -> Finding:
     why, advice = _WORDS[row["status"]]
-    return Finding(row, why(row), advice)
+    return Finding(row, why if isinstance(why, str) else why(row), advice)
 
 
 def behind(row: Row) -> str:
@@ -104,10 +104,6 @@ def _at_risk(row: Row) -> str:
     return f"Unread messages are deleted in {duration(row['time_to_loss_s'])}: {cause}; {state}."
 
 
-def _rewind(row: Row) -> str:
-    return "Its position jumped back: messages that were already read are read again."
-
-
 def _stalled(row: Row) -> str:
     return f"Members are connected, but nothing is consumed{_growth(row)}.{_since(row)}"
 
@@ -124,23 +120,7 @@ def _catching_up(row: Row) -> str:
     return f"Catches up in {duration(row['eta_catchup_s'])}: {_speed(row)}."
 
 
-def _never_committed(row: Row) -> str:
-    return "Members are connected, but the group has never committed an offset."
-
-
-def _unknown(row: Row) -> str:
-    return "Too few recent snapshots to determine a status."
-
-
-def _broadcast(row: Row) -> str:
-    return "Broadcasting: each member keeps its own offsets; brokers store none."
-
-
-def _ok(row: Row) -> str:
-    return "Keeps up."
-
-
-_WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
+_WORDS: Final[Mapping[str, tuple[str | Callable[[Row], str], str]]] = {
     "LOST": (
         _lost,
         "Add consumers or raise fileReservedTime now; deleted messages cannot be recovered.",
@@ -150,7 +130,7 @@ _WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
         "Start or add consumers; to gain time, raise fileReservedTime or give the disk space.",
     ),
     "REWIND": (
-        _rewind,
+        "Its position jumped back: messages that were already read are read again.",
         "Ask who reset the offset; if nobody did, look for members with an old offset file.",
     ),
     "STALLED": (
@@ -159,12 +139,12 @@ _WORDS: Final[Mapping[str, tuple[Callable[[Row], str], str]]] = {
     ),
     "STOPPED": (_stopped, "Start its consumers, or delete the group if it has retired."),
     "NEVER_COMMITTED": (
-        _never_committed,
+        "Members are connected, but the group has never committed an offset.",
         "Check whether its listener ever returns, and whether it may commit offsets.",
     ),
     "SLOW": (_slow, "Add consumers or threads, up to one consumer for each queue."),
     "CATCHING_UP": (_catching_up, ""),
-    "UNKNOWN": (_unknown, ""),
-    "BROADCAST": (_broadcast, ""),
-    "OK": (_ok, ""),
+    "UNKNOWN": ("Too few recent snapshots to determine a status.", ""),
+    "BROADCAST": ("Broadcasting: each member keeps its own offsets; brokers store none.", ""),
+    "OK": ("Keeps up.", ""),
 }

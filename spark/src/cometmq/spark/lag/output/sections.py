@@ -72,10 +72,7 @@ def _queues(report: Report) -> Section:
 def _queue_cells(row: Row) -> Sequence[str]:
     at_most = "≤ " if row["filtered"] else ""
     return (
-        row["group"],
-        row["topic"],
-        row["broker_name"],
-        str(row["queue_id"]),
+        *_queue_name(row),
         row["status"],
         at_most + count(row["lag"]),
         _age(row),
@@ -83,6 +80,10 @@ def _queue_cells(row: Row) -> Sequence[str]:
         rate(row["rate_out"]),
         "never" if row["lag"] and row["eta_catchup_s"] is None else duration(row["eta_catchup_s"]),
     )
+
+
+def _queue_name(row: Row) -> Sequence[str]:
+    return row["group"], row["topic"], row["broker_name"], str(row["queue_id"])
 
 
 def _age(row: Row) -> str:
@@ -100,10 +101,7 @@ def _holders(report: Report) -> Section:
         ("group", "topic", "broker", "queue", "member", "unread", "held", "last consumed"),
         (
             (
-                row["group"],
-                row["topic"],
-                row["broker_name"],
-                str(row["queue_id"]),
+                *_queue_name(row),
                 row["client_id"] or "nobody",
                 count(row["lag"]),
                 count(row["cached_count"]),

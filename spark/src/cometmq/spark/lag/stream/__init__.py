@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming job: windows of snapshots, and damped status changes."""
+"""The streaming job: windows over snapshots, and damped status changes."""
