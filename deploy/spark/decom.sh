@@ -1,16 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Hook before an executor's pod ends: Spark moves its blocks away (SIGPWR), and this waits for it.
+# Hook that runs before an executor's pod ends: SIGPWR makes Spark migrate its blocks, then this
+# waits for the process to exit.
 set -euo pipefail
 
 seconds_max=${COMETMQ_DECOMMISSION_SECONDS:-60}
 executor=$(pgrep -o java || true)
 if [ -z "$executor" ]; then
-    echo "decom: no Java process here, nothing to move" >&2
+    echo "decom: no Java process, nothing to migrate" >&2
     exit 0
 fi
 
 kill -s PWR "$executor"
 if ! timeout "$seconds_max" tail --pid="$executor" --follow /dev/null; then
-    echo "decom: process $executor did not end within $seconds_max s" >&2
+    echo "decom: process $executor did not exit within $seconds_max s" >&2
 fi

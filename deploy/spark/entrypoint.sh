@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What Spark on Kubernetes expects of an image: the first argument says what this container is.
+# Entrypoint as Spark on Kubernetes expects it: the first argument selects the program.
 #   driver ARGUMENTS...   spark-submit in client mode, inside the driver's pod
-#   executor              the backend that the driver asked for, told by environment variables
-#   anything else         that command: cometmq-lag snapshot ..., spark-class ..., bash
+#   executor              the executor backend, configured by environment variables
+#   anything else         run as a command: cometmq-lag snapshot ..., spark-class ..., bash
 set -euo pipefail
 
 : "${SPARK_HOME:=/opt/spark}"
 
-# Java and Hadoop look up the name of the user; a cluster may run this under a random id.
+# Java and Hadoop need a user name, but a cluster may run this container under a random id.
 name_the_user() {
     local user_id group_id library
     user_id=$(id -u)
@@ -85,7 +85,7 @@ executor)
     run_executor
     ;;
 "")
-    echo "entrypoint: say driver, executor or a command such as cometmq-lag" >&2
+    echo "entrypoint: missing argument: driver, executor, or a command such as cometmq-lag" >&2
     exit 2
     ;;
 *)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` as a file: what spark-submit and the Spark operator start in the driver's pod."""
+"""`cometmq-lag` as a file, for spark-submit and the Spark operator to start in the driver's pod."""
 
 from cometmq.spark.lag.cli import main
 

@@ -113,7 +113,7 @@ def _stopped(row: Row) -> str:
 
 
 def _slow(row: Row) -> str:
-    return f"Does not gain on its producers: {_speed(row)}."
+    return f"Cannot keep up with its producers: {_speed(row)}."
 
 
 def _catching_up(row: Row) -> str:
@@ -130,7 +130,7 @@ _WORDS: Final[Mapping[str, tuple[str | Callable[[Row], str], str]]] = {
         "Start or add consumers; to gain time, raise fileReservedTime or give the disk space.",
     ),
     "REWIND": (
-        "Its position jumped back: messages that were already read are read again.",
+        "Its position jumped back: messages that were read already are read again.",
         "Ask who reset the offset; if nobody did, look for members with an old offset file.",
     ),
     "STALLED": (
