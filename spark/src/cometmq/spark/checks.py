@@ -84,5 +84,5 @@ def _check_offsets(name: str, text: str) -> None:
         from_text(text, source=f"option `{name}`")
     elif word and word not in _WORDS:
         raise OptionError(
-            f"option `{name}`={text!r} must be `earliest`, `latest` or offsets as JSON"
+            f"option `{name}`={text!r}: must be `earliest`, `latest` or offsets as JSON"
         )

@@ -34,7 +34,7 @@ def cut(data: pa.Buffer, bounds: Ints, step: int, first: int, kind: pa.DataType)
 
 
 class PropertyColumns:
-    """Key-value pairs of many texts; duplicate keys within a text are resolved."""
+    """Key-value pairs of many texts; of duplicate keys within a text the last one wins."""
 
     def __init__(self, texts: pa.StringArray) -> None:
         self._count = len(texts)

@@ -85,7 +85,7 @@ def _offsets(text: str, ends: Ends, option: str, default: str) -> dict[Queue, in
         return {queue: words[word](queue) for queue in ends}
     source = f"option `{option}`"
     if not word.startswith("{"):
-        raise OptionError(f"{source}={text!r} must be `earliest`, `latest` or offsets as JSON")
+        raise OptionError(f"{source}={text!r}: must be `earliest`, `latest` or offsets as JSON")
     lowest = EARLIEST if option == "startingOffsets" else LATEST
     found = {queue: words[default](queue) for queue in ends}
     given = from_text(text, source=source, lowest=lowest)
