@@ -25,6 +25,7 @@ from cometmq.client import (
     ScheduledPull,
     TransactionOptions,
     TransactionProducer,
+    WrongServer,
     log,
 )
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
@@ -133,7 +134,7 @@ def test_the_log_of_failures_stays_small() -> None:
 def test_the_guide_names_the_texts() -> None:
     """Each text in the guide's table is one that the source has."""
     source = Path(log.__file__).parent
-    code = " ".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
+    code = " ".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
     table = guide.read_text(encoding="utf-8").split("| what one sees |")[1].split("\n\n")[0]
     for event in ("listener.failed", "topic.unknown", "namesrv.unreachable"):
@@ -292,7 +293,7 @@ async def test_a_start_with_hanging_name_servers_ends_at_the_deadline(
 async def test_a_broker_is_no_name_server(cluster: MemoryCluster) -> None:
     options = ProducerOptions(retry_times=0)
     async with Producer("pg", cluster.broker.address, options=options) as producer:
-        with pytest.raises(NoNamesrv, match="answers like a broker"):
+        with pytest.raises(WrongServer, match="is a broker, not a name server"):
             await producer.send(Message("T", b"x"), queue=QUEUE_0)
 
 

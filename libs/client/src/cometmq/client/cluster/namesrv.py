@@ -147,7 +147,7 @@ class Namesrv:
                 address, code, header, body, timeout_ms=self._timeout_ms, ok=ok
             )
         except RequestCodeNotSupported:
-            await refuse_broker(self._remoting, address, self._timeout_ms)
+            await refuse_broker(self._remoting, address, code, self._timeout_ms)
             raise
 
     async def route(self, topic: str) -> TopicRoute | None:

@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells brokers and name servers apart when one is asked for what only the other does."""
 
+from typing import Final
+
 from cometmq.client.errors import WrongServer
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CommandError, RequestCodeNotSupported, TransportError
 from cometmq.remoting.transport.client import RemotingClient
 
+ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Requests that every name server serves, RocketMQ's of any version included."""
 
-async def refuse_broker(remoting: RemotingClient, address: str, timeout_ms: int) -> None:
-    """Raise WrongServer if the server at a name server's address is a broker."""
-    if await _serves(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms):
+
+async def refuse_broker(
+    remoting: RemotingClient, address: str, code: RequestCode, timeout_ms: int
+) -> None:
+    """Raise WrongServer if the server that does not serve `code` is a broker.
+
+    Other codes prove nothing: an old name server may lack them.
+    """
+    if code in ROUTES or await _serves(
+        remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms
+    ):
         raise WrongServer(
             f"{address} is a broker, not a name server: give the address of a name server,"
             " by default port 9876"
