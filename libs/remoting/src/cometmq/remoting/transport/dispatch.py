@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing and calling the handler of a request, and what becomes of its result.
+"""Calls the handler of each request, and turns its result or exception into an answer.
 
-This is the only place that maps exceptions to response codes, and one of the three where any
-exception is caught: a handler's bug is an answer and a log line, never the end of a connection.
+Every answer takes one way: ``Served.deliver`` of the connection, called here for an immediate
+answer and by ``Call.answer`` for a later one. This module is the only place that maps exceptions
+to response codes, and one of three that catch any exception: a bug in a handler is an answer and
+a log line, never the end of a connection.
 
 Hot path
     ``Dispatcher.serve`` runs once per received chunk, its loop once per request; hooks and
@@ -34,16 +36,16 @@ After = Callable[[ContextT, Call[Any], Answer], None]
 
 
 class Served(Protocol):
-    """What the dispatcher needs of a connection."""
+    """The connection, as the dispatcher sees it."""
 
     in_flight: int
 
-    def reply_now(self, call: Call[Any], answer: Answer) -> bool:
+    def deliver(self, call: Call[Any], answer: Answer) -> bool:
         """Encode an answer; False if the connection must not be served further for now."""
 
 
 class Hooks(Struct, Generic[ContextT], frozen=True):
-    """What runs around every handler: before it, and on what it answers."""
+    """Functions that run before every handler and on every answer."""
 
     before: tuple[Before[ContextT], ...] = ()
     """May refuse a call by raising CommandError: access control, for example."""
@@ -69,7 +71,7 @@ class Dispatcher(Generic[ContextT]):
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
         }
         self._context = context
-        self._after = hooks.after
+        self.after = hooks.after
         self._in_flight_max = in_flight_max
         self._tasks = tasks
         self._stats = stats
@@ -91,7 +93,7 @@ class Dispatcher(Generic[ContextT]):
             except CommandError as error:
                 result = Reply(code=error.code, remark=error.remark)
             except Exception as error:  # noqa: BLE001  # see the module's head
-                result = self._failure(call, error)
+                result = self.failure(call, error)
             if result is None:
                 if not call.flag & FLAG_ONEWAY:
                     in_flight += 1
@@ -105,7 +107,7 @@ class Dispatcher(Generic[ContextT]):
                 in_flight += 1
             else:
                 call.is_answered = True
-                if not self._deliver(peer, call, result):
+                if not peer.deliver(call, result):
                     served = index + 1
                     break
         peer.in_flight += in_flight
@@ -120,35 +122,21 @@ class Dispatcher(Generic[ContextT]):
             known = call.code in self._handlers
             error = fault.error
             answer = Reply(code=error.code, remark=error.remark)
-            self._deliver(peer, call, answer if known else _not_supported(None, call))
+            peer.deliver(call, answer if known else _not_supported(None, call))
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
 
-    def deliver_late(self, peer: Served, call: Call[Any], answer: Answer) -> None:
-        """Encode the answer of a call that had to wait."""
+    def answered(self, peer: Served) -> None:
+        """Count out a call whose answer was not immediate."""
         peer.in_flight -= 1
         self._stats.in_flight -= 1
-        if self._after:
-            self._run_after(call, answer)
-        try:  # as `_deliver`, whose call would be the fifth in a row
-            peer.reply_now(call, answer)
-        except Exception as error:  # noqa: BLE001  # see the module's head
-            peer.reply_now(call, self._failure(call, error))
 
-    def _deliver(self, peer: Served, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; one that cannot be encoded becomes a failure. False: wait."""
-        if self._after:
-            self._run_after(call, answer)
-        try:
-            return peer.reply_now(call, answer)
-        except Exception as error:  # noqa: BLE001  # see the module's head
-            return peer.reply_now(call, self._failure(call, error))
-
-    def _run_after(self, call: Call[Any], answer: Answer) -> None:
-        for hook in self._after:
+    def run_after(self, call: Call[Any], answer: Answer) -> None:
+        """Show an answer to the hooks; one that fails is logged and changes nothing."""
+        for hook in self.after:
             try:
                 hook(self._context, call, answer)
             except Exception as error:  # noqa: BLE001  # see the module's head
-                self._failure(call, error)
+                self.failure(call, error)
 
     def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
         """Let a slow handler go on as a task; refuse when too many do.
@@ -170,11 +158,12 @@ class Dispatcher(Generic[ContextT]):
         except CommandError as error:
             answer = Reply(code=error.code, remark=error.remark)
         except Exception as error:  # noqa: BLE001  # see the module's head
-            answer = self._failure(call, error)
+            answer = self.failure(call, error)
         if answer is not None:
             call.answer(answer)
 
-    def _failure(self, call: Call[Any], error: Exception) -> Reply:
+    def failure(self, call: Call[Any], error: Exception) -> Reply:
+        """Log and count a bug; return the answer that names it."""
         self._stats.handler_failures += 1
         remark = f"{type(error).__name__}: {error}"
         self._log.error("handler.failed", code=call.code, peer=call.peer.address, error=remark)

@@ -34,6 +34,12 @@ from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
+
+# Reasons why nothing is read from a connection; several may hold at once.
+_UNSENT_OUTPUT: Final = 1  # the peer does not read what it asked for
+_BACKLOG: Final = 2  # received requests wait for their turn of the loop
+_LEAVING: Final = 4  # this end stops and takes no more requests
+
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
 
 
@@ -52,10 +58,9 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self._is_dirty = False
-        self._is_paused = False
+        self._pauses = 0
+        self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
         self.is_restrained = False
-        self._is_deaf = False
-        self._is_behind = False
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -126,14 +131,12 @@ class PeerProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop serving, and a server stops reading from, a peer that does not read."""
-        self._is_paused = True
         self._progress = (self._sent_bytes - self.unsent_bytes, self._hub.now_ms())
-        if not (self._hub.settings.reads_while_unsent or self._transport.is_closing()):
-            self._transport.pause_reading()
+        self._pause(_UNSENT_OUTPUT)
 
     def resume_writing(self) -> None:
-        """Serve what had to wait, then read on."""
-        self._is_paused = False
+        """Serve the backlog, then read on."""
+        self._pauses &= ~_UNSENT_OUTPUT
         if self.is_restrained:
             self.is_restrained = False
             settings = self._hub.settings
@@ -151,7 +154,7 @@ class PeerProtocol(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether unsent output is below its high-water mark."""
-        return self._is_open and not self._is_paused
+        return self._is_open and not self._pauses & _UNSENT_OUTPUT
 
     def send(
         self,
@@ -199,7 +202,8 @@ class PeerProtocol(asyncio.Protocol):
         """Send the answer to a call that was not answered at once."""
         if call.flag & FLAG_ONEWAY or not self._is_open:
             return
-        self._dispatcher.deliver_late(self, call, reply)
+        self._dispatcher.answered(self)
+        self.deliver(call, reply)
         if not self._is_dirty:
             self._mark_dirty()
 
@@ -214,20 +218,27 @@ class PeerProtocol(asyncio.Protocol):
     # -- the hub's side ---------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Take nothing more from the peer; what it has asked already is still answered."""
-        self._is_deaf = True
-        if self._is_open and not self._transport.is_closing():
-            self._transport.pause_reading()
+        """Take no more requests; those already received are still answered."""
+        self._pause(_LEAVING)
 
-    def reply_now(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer while serving; False if the peer must be waited for."""
-        connection = self._connection
-        connection.out_bytes += self._encode_reply(
-            connection.out, call.serialization, call.opaque, answer
-        )
+    def deliver(self, call: Call[Any], answer: Answer) -> bool:
+        """Encode an answer; False if this connection must not be served further for now.
+
+        An answer that cannot be encoded is a bug of its handler and becomes a failure.
+        """
+        dispatcher, connection = self._dispatcher, self._connection
+        if dispatcher.after:
+            dispatcher.run_after(call, answer)
+        out, serialization, opaque = connection.out, call.serialization, call.opaque
+        try:
+            size = self._encode_reply(out, serialization, opaque, answer)
+        except Exception as error:  # noqa: BLE001  # as in dispatch.py
+            failure = dispatcher.failure(call, error)
+            size = self._encode_reply(out, serialization, opaque, failure)
+        connection.out_bytes += size
         if connection.out_bytes > self._flush_bytes:
             self.flush()
-        return self._is_open and not self._is_paused
+        return self._is_open and not self._pauses & _UNSENT_OUTPUT
 
     def flush(self) -> None:
         """Write the output that gathered."""
@@ -245,7 +256,7 @@ class PeerProtocol(asyncio.Protocol):
         hub.budget.left -= len(data)
         if hub.budget.left < 0:
             hub.budget.measure(hub.now_ms())
-        if self._is_paused and self.unsent_bytes > hub.settings.unsent_bytes_max:
+        if self._pauses & _UNSENT_OUTPUT and self.unsent_bytes > hub.settings.unsent_bytes_max:
             hub.stats.overflow_closed += 1
             hub.log.warning("connection.overflowed", peer=self.address, bytes=self.unsent_bytes)
             self.abort()
@@ -262,7 +273,7 @@ class PeerProtocol(asyncio.Protocol):
         if self._has_received:
             self._has_received = False
             self._active_ms = now_ms
-        if self._is_paused:
+        if self._pauses & _UNSENT_OUTPUT:
             gone = self._sent_bytes - self.unsent_bytes
             if gone != self._progress[0]:
                 self._progress = (gone, now_ms)
@@ -336,29 +347,31 @@ class PeerProtocol(asyncio.Protocol):
             self.flush()
 
     def _serve_backlog(self) -> None:
-        if self._backlog and self._is_open and not self._is_behind:
+        if self._backlog and self._is_open and not self._pauses & _BACKLOG:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
 
     def _fall_behind(self) -> None:
-        """Let other connections have their turn before the rest of this one's requests."""
-        self._is_behind = True
+        """Postpone the remaining requests, so that other connections get their turn first."""
         self._hub.fell_behind(1)
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._pause(_BACKLOG)
         self._hub.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
-        self._is_behind = False
+        self._pauses &= ~_BACKLOG
         self._hub.fell_behind(-1)
-        if not self._is_paused:
+        if not self._pauses & _UNSENT_OUTPUT:
             self._serve_backlog()
         self._read_on()
 
+    def _pause(self, reason: int) -> None:
+        self._pauses |= reason
+        if self._is_open and reason & self._stops_reading and not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def _read_on(self) -> None:
-        """Read again, unless something still speaks against it."""
-        must_wait = self._is_paused and not self._hub.settings.reads_while_unsent
-        if not (must_wait or self._is_deaf or self._is_behind or self._transport.is_closing()):
+        """Read again if no reason against it is left."""
+        if not (self._pauses & self._stops_reading or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
@@ -388,7 +401,7 @@ class PeerProtocol(asyncio.Protocol):
         with contextlib.suppress(RemoteProtocolError):
             for call in self._connection.receive(data, self._hub.clock_ms()):
                 if not call.flag & FLAG_ONEWAY:
-                    self.reply_now(call, Reply(ResponseCode.SYSTEM_ERROR, remark=reason))
+                    self.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=reason))
         self.flush()
 
     def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
