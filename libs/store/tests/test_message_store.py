@@ -369,6 +369,31 @@ def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
     assert {result.status for result in results} == {PutStatus.PUT_OK}
 
 
+def test_a_put_waits_for_replicas_when_they_count(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    rig.store.needs_replicas = True
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    assert [result.queue_offset for result in results] == [1]
+    rig.flush()
+    assert len(results) == 1
+    rig.store.note_replicated(rig.store.commit_log.end)
+    assert [result.queue_offset for result in results] == [1, 0]
+    assert {result.status for result in results} == {PutStatus.PUT_OK}
+
+
+def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
+    rig = StoreRig(disk, small_settings())
+    rig.store.needs_replicas = True
+    results = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    rig.store.flush_job(rig.clock.advance(5_000))
+    assert [result.status for result in results] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+
+
 def test_a_slow_disk_is_answered_as_flush_timeout(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     results = []

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flush policy: when the log is synced, and which puts are answered. Syncing itself is a job.
+"""Flush policy: when the log is synced, and which puts that completes. Syncing itself is a job.
 
 Group commit: one sync covers every put that was written before it began. A failed sync is fatal for
 the store: the kernel may have dropped the dirty pages, so a second sync that succeeds would prove
 nothing.
 """
 
-from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
-from cometmq.store.results import PutDone, PutResult, PutStatus
+from cometmq.store.pending_puts import Condition, PendingPuts
 from cometmq.store.settings import FlushDiskType
 
 PAGE_BYTES: Final = 4096
@@ -50,13 +49,6 @@ class FlushJob:
             self._disk.sync_folder(self._folder)
 
 
-class _Waiter(NamedTuple):
-    offset: int
-    since_ms: int
-    done: PutDone
-    result: PutResult
-
-
 class Flusher:
     """Decides when to sync and completes the puts that wait for a sync."""
 
@@ -66,8 +58,8 @@ class Flusher:
         "_log",
         "_named_end",
         "_parts",
+        "_pending",
         "_running",
-        "_waiters",
         "flush_count",
         "flushed_offset",
         "has_failed",
@@ -75,7 +67,12 @@ class Flusher:
     )
 
     def __init__(
-        self, parts: Parts, on_failure: Callable[[Exception], None], *, flushed_offset: int
+        self,
+        parts: Parts,
+        pending: PendingPuts,
+        on_failure: Callable[[Exception], None],
+        *,
+        flushed_offset: int,
     ) -> None:
         """Start with `flushed_offset` as the only part that is certainly on the disk.
 
@@ -83,7 +80,7 @@ class Flusher:
         """
         self._parts = parts
         self._log = parts.commit_log
-        self._waiters: deque[_Waiter] = deque()
+        self._pending = pending
         self._running: FlushJob | None = None
         self._last_flush_ms = 0
         self._last_thorough_ms = 0
@@ -99,23 +96,14 @@ class Flusher:
         return self._parts.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
-    def waiting_count(self) -> int:
-        """The number of puts that wait for a sync."""
-        return len(self._waiters)
-
-    @property
     def needed_from(self) -> int:
         """The offset before which no running or future sync needs a file."""
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
-    def wait(self, offset: int, now_ms: int, done: PutDone, result: PutResult) -> None:
-        """Complete the put when the log is synced up to `offset`, or on timeout."""
-        self._waiters.append(_Waiter(offset, now_ms, done, result))
-
     def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due, or None; only one job runs at a time."""
-        self._expire(now_ms)
+        self._pending.expire(now_ms, self._parts.settings.sync_flush_timeout)
         if self._running is not None or self.has_failed:
             return None
         if not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
@@ -142,7 +130,9 @@ class Flusher:
         dirty = self._log.end - self.flushed_offset
         if dirty <= 0:
             return False
-        if self._waiters:  # SYNC_FLUSH: a put is waiting, so no interval applies
+        if self._pending.is_needed(
+            Condition.FLUSHED
+        ):  # SYNC_FLUSH: a put is waiting, so no interval applies
             return True
         settings = self._parts.settings
         thorough_ms = settings.flush_commit_log_thorough_interval
@@ -153,13 +143,6 @@ class Flusher:
             return False
         interval_ms = settings.flush_interval_commit_log
         return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)
-
-    def _expire(self, now_ms: int) -> None:
-        """Answer expired waiters: their messages are stored, but perhaps not on the disk."""
-        waiters = self._waiters
-        timeout_ms = self._parts.settings.sync_flush_timeout
-        while waiters and has_passed(timeout_ms, since_ms=waiters[0].since_ms, now_ms=now_ms):
-            self._answer(waiters.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
 
     def done(self, job: FlushJob, error: Exception | None) -> None:
         """Complete the puts that a finished job has synced."""
@@ -181,23 +164,16 @@ class Flusher:
             return
         self.flushed_offset = max(self.flushed_offset, job.offset)
         self._named_end = max(self._named_end, job.file_end)
-        waiters = self._waiters
-        while waiters and waiters[0].offset <= job.offset:
-            self._answer(waiters.popleft(), PutStatus.PUT_OK)
+        self._pending.advance(Condition.FLUSHED, job.offset)
 
     def fail(self, error: Exception) -> None:
         """Fail all waiting puts; the store stays read-only."""
         self.has_failed = True
         self.on_failure(error)
-        while self._waiters:
-            self._answer(self._waiters.popleft(), PutStatus.SERVICE_NOT_AVAILABLE)
+        self._pending.fail()
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the earlier end of a truncated log."""
         self.flushed_offset = min(self.flushed_offset, offset)
+        self._pending.retreat(offset)
         self._named_end = -1
-
-    @staticmethod
-    def _answer(waiter: _Waiter, status: PutStatus) -> None:
-        waiter.result.status = status
-        waiter.done(waiter.result)

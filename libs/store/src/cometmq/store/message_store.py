@@ -28,6 +28,7 @@ from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
 from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest, read_matching
 from cometmq.store.parts import build_parts
+from cometmq.store.pending_puts import Condition, PendingPuts
 from cometmq.store.queue_reader import ReadLimits, read_queue
 from cometmq.store.reads import Lookup
 from cometmq.store.recent_reads import RecentReads
@@ -80,8 +81,10 @@ class MessageStore:
         self.layout = parts.layout
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
+        self.needs_replicas = False  # set by replication: puts wait for `note_replicated`
         self._lock: DiskLock | None = None
         self._flusher: Flusher
+        self._pending: PendingPuts
         self._checkpointer: Checkpointer
         self._housekeeping: Housekeeping
         self._replica: Replica
@@ -136,8 +139,11 @@ class MessageStore:
         self, checkpoints: CheckpointFiles, recovered: Recovered, last_timestamp: int
     ) -> None:
         parts = self._parts
+        safe = recovered.start.offset
+        reached = {Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end}
+        self._pending = PendingPuts(reached)
         self._flusher = flusher = Flusher(
-            parts, self._note_sync_failed, flushed_offset=recovered.start.offset
+            parts, self._pending, self._note_sync_failed, flushed_offset=safe
         )
         self._checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher)
         self._checkpointer.begin(
@@ -213,14 +219,17 @@ class MessageStore:
                 listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
 
     def _answer(self, batch: Batch) -> None:
-        if not self._flusher.is_sync:
+        needs = Condition.FLUSHED if self._flusher.is_sync else Condition.NONE
+        if self.needs_replicas:
+            needs |= Condition.REPLICATED
+        if not needs:
             for done, _, result in batch.results:
                 done(result)
             return
         now_ms = self._clock_ms()
         for done, is_waiting, result in batch.results:
             if is_waiting:
-                self._flusher.wait(batch.end, now_ms, done, result)
+                self._pending.add(batch.end, needs, now_ms, done, result)
             else:
                 done(result)
 
@@ -402,6 +411,10 @@ class MessageStore:
         """The physical offset up to which readers see the log."""
         return self.commit_log.confirm_offset
 
+    def note_replicated(self, offset: int) -> None:
+        """Answer the puts that the replicas have: their logs agree with ours up to `offset`."""
+        self._pending.advance(Condition.REPLICATED, offset)
+
     def append_raw(self, offset: int, data: bytes) -> None:
         """Append bytes of the master's log at exactly our end; whole records become visible."""
         for queue, timestamp in self._replica.append(offset, data):
@@ -438,7 +451,7 @@ class MessageStore:
     @property
     def waiting_put_count(self) -> int:
         """The number of puts that wait for a sync."""
-        return self._flusher.waiting_count
+        return len(self._pending)
 
     @property
     def flushed_offset(self) -> int:
@@ -469,7 +482,7 @@ class MessageStore:
             counters.get_message_count,
             counters.cold_get_count,
             self._flusher.flush_count,
-            self._flusher.waiting_count,
+            len(self._pending),
             self.commit_log.min_offset,
             self.commit_log.end,
             self._flusher.flushed_offset,
