@@ -50,7 +50,7 @@ def test_settings_that_ask_for_what_is_not_there_are_named() -> None:
     assert settings.ineffective() == {
         "enableLmq": "Accepted; light message queues (LMQ) are not built.",
         "sendMessageThreadPoolNums": (
-            "Accepted; one loop serves all requests, there are no pools of threads."
+            "Accepted; one event loop serves all requests, there are no thread pools."
         ),
     }
 

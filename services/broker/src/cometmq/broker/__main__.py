@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.broker [FILE]`: a broker with the settings of a file and its environment."""
+"""`python -m cometmq.broker [FILE]`: a broker configured by a file and its environment."""
 
 import sys
 from functools import partial
@@ -16,7 +16,6 @@ log = logging.get("broker")
 
 
 async def main(stop: Stop) -> None:
-    """Read the settings and serve until asked to stop."""
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     settings = load(BrokerSettings, prefix="COMETMQ_BROKER", file=file)
     build = partial(BrokerApp, settings, config_path=file)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of RocketMQ's broker.conf that change nothing here, each with the reason.
+"""Keys of RocketMQ's broker.conf that have no effect here, each with the reason.
 
-They stand for threads, buffers and parts that CometMQ does not have. They are known so that tools
-find the values they look for; a broker whose file sets one to another value than RocketMQ's
-default names it at the start, with the reason.
+They configure threads, buffers and parts that CometMQ does not have. They are accepted so that
+tools find the values that they look for. At the start the broker logs each of them whose value
+differs from RocketMQ's default.
 """
 
 from typing import Annotated, Final
@@ -17,11 +17,13 @@ def _because(reason: str) -> Meta:
     return Meta(description=f"Accepted; {reason}.", extra=MUTABLE | INEFFECTIVE)
 
 
-POOL: Final = _because("one loop serves all requests, there are no pools of threads")
+POOL: Final = _because("one event loop serves all requests, there are no thread pools")
 QUEUE: Final = _because("requests do not wait for a thread; inFlightMax bounds them")
 CLIENT: Final = _because("the broker's own calls need no pools and no limits")
-SOCKET: Final = _because("the system sizes the buffers of sockets, writeBufferHighBytes ours")
-NETTY: Final = _because("it is about RocketMQ's network library")
+SOCKET: Final = _because(
+    "the system sizes socket buffers; writeBufferHighBytes bounds the broker's own"
+)
+NETTY: Final = _because("it configures RocketMQ's network library")
 COMMERCIAL: Final = _because("only a commercial edition has these counters")
 DLEDGER: Final = _because("brokers do not replicate by DLedger")
 LIGHT: Final = _because("light message queues (LMQ) are not built")
@@ -30,16 +32,16 @@ DELAY: Final = _because("delayed messages are always delivered without waiting f
 PLUGIN: Final = _because("there are no plug-ins and no filter servers")
 FOLDERS: Final = _because("a log in several folders is not supported")
 UNUSED: Final = _because("RocketMQ 4.9.4 does not use it either")
-LOGS: Final = _because("logs are settings of the process, not of the broker")
+LOGS: Final = _because("logging is configured for the process, not for the broker")
 PAGES: Final = _because("files are not mapped")
-DIAGNOSIS: Final = _because("it is a diagnosis of RocketMQ's own locks")
+DIAGNOSIS: Final = _because("it diagnoses RocketMQ's own locks")
 DETAIL: Final = _because("statistics of queues are kept for delayed messages only")
 
 
 class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):
-    """Settings without an effect, with RocketMQ's defaults."""
+    """Settings without effect, with RocketMQ's defaults."""
 
-    # Threads and queues of RocketMQ's executors: one loop serves everything here.
+    # Threads and queues of RocketMQ's executors: one event loop serves everything here.
     admin_broker_thread_pool_nums: Annotated[int, POOL] = 16
     client_async_semaphore_value: Annotated[int, CLIENT] = 65_535
     client_callback_executor_threads: Annotated[int, CLIENT] = 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses the broker has: where it listens, and what others are told."""
+"""Addresses of the broker: where it listens, and which address it advertises."""
 
 import socket
 import struct
@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.errors import SettingsError
 
-VIP_OFFSET: Final = -2  # the port for clients that want short answers only
+VIP_OFFSET: Final = -2  # the port for clients that send short requests only
 HA_OFFSET: Final = 1
 _FREE_PORT_TRIES: Final = 64
-_OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent there
+_OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent to it
 
 
 class Ports(NamedTuple):
@@ -23,7 +23,7 @@ class Ports(NamedTuple):
 
 
 def advertised_host(host: str, bind_address: str) -> str:
-    """Return the address that others are told; where none is set, one of this machine."""
+    """Return the advertised address; without a setting, an address of this machine."""
     if host:
         return host.strip("[]")
     is_one = bind_address and not is_unspecified(bind_address)
@@ -31,7 +31,7 @@ def advertised_host(host: str, bind_address: str) -> str:
 
 
 def check_advertised(host: str, *, setting: str) -> None:
-    """Raise SettingsError for an address that stands for all: nobody can connect to it."""
+    """Raise SettingsError for a wildcard address: clients cannot connect to it."""
     if host and is_unspecified(host):
         raise SettingsError(
             f"{setting}: others cannot connect to {host}; give the address of this machine that "
@@ -41,7 +41,7 @@ def check_advertised(host: str, *, setting: str) -> None:
 
 
 def is_unspecified(host: str) -> bool:
-    """Return whether an address or name stands for all addresses: 0.0.0.0, ::, 0 and the like."""
+    """Return whether an address or name is a wildcard: 0.0.0.0, ::, 0 and the like."""
     try:
         infos = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:
@@ -81,7 +81,7 @@ def _is_free(bind_address: str, port: int) -> bool:
 
 
 def outward_ip() -> str:
-    """Return the address of this machine that others most likely reach."""
+    """Return the address under which other machines most likely reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_OUTSIDE)
@@ -91,12 +91,11 @@ def outward_ip() -> str:
 
 
 def host_port(host: str, port: int) -> str:
-    """Return `host:port`, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
-    """Return an address as records hold it; a name is looked up."""
+    """Return an address as records contain it; a host name is resolved."""
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start and stop of a broker: the only module that makes things run.
 
-Start: ports, store (recovered on a thread), tables, server, name servers, timers. Stop: leave
-the name servers first, so that clients go elsewhere; stop accepting; answer held pulls; let open
-requests end; flush; save the tables; close the store.
+Start: ports, store (recovered on a thread), tables, server, name servers, timers. Stop: unregister
+from the name servers first, so that clients move to other brokers; stop accepting; answer held
+pulls; let open requests end; flush; save the tables; close the store.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"
 FIRST_ROUND_WAIT_MS: Final = 2_000
-"""How long a start waits for name servers that do not answer."""
+"""Bound on how long a start waits for name servers that do not answer."""
 
 
 class BrokerApp:
-    """One broker of this process; `start` and `stop` belong to one task."""
+    """`start` and `stop` must run in the same task."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class BrokerApp:
         config_path: Path | None = None,
         own_account: Account | None = None,
     ) -> None:
-        """Take what it needs; nothing is opened yet.
+        """Open nothing yet.
 
-        `own_account` is for programs in this process, beside the accounts of the files.
+        `own_account` is for programs of the same process, in addition to the accounts of the files.
         """
         self._own_account = own_account
         self._loaded = settings
@@ -79,18 +79,17 @@ class BrokerApp:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the broker serves: its main port, then the one for short answers."""
+        """The main port, then the port for short requests."""
         ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
         return [host_port(self.broker.host, port) for port in ports]
 
     @property
     def broker(self) -> Broker:
-        """The running broker."""
         assert self._broker is not None, "not started"
         return self._broker
 
     async def start(self) -> None:
-        """Serve; raise CometError or OSError where settings or environment do not allow it."""
+        """Raise CometError or OSError if the settings or the environment do not allow a start."""
         check_settings(self._loaded)
         try:
             await self._start()
@@ -136,7 +135,7 @@ class BrokerApp:
         )
         self._broker = broker
         stack.push_async_callback(self._save_tables, broker)
-        stack.push_async_callback(broker.driver.settle)  # with what timers began at last
+        stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
         recall_transactions(broker)
         server = await self._listen(broker)
         group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -155,7 +154,7 @@ class BrokerApp:
         )
 
     async def stop(self) -> None:
-        """End in order; what was acknowledged is on disk afterwards."""
+        """Messages that were acknowledged are on disk afterwards."""
         if self._broker is None:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
@@ -164,7 +163,6 @@ class BrokerApp:
         self._log.info("broker.stopped")
 
     def _advertised_by(self) -> str:
-        """Return where the advertised address comes from."""
         settings = self._loaded.value
         if settings.broker_ip1:
             return self._loaded.label("brokerIP1")
@@ -173,7 +171,7 @@ class BrokerApp:
         return "the address of this machine towards others; brokerIP1 sets another"
 
     def _namesrv_lost(self, peer: Peer) -> None:
-        """Register anew: a name server drops a broker together with its connection."""
+        """Register again: a name server drops a broker when their connection closes."""
         if self._broker is not None:
             self._broker.registration.connection_lost(peer.address)
 
@@ -242,7 +240,6 @@ class BrokerApp:
         )
 
     def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
-        """Start the background loops."""
         for name, interval_ms, step in background_steps(broker):
             loop = every(interval_ms, step, name=name, log=self._log)
             self._timers.append(group.create_task(loop, name=f"broker-{name}"))
@@ -254,9 +251,9 @@ class BrokerApp:
             timer.cancel()
 
     async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
-        """Answer what waits, then let open requests end; timers still run.
+        """Answer held pulls, then let open requests end; timers still run.
 
-        Connections close after the sends that wait for the disk have their answers.
+        Connections close only after the sends that wait for a flush have their answers.
         """
         broker.is_stopping = True
         broker.delay.stop()
@@ -267,7 +264,6 @@ class BrokerApp:
         await server.close(broker.settings.stop_timeout_mills)
 
     async def _save_tables(self, broker: Broker) -> None:
-        """Write every table as it is at the end."""
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
             broker.saver.request_if_dirty(table)
         broker.delay.save_at_end()
@@ -279,13 +275,12 @@ class BrokerApp:
 
 
 def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
-    """Return haListenPort if someone has set it; else it follows listenPort."""
+    """Return haListenPort if it is set explicitly; by default it follows listenPort."""
     is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
     return None if is_default else loaded.value.ha_listen_port
 
 
 def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
-    """Return where the accounts of access control are."""
     if settings.acl_file:
         path = Path(settings.acl_file)
     elif settings.rocketmq_home:
@@ -298,7 +293,7 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
 
 
 def check_settings(loaded: Loaded[BrokerSettings]) -> None:
-    """Refuse what this version cannot do, instead of doing something else."""
+    """Refuse settings whose feature does not exist, rather than run without it."""
     settings = loaded.value
     check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
     check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
@@ -309,7 +304,6 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
 
 
 def server_settings(settings: BrokerSettings) -> ServerSettings:
-    """Return the bounds of the server."""
     return ServerSettings(
         connections_max=settings.connections_max,
         in_flight_per_connection_max=settings.connection_in_flight_max,
@@ -324,7 +318,7 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
 
 
 def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
-    """Show the broker on the HTTP port: metrics, settings, and whether it can take messages."""
+    """Add the broker's metrics, settings and readiness to the HTTP port."""
 
     def store_fault() -> str | None:
         refusals = ", ".join(broker.store.stats().refusals)

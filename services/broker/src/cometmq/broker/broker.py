@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broker: the references that handlers may use.
 
-One event loop owns everything in here: no locks. `app.py` builds it; handlers receive it as
-their first argument; the domain objects inside never see it.
+The event loop owns everything here, so there are no locks. `app.py` builds the broker; handlers
+receive it as their first argument; the domain objects inside never see it.
 """
 
 from dataclasses import dataclass, field
@@ -41,8 +41,6 @@ from cometmq.store.settings import BrokerRole
 
 @dataclass(slots=True)
 class Broker:
-    """What one broker consists of."""
-
     loaded: Loaded[BrokerSettings]  # with the source of each value, for codes 25 and 26
     settings: BrokerSettings  # loaded.value; both are replaced when settings change
     settings_version: DataVersion  # counts the changes by code 25
@@ -64,24 +62,23 @@ class Broker:
     stats: BrokerStats
     sampler: StatSampler
     history: History
-    address: str  # "ip:port" that clients and name servers know
-    host: str  # its ip, as remarks name the broker
-    store_host: bytes  # ip and port packed: what goes into each record
+    address: str  # "ip:port" for clients and name servers
+    host: str  # the ip alone, as remarks name the broker
+    store_host: bytes  # ip and port, packed as in every record
     role: RoleState = field(init=False)
-    is_master: bool = field(init=False)  # of `role`: the message path asks for it
+    is_master: bool = field(init=False)  # cached from `role` for the message path
     cluster_pair: str = ""  # the property that every message gets
-    checks_sends: bool = False  # a setting, set by `apply`, makes each send pass every check
+    checks_sends: bool = False  # whether a setting makes every send pass all checks; set by `apply`
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     acl: AclKeeper | None = None  # None: no access control
-    memory_bytes: int = 8 << 30  # what the process may use: the window of hot messages
+    memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     transactions: Transactions = field(default_factory=Transactions)
     turns: Turns = field(default_factory=Turns)  # long answers, a part of one in each turn
     started_ms: int = 0
     is_stopping: bool = False
 
     def __post_init__(self) -> None:
-        """Derive what the message path needs from the settings."""
         self.apply(self.loaded)
         settings = self.settings
         is_slave = settings.broker_role is BrokerRole.SLAVE
@@ -99,11 +96,11 @@ class Broker:
         self.store.role_writable = self.is_master
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a subscription group, created if that is allowed."""
+        """Return a subscription group; an unknown one is created if the settings allow it."""
         return self.groups.find(name, auto_create=self.settings.auto_create_subscription_group)
 
     def apply(self, loaded: Loaded[BrokerSettings]) -> None:
-        """Use these settings from now on."""
+        """Derive from the settings what the message path needs."""
         settings = loaded.value
         self.loaded = loaded
         self.settings = settings

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX and move to their real queue when due.
 
-Each level is one queue in the order of arrival, so only its head is looked at.
+Each level is one queue in the order of arrival, so only its head is examined.
 
-Invariants: the position of a level passes a message only when its copy is stored, and is saved
-only when the copy is on the disk. After a crash the copies that the log already holds are found
-by their unique key, so that nothing is delivered twice that need not be.
+Invariants: the position of a level passes a message only when its copy is stored, and is saved only
+when the copy is on disk. After a crash, copies that the log already contains are found by their
+unique key, which avoids most duplicates.
 
-Compatibility: delayOffset.json maps level (queue id + 1) to the next queue offset; the due time
-is the queue entry's tag code. A due time beyond now + delay means that the clock was set back:
-the message is due at once.
+Compatibility: delayOffset.json maps level (queue id + 1) to the next queue offset; the due time is
+the queue entry's tag code. A due time beyond now + delay means that the clock was set back: the
+message is due at once.
 """
 
 from collections import deque
@@ -45,41 +45,37 @@ class DelayFile(msgspec.Struct, rename="camel"):
 
 
 def delay_file(path: str) -> JsonTable[DelayFile]:
-    """Return the table file at a path."""
     return JsonTable(path, decode=lambda data: decode_json(DelayFile, data), encode=encode_json)
 
 
 class DelayStore(Protocol):
-    """What delivery needs of the store."""
+    """The part of the store that delivery uses."""
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on disk up to here."""
+        """End of the log on disk."""
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a consume queue."""
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
 
-    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find a stored message."""
+    def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]: ...
 
     def query(
         self, topic: str, key: str, count_max: int, begin: int, end: int
-    ) -> Lookup[QueryResult]:
-        """Find messages by key."""
+    ) -> Lookup[QueryResult]: ...
 
 
 class Due(NamedTuple):
-    """One entry of a level that must be delivered now; no message if there is none to deliver."""
+    """One due entry of a level; `message` is None if there is nothing to deliver."""
 
     queue_offset: int
     message: NewMessage | None
 
 
 class DelayDriver(Protocol):
-    """What delivery needs of who drives the store."""
+    """The part of the store's driver that delivery uses."""
 
     def put(self, message: NewMessage, done: PutDone) -> None:
-        """Store a message; `done` is called when its fate is known."""
+        """Store a message; `done` is called when its outcome is known."""
 
     def look_up(
         self,
@@ -87,12 +83,10 @@ class DelayDriver(Protocol):
         done: Callable[[list[Due]], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Run a search, then call `done` with what it found or `failed` with its error."""
+        """Run a search, then call `done` with its result or `failed` with its error."""
 
 
 class _Level:
-    """Progress of one level."""
-
     __slots__ = (
         "has_failed",
         "is_behind",
@@ -108,8 +102,8 @@ class _Level:
     def __init__(self, number: int, offset: int) -> None:
         self.number = number
         self.offset = offset  # next to deliver
-        self.saved_offset = offset  # what the file may say
-        self.pending_count = 0  # puts whose result is not known
+        self.saved_offset = offset  # the offset that may be saved
+        self.pending_count = 0  # puts whose result is pending
         self.has_failed = False
         self.is_reading = False
         self.is_behind = False  # more may be due than one batch takes
@@ -131,7 +125,7 @@ class DelayService:
         host: bytes,
         log: Log,
     ) -> None:
-        """Begin where the file says; nothing is delivered before the first step."""
+        """Start at the saved offsets; nothing is delivered before the first step."""
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
         self._store = store
@@ -150,16 +144,16 @@ class DelayService:
         self._now_ms = 0
         self._is_stopped = False
         self.delivered: Callable[[str, int, int], None] = lambda *_: None
-        """Told topic, queue id of the level and size of each delivered message."""
+        """Called with topic, queue id of the level and size of each delivered message."""
         self.delivered_count = 0
         self.skipped_count = 0
 
     def expect_copies(self, until_ms: int) -> None:
-        """After a crash: messages due up to this time may have been delivered already."""
+        """Expect copies of messages due up to this time: the last run ended in a crash."""
         self._copied_until_ms = until_ms
 
     def clamp(self, level: int) -> int:
-        """Return the level that a wish means: too high ones mean the highest."""
+        """Return a requested level, limited to the highest one."""
         return min(level, self._delays.level_max)
 
     def offsets(self) -> Mapping[int, int]:
@@ -171,7 +165,7 @@ class DelayService:
         return DelayFile(dict(self.offsets()))
 
     def step(self, now_ms: int) -> None:
-        """Deliver what is due, and save the positions whose copies are on disk."""
+        """Deliver due messages, and save the positions whose copies are on disk."""
         self._now_ms = now_ms
         for level in self._levels.values():
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
@@ -181,20 +175,19 @@ class DelayService:
             self.save()
 
     def stop(self) -> None:
-        """Begin nothing more: the end waits for what was begun, and a backlog may be long."""
+        """Start no more deliveries: a stop waits for those in flight, and a backlog may be long."""
         self._is_stopped = True
 
     def save(self) -> None:
-        """Have the file written."""
         self._saver.request(self)
 
     def save_at_end(self) -> None:
-        """Save the positions: the store is flushed, if the disk takes anything, and will close."""
+        """Save the positions after the final flush of the store."""
         self._mark_flushed()
         self.save()
 
     def encode_for_file(self) -> bytes:
-        """Return the content of the file and note that it is being saved."""
+        """Return the content of the file and clear `is_dirty`."""
         self.is_dirty = False
         offsets = {number: level.saved_offset for number, level in self._levels.items()}
         return encode_json(
@@ -202,7 +195,7 @@ class DelayService:
         )
 
     def _read(self, level: _Level) -> None:
-        """Find what is due and deliver it, some turns of the loop later if the disk must help."""
+        """Find and deliver due messages, in a later turn of the loop if the disk must be read."""
         queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
             return
@@ -232,14 +225,14 @@ class DelayService:
         self._go_on(level)
 
     def _note_unreadable(self, level: _Level, error: Exception) -> None:
-        """Try again with the next step; the other levels go on."""
+        """Retry with the next step; the other levels go on."""
         level.is_reading = False
         if not level.is_unreadable:
             self._log.error("delay.unreadable", level=level.number, error=describe(error))
         level.is_unreadable = True
 
     def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> Lookup[list[Due]]:
-        """Find the head of a level as far as it is due."""
+        """Find the due entries at the head of a level."""
         data = yield from read_entries(queue.plan(offset, BATCH_COUNT_MAX))
         due_at_most = now_ms + self._delays.delay_ms(number)
         due: list[Due] = []
@@ -270,9 +263,9 @@ class DelayService:
         return message
 
     def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
-        """Tell whether the log holds the delivered copy already.
+        """Return whether the log contains the delivered copy already.
 
-        Clients choose the unique key, so a copy must be the same in all that it carries.
+        Clients choose the unique key, so everything else that a copy carries must match too.
         """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
@@ -291,7 +284,7 @@ class DelayService:
     def _stored(self, level: _Level, topic: str, next_offset: int, result: PutResult) -> None:
         level.pending_count -= 1
         if level.has_failed or not result.status.is_stored:
-            level.has_failed = True  # the next step begins with the first that failed
+            level.has_failed = True  # the next step starts at the first failed message
             return
         self.delivered_count += 1
         self.delivered(topic, level.number - 1, result.size)
@@ -299,7 +292,9 @@ class DelayService:
         self._go_on(level)
 
     def _go_on(self, level: _Level) -> None:
-        """Take a backlog's next batch when the last one is stored; who searches gives turns."""
+        """Deliver the next batch of a backlog once the last one is stored; each search yields
+        turns.
+        """
         is_busy = self._is_stopped or level.pending_count or level.is_reading
         if level.is_behind and not is_busy and not level.has_failed:
             self._read(level)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held pulls by queue (pure): long polling without a thread or timer per pull.
 
-A pull that finds nothing stays here until a message arrives that its filter accepts, or its
-time is over. Both put it into `ready`; those are then run again, some in each turn of the loop,
-once, without holding them a second time.
+A pull that finds nothing stays here until a message arrives that its filter accepts, or until its
+deadline. Either moves it to `ready`; ready pulls are run again, a bounded number in each turn of
+the loop, and are not held a second time.
 
-A filter that must see the records cannot tell by the tag: its pulls go into `unsure`, and who has
-the store looks into the messages and says `release` when one suits.
+An SQL filter needs the record, so the tag of an arrival does not decide. Pulls with such a filter
+go to `unsure`; the caller looks into the messages and calls `release` when one matches.
 
-Compatibility: an arrival with another tag leaves the pull held, and `sweep` (every 5 s) wakes
-it when its queue has grown at all, so that a filtered consumer's offset moves on.
+Compatibility: an arrival with another tag leaves the pull held. `sweep` (every 5 s) wakes it when
+its queue has grown at all, so that the offset of a filtering consumer moves on.
 
 Idle cost: `expire` visits the pulls that are due, `sweep` the queues with an arrival or a new pull
-since the last sweep. Held pulls without traffic cost nothing until their time is over.
+since the last sweep. Held pulls without traffic cost nothing until their deadline.
 """
 
 from collections import deque
@@ -32,18 +32,15 @@ EXPIRE_INTERVAL_MS: Final = 1_000
 
 
 class HeldPull(msgspec.Struct, eq=False):
-    """One unanswered pull."""
-
     call: Call[PullMessage]
     deadline_ms: int  # monotonic
     accept: TagFilter | RecordFilter | None
-    looked_offset: int = 0  # of a filter by records: what it has seen ends here
+    looked_offset: int = 0  # end of the messages that a record filter has tested
     is_unsure: bool = False
     is_held: bool = False
 
     @property
     def queue_offset(self) -> int:
-        """The offset from which the pull wants messages."""
         return self.call.header.queue_offset
 
 
@@ -51,10 +48,7 @@ MaxOffset = Callable[[str, int], int]
 
 
 class HoldTable:
-    """The held pulls of all queues."""
-
     def __init__(self) -> None:
-        """Start empty."""
         self.count = 0
         self.ready: deque[HeldPull] = deque()
         self.unsure: list[HeldPull] = []
@@ -64,13 +58,13 @@ class HoldTable:
         self._unswept: set[tuple[str, int]] = set()
 
     def hold(self, held: HeldPull, *, count_max: int) -> bool:
-        """Keep a pull unanswered; False if so many are held already."""
+        """Hold a pull; return False if `count_max` pulls are held already."""
         if self.count >= count_max:
             return False
         header = held.call.header
         key = header.topic, header.queue_id
         self._queues.setdefault(key, []).append(held)
-        self._unswept.add(key)  # a message may have come since the pull has read
+        self._unswept.add(key)  # a message may have arrived since the pull was read
         second = held.deadline_ms // 1000
         due = self._due.get(second)
         if due is None:
@@ -89,7 +83,7 @@ class HoldTable:
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tag_code: int | None, *_: Any
     ) -> None:
-        """Wake the pulls of a queue that want a message that has just been dispatched."""
+        """Wake the pulls of a queue whose filter accepts a message that was just dispatched."""
         key = topic, queue_id
         if key in self._queues:
             self._unswept.add(key)
@@ -107,30 +101,29 @@ class HoldTable:
         return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:
-        """Wake what a missed or unwanted arrival left behind, and what is due."""
+        """Wake the pulls whose queue has grown, and those that are due."""
         keys, self._unswept = self._unswept & self._queues.keys(), set()
         for key in keys:
             self._wake(key, partial(_is_stale, max_offset(*key), now_ms))
 
     def expire(self, now_ms: int) -> None:
-        """Wake the pulls whose time is over."""
         seconds = [second for second in self._due if second <= now_ms // 1000]
         pulls = [held.call.header for second in seconds for held in self._due[second]]
         for key in {(header.topic, header.queue_id) for header in pulls}:
             self._wake(key, lambda held: held.deadline_ms <= now_ms)
 
     def drop(self, peer: object) -> None:
-        """Forget the pulls of a closed connection."""
+        """Drop the pulls of a closed connection."""
         for held in tuple(self._peers.get(peer, ())):
             self.release(held)
 
     def wake_all(self) -> None:
-        """Wake everything: the broker stops."""
+        """Wake all pulls because the broker stops."""
         for key in list(self._queues):
             self._wake(key, lambda _: True)
 
     def release(self, held: HeldPull) -> bool:
-        """Let a pull go that somebody answers now; False if it is held no more."""
+        """Remove a pull that the caller answers; return False if it is not held any more."""
         if not held.is_held:
             return False
         header = held.call.header
@@ -138,7 +131,7 @@ class HoldTable:
         return True
 
     def is_behind(self, held: HeldPull, max_offset: MaxOffset) -> bool:
-        """Tell whether a held pull must look again, as its queue has grown since its last look."""
+        """Return whether the queue has grown since the filter of a held pull last tested it."""
         header = held.call.header
         held.is_unsure = held.is_held and held.looked_offset < max_offset(
             header.topic, header.queue_id
@@ -146,18 +139,17 @@ class HoldTable:
         return held.is_unsure
 
     def take_unsure(self) -> list[HeldPull]:
-        """Return the pulls for which somebody must look into the messages."""
+        """Return the pulls whose filter must test new messages."""
         unsure, self.unsure = self.unsure, []
         return [held for held in unsure if held.is_held]
 
     def take_ready(self, count_max: int) -> list[HeldPull]:
-        """Return so many of the woken pulls at most, each once, those first that woke first."""
+        """Remove and return up to `count_max` woken pulls, in the order in which they woke up."""
         ready = self.ready
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
     @property
     def queue_count(self) -> int:
-        """Return how many queues have a held pull."""
         return len(self._queues)
 
     def _wake(self, key: tuple[str, int], is_woken: Callable[[HeldPull], bool]) -> None:
@@ -181,7 +173,6 @@ class HoldTable:
         return removed
 
     def _forget(self, held: HeldPull) -> None:
-        """Take a pull out of its connection's and its second's pulls."""
         peer, second = held.call.peer, held.deadline_ms // 1000
         of_peer, due = self._peers[peer], self._due[second]
         of_peer.discard(held)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the broker changes in a message before it is stored (pure).
+"""Changes that the broker makes to a message before it is stored (pure).
 
-Hot path: `read_sent` runs once per stored message (budget 0.4 us for a text whose pairs, but
-for the unique key, are those of an earlier one). It remembers what it made of such texts.
+Hot path: `read_sent` runs once per stored message (budget 0.4 us for a text that differs from an
+earlier one only in its unique key). It caches what it derived from such texts.
 
-Compatibility: CLUSTER is added to every message. WAIT is taken out of the text of a plain
-send only; batches and delayed messages keep it, as RocketMQ's do.
+Compatibility: CLUSTER is added to every message. WAIT is removed from the text of a plain send
+only; batches and delayed messages keep it, as RocketMQ's do.
 """
 
 from typing import Final
@@ -39,20 +39,22 @@ _REAL_QUEUE_ID: Final = PropertyKey.REAL_QUEUE_ID.value
 
 
 class SentProperties(msgspec.Struct, gc=False):
-    """The properties of a sent message: the text to store, and what the broker acts on."""
+    """The properties of a sent message: the text to store, and the values that the broker uses."""
 
     text: str
     tags: str | None = None
     tag_code: int = 0
     keys: tuple[str, ...] = ()  # to index: the unique key first
     wait: str | None = None
-    waits_for_disk: bool = True  # the sender waits for flush and replication; absent means yes
+    waits_for_disk: bool = (
+        True  # the sender waits for flush and replication; the default of RocketMQ
+    )
     delay_level: int = 0
     is_half: bool = False
 
 
 class _Shape(msgspec.Struct, gc=False):
-    """What a text gave whose unique key stood between two others."""
+    """The parsed form of a text, with the unique key cut out."""
 
     before: str
     after: str
@@ -71,7 +73,7 @@ def cluster_pair(cluster_name: str) -> str:
 
 
 def read_sent(text: str | None, cluster: str) -> SentProperties:
-    """Read the properties of a send; `cluster` is the pair that the text gets at its end."""
+    """Read the properties of a send; `cluster` is the pair that is appended to the text."""
     if not text:
         return SentProperties(cluster)
     before, _, rest = text.partition(_UNIQUE_START)
@@ -96,7 +98,7 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
 
 
 def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties) -> None:
-    """Remember what surrounds a unique key, if that is the only one and no other key is there."""
+    """Cache the text around a unique key, if it is the only one and there are no other keys."""
     is_pair = not before or before.endswith(PAIR_SEPARATOR)
     if not is_pair or _UNIQUE_START in after or sent.keys != (key,):
         return
@@ -108,7 +110,6 @@ def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties
 
 
 def _parse_sent(text: str, cluster: str) -> SentProperties:
-    """Read the properties pair by pair."""
     sent = SentProperties(cluster)
     unique_key = keys = None
     kept: list[str] = []
@@ -139,7 +140,7 @@ def _parse_sent(text: str, cluster: str) -> SentProperties:
 
 
 def _level(value: str) -> int:
-    """Return a delay level; RocketMQ's clients send digits, others may send anything."""
+    """Return a delay level, 0 for anything but digits: clients may send any text."""
     try:
         return int(value)
     except ValueError:
@@ -147,9 +148,9 @@ def _level(value: str) -> int:
 
 
 def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
-    """Turn a message into one that waits in the queue of its delay level.
+    """Move a message into the queue of its delay level.
 
-    The real topic and queue travel in its properties, and stay there when it is delivered.
+    The real topic and queue travel in its properties, and stay there after delivery.
     """
     text = message.properties
     if wait is not None:
@@ -162,12 +163,12 @@ def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
 
 
 def without_delay(text: str) -> str:
-    """Return the text of a message that must not wait (again)."""
+    """Return the text of a message that must not be delayed (again)."""
     return without_property(text, _DELAY)
 
 
 def batch_text(common: SentProperties) -> str:
-    """Return what each item of a batch gets behind its own properties: WAIT stays in it."""
+    """Return the text that follows the properties of each item of a batch: WAIT stays in it."""
     if common.wait is None:
         return common.text
     return f"{_WAIT}{VALUE_SEPARATOR}{common.wait}{PAIR_SEPARATOR}{common.text}"
@@ -178,11 +179,11 @@ def sent_back(
 ) -> NewMessage:
     """Return a message that could not be consumed as one for its group's retry topic.
 
-    The topic and the id of the first failed delivery stay in its properties; level 0 removes
-    the delay, as for the dead-letter topic.
+    The topic and the id of the first failed delivery stay in its properties; level 0 removes the
+    delay, as for the dead-letter topic.
 
-    Compatibility: the text says WAIT=false as RocketMQ's does, but the answer waits for the disk
-    like that of a send: the consumer takes it for a promise and commits past the message.
+    Compatibility: the text contains WAIT=false as RocketMQ's does, but the answer waits for the
+    flush like that of a send, because the consumer commits past the message after the answer.
     """
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
@@ -200,7 +201,7 @@ def sent_back(
 
 
 def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
-    """Return a delayed message as one for its real queue; None if that is not known.
+    """Return a delayed message as one for its real queue; None if the message does not name one.
 
     Compatibility: the text is not changed: REAL_TOPIC, REAL_QID and DELAY stay in it.
     """
@@ -218,15 +219,13 @@ def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
 
 
 class MovedQueue(msgspec.Struct, rename="camel"):
-    """The queue of an OffsetMoved event."""
-
     broker_name: str
     queue_id: int
     topic: str
 
 
 class OffsetMoved(msgspec.Struct, rename="camel"):
-    """A consumer asked for an offset that its queue does not have (any more)."""
+    """A consumer asked for an offset outside its queue."""
 
     consumer_group: str
     message_queue: MovedQueue
@@ -235,7 +234,7 @@ class OffsetMoved(msgspec.Struct, rename="camel"):
 
 
 def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
-    """Return the message that tells operators of such a consumer."""
+    """Return the message that reports such a consumer to operators."""
     group = event.consumer_group
     properties = {_KEYS: group, _DELAY: "0", _TAGS: group}
     return NewMessage(
@@ -255,7 +254,7 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def stored_bytes(record: MessageRecord) -> bytes:
-    """Return a record as it lies in the log: what pulls and queries answer with."""
+    """Return a record as it is stored in the log, the form in which pulls and queries answer."""
     return encode_record(
         record.to_new_message(),
         record.queue_offset,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of a broker: its plain integers, mapped when someone scrapes."""
+"""Metric families of a broker: its plain integers, mapped at each scrape."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -37,7 +37,7 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 
 def _lags(broker: Broker) -> Iterable[Row]:
-    """Messages that each group has not consumed, whether it is online or not."""
+    """Count offline groups too."""
     for key, queues in list(broker.offsets.table.items()):
         topic, _, group = key.partition("@")
         lag = sum(
@@ -48,7 +48,7 @@ def _lags(broker: Broker) -> Iterable[Row]:
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
-    """Groups whose members want different things, with how many."""
+    """Only groups whose members subscribe differently."""
     counts = ((group.name, group.wishes.count) for group in broker.consumers.groups())
     return [((name,), count) for name, count in counts if count > 1]
 
@@ -63,7 +63,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_pull_missed_total", "Pulls without messages.", lambda b: b.stats.miss_count),
     counter("cometmq_cold_reads_total", "Reads from disk.", lambda b: b.stats.cold_read_count),
     counter("cometmq_busy_total", "Requests answered busy.", lambda b: b.stats.busy_count),
-    counter("cometmq_send_backs_total", "Messages to retry.", lambda b: b.stats.send_back_count),
+    counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),
     counter(
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
         lambda b: b.delay.delivered_count,
@@ -81,25 +81,25 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.transactions.rolled_back_count,
     ),
     counter(
-        "cometmq_transactions_set_aside_total", "Half messages that nobody could end.",
+        "cometmq_transactions_set_aside_total", "Half messages that no producer could end.",
         lambda b: b.transactions.aside_count,
     ),
     counter(
-        "cometmq_transactions_repeated_total", "Ends of transactions that were ended already.",
+        "cometmq_transactions_repeated_total", "Requests to end an ended transaction.",
         lambda b: b.transactions.repeated_count,
     ),
     counter(
-        "cometmq_transaction_checks_total", "Producers asked about a transaction.",
+        "cometmq_transaction_checks_total", "Transaction checks sent to producers.",
         lambda b: b.transactions.asked_count,
     ),
     counter(
         "cometmq_transaction_checks_unsent_total",
-        "Questions about a transaction without a producer to ask.",
+        "Transaction checks without a connected producer.",
         lambda b: b.transactions.unasked_count,
     ),
     counter("cometmq_commits_total", "Writes of the store.", lambda b: b.driver.commit_count),
     counter(
-        "cometmq_config_save_failed_total", "Config tables that a disk refused.",
+        "cometmq_config_save_failed_total", "Failed saves of config tables.",
         lambda b: b.saver.failed_count,
     ),
     counter(
@@ -107,12 +107,12 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.acl.control.refused_count if b.acl else 0,
     ),
     gauge(
-        "cometmq_acl_files_broken", "1 while changed files of accounts cannot be used.",
+        "cometmq_acl_files_broken", "1 while changed account files cannot be used.",
         lambda b: int(b.acl is not None and b.acl.fault is not None),
     ),
-    gauge("cometmq_held_pulls", "Pulls that wait for messages.", lambda b: b.hold.count),
+    gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
     gauge(
-        "cometmq_waiting_puts", "Sends that wait for the disk.", lambda b: b.driver.waiting_count
+        "cometmq_waiting_puts", "Sends that wait for a flush.", lambda b: b.driver.waiting_count
     ),
     gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
     gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
@@ -126,12 +126,12 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     labelled_gauge(
         "cometmq_group_mismatched_subscriptions",
-        "Different subscriptions in a group whose members do not want the same.", ("group",),
+        "Different subscriptions in a group, where members disagree.", ("group",),
         _mismatches,
     ),
-    gauge("cometmq_queue_locks", "Queues that orderly consumers hold.", lambda b: b.locks.count),
+    gauge("cometmq_queue_locks", "Queues locked by orderly consumers.", lambda b: b.locks.count),
     gauge(
-        "cometmq_namesrv_registered", "Name servers that know this broker.",
+        "cometmq_namesrv_registered", "Name servers with this broker.",
         lambda b: b.registration.up_count,
     ),
     labelled_counter(
@@ -152,16 +152,19 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
     gauge("cometmq_store_writable", "1 while the store takes messages.", lambda s: s.is_writable),
     labelled_gauge(
-        "cometmq_store_refusal", "1 for each reason not to take messages.", ("reason",),
+        "cometmq_store_refusal", "1 for each reason to refuse messages.", ("reason",),
         lambda s: [((reason,), 1) for reason in s.refusals],
     ),
     counter("cometmq_store_commits_total", "Writes of the log.", lambda s: s.commit_count),
     counter("cometmq_store_flushes_total", "Syncs of the log.", lambda s: s.flush_count),
-    gauge("cometmq_store_min_offset_bytes", "Begin of the log.", lambda s: s.min_offset),
+    gauge("cometmq_store_min_offset_bytes", "Start of the log.", lambda s: s.min_offset),
     gauge("cometmq_store_max_offset_bytes", "End of the log.", lambda s: s.max_offset),
-    gauge("cometmq_store_flushed_offset_bytes", "On disk up to.", lambda s: s.flushed_offset),
     gauge(
-        "cometmq_store_checkpoint_offset_bytes", "Recovery would start here.",
+        "cometmq_store_flushed_offset_bytes", "End of the flushed log.",
+        lambda s: s.flushed_offset,
+    ),
+    gauge(
+        "cometmq_store_checkpoint_offset_bytes", "Start of a recovery.",
         lambda s: s.checkpoint_offset,
     ),
     gauge("cometmq_store_queues", "Consume queues.", lambda s: s.queue_count),
@@ -175,7 +178,6 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
 
 
 def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
-    """Return what the registry collects from a broker."""
     labels = {
         "cluster": broker.settings.broker_cluster_name,
         "broker": broker.settings.broker_name,

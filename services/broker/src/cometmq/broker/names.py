@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of topics and groups: which are legal, reserved or forbidden, in one place.
+"""Names of topics and groups: legal, reserved and forbidden ones.
 
-Names become directories and JSON keys, so every name that a client chooses passes here before
+Names become directories and JSON keys, so every name that a client chooses is checked here before
 anything is created for it.
 
-Compatibility: topics are checked as RocketMQ checks them. RocketMQ's broker takes any group
-name (only the Java clients check it); clients of other languages use names outside the Java
-pattern, so here only what is dangerous is refused: control characters, path separators, `..`,
-the separator of offset keys, and names without end.
+Compatibility: topics are checked as RocketMQ checks them. RocketMQ's broker takes any group name
+(only the Java clients check it), and clients of other languages use names outside the Java pattern.
+So this module refuses only dangerous ones: control characters, path separators, `..`, the separator
+of offset keys, and names that are too long.
 """
 
 import re
@@ -42,9 +42,9 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
 })  # fmt: skip
 
 CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Its offsets say up to where the queues of half and op messages are examined."""
+"""Its committed offsets are how far the queues of half and op messages are examined."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"  # under it statistics count deliveries after a delay
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"  # statistics count deliveries after a delay under it
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 BOOT_GROUPS: Final = (
     TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
@@ -52,7 +52,7 @@ BOOT_GROUPS: Final = (
 )  # fmt: skip
 
 TOPIC_CHARS_MAX: Final = 127  # the record holds the length in one signed byte
-GROUP_CHARS_MAX: Final = 255  # what the Java clients allow
+GROUP_CHARS_MAX: Final = 255  # the limit of the Java clients
 RETRIED_GROUP_CHARS_MAX: Final = TOPIC_CHARS_MAX - len(RETRY_PREFIX)
 
 _TOPIC_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -60,19 +60,19 @@ _GROUP_DANGEROUS: Final = re.compile(r"[\x00-\x1f\x7f/\\@\ud800-\udfff]|\.\.")
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that holds a group's messages to try again."""
+    """Return the topic that holds a group's messages to retry."""
     return RETRY_PREFIX + group
 
 
 def check_topic(topic: str) -> None:
-    """Raise the answer of RocketMQ to a topic name that may not exist."""
+    """Raise RocketMQ's answer to an illegal topic name."""
     remark = topic_fault(topic)
     if remark is not None:
         raise ServerError(remark)
 
 
 def topic_fault(topic: str) -> str | None:
-    """Return what is wrong with a topic name, None for a legal one."""
+    """Return the remark about an illegal topic name, None for a legal one."""
     if not topic or topic.isspace():
         return remarks.TOPIC_BLANK
     if _TOPIC_LEGAL.fullmatch(topic) is None:
@@ -83,14 +83,13 @@ def topic_fault(topic: str) -> str | None:
 
 
 def check_group(group: str) -> None:
-    """Raise an answer that says why a group name is refused."""
     remark = group_fault(group)
     if remark is not None:
         raise ServerError(remark)
 
 
 def group_fault(group: str) -> str | None:
-    """Return what is wrong with a group name, None for an acceptable one."""
+    """Return the remark about a dangerous group name, None for an acceptable one."""
     if not group or group.isspace():
         return "the specified group is blank"
     if len(group) > GROUP_CHARS_MAX:
@@ -101,15 +100,15 @@ def group_fault(group: str) -> str | None:
 
 
 def can_retry(group: str) -> bool:
-    """Tell whether the group's retry topic has a legal length in bytes."""
+    """Return whether the group's retry topic has a legal length in bytes."""
     return len(group.encode()) <= RETRIED_GROUP_CHARS_MAX
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether the topic belongs to the system in every broker."""
+    """Return whether every broker reserves the topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Tell whether the group exists without being created."""
+    """Return whether the group exists without being created."""
     return group.startswith(SYSTEM_GROUP_PREFIX)

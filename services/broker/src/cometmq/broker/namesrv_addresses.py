@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of name servers: what `namesrvAddr` names, resolved anew each time.
+"""Addresses of name servers: the entries of `namesrvAddr`, resolved again each time.
 
-A DNS name stands for all its addresses: behind a headless service each name server must hear
-from the broker. When a lookup fails the addresses of the last one stay in use.
+A DNS name stands for all its addresses: behind a headless service the broker must register with
+each name server. When a lookup fails, the addresses of the last one stay in use.
 """
 
 import asyncio
@@ -21,37 +21,32 @@ Lookup: TypeAlias = Callable[[str], Awaitable[list[str]]]
 
 
 class HostPort(NamedTuple):
-    """One entry of the list."""
-
     host: str
     port: int
 
     def __str__(self) -> str:
-        """Return `host:port`, the host in brackets where it holds colons."""
+        """Return `host:port`, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_addresses(text: str) -> list[HostPort]:
-    """Split `host:port;host:port`; raise SettingsError naming the part that is none."""
+    """Split `host:port;host:port`; raise SettingsError with the malformed part."""
     return [_parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
 
 
 class NamesrvAddresses:
-    """The resolved list."""
-
     def __init__(self, text: str, *, lookup: Lookup | None = None, log: Log = NO_LOG) -> None:
-        """Take the setting's text; `lookup` returns the ip addresses of a host name."""
+        """`lookup` returns the ip addresses of a host name."""
         self._entries = parse_addresses(text)
         self._lookup = lookup or system_lookup
         self._log = log
         self._known: dict[str, list[str]] = {}
 
     def replace(self, text: str) -> None:
-        """Use another list from the next `resolve` on."""
         self._entries = parse_addresses(text)
 
     async def resolve(self) -> list[str]:
-        """Return `ip:port` of each name server, each once, in the order of the setting."""
+        """Return `ip:port` of each name server without duplicates, in the order of the setting."""
         found: dict[str, None] = {}
         for entry in self._entries:
             for ip in await self._addresses(entry.host):
@@ -64,7 +59,7 @@ class NamesrvAddresses:
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_MS / 1000):
                 addresses = await self._lookup(host)
-        except OSError as error:  # TimeoutError and socket.gaierror are of this kind
+        except OSError as error:  # includes TimeoutError and socket.gaierror
             self._log.warning("namesrv.lookup_failed", host=host, error=str(error) or "timed out")
             return self._known.get(host, [])
         if addresses != self._known.get(host):
@@ -74,7 +69,7 @@ class NamesrvAddresses:
 
 
 async def system_lookup(host: str) -> list[str]:
-    """Ask the system's resolver; IPv6 addresses only where there are no others."""
+    """Ask the system's resolver; IPv6 addresses only if the name has no IPv4 address."""
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     v4 = sorted({str(info[4][0]) for info in infos if info[0] == socket.AF_INET})

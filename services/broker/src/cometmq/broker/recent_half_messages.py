@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages that were just stored: most are ended at once, and need not be read again (pure).
+"""Recently stored half messages (pure): most are ended at once, and need no read from the log.
 
-It only saves work: what is not here is in the log.
+This is only a cache: any half message that is not here is in the log.
 """
 
 from collections import OrderedDict
@@ -12,16 +12,16 @@ import msgspec
 from cometmq.remoting.message.record import NewMessage
 
 COUNT_MAX: Final = 4_096
-BODY_BYTES_MAX: Final = 2_048  # with the properties some 12 MB in all
+BODY_BYTES_MAX: Final = 2_048  # with the properties about 12 MB in all
 
 
 class RecentHalf(msgspec.Struct, gc=False):
-    """A stored half message; whoever takes it may change its message."""
+    """A stored half message; the caller of `take` owns it and may change its message."""
 
     group: str
     """The producer group."""
     place: tuple[str, int]
-    """The topic and queue that it is for."""
+    """The real topic and queue of the message."""
     queue_id: int
     queue_offset: int
     physical_offset: int
@@ -29,24 +29,19 @@ class RecentHalf(msgspec.Struct, gc=False):
     message: NewMessage
 
     def to_new_message(self) -> NewMessage:
-        """Return the message as one to be stored again."""
         return self.message
 
 
 class RecentHalves:
-    """The newest of them."""
-
     def __init__(self, *, count_max: int = COUNT_MAX) -> None:
-        """Start with none."""
         self._count_max = count_max
         self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._halves)
 
     def add(self, half: RecentHalf) -> None:
-        """Keep one, and drop the oldest if there are too many; large bodies are not kept."""
+        """Keep a half message, and drop the oldest above the limit; large bodies are not kept."""
         if len(half.message.body) > BODY_BYTES_MAX:
             return
         self._halves[half.physical_offset] = half
@@ -54,5 +49,5 @@ class RecentHalves:
             self._halves.popitem(last=False)
 
     def take(self, physical_offset: int) -> RecentHalf | None:
-        """Return the one at an offset of the log, and forget it."""
+        """Remove and return the half message at an offset of the log."""
         return self._halves.pop(physical_offset, None)

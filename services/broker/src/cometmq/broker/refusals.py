@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remarks of the data plane that hold values of this broker; the words are RocketMQ's."""
+"""Remarks of the data plane that contain values of this broker, in RocketMQ's words."""
 
 from datetime import UTC, datetime
 
@@ -8,28 +8,24 @@ from cometmq.remoting.message.flags import Perm
 
 
 def transaction_forbidden(host: str) -> str:
-    """Answer to a half message while transactions are refused."""
     return f"the broker[{host}] sending transaction message is forbidden"
 
 
 def before_start(start_ms: int) -> str:
-    """Answer to a send before startAcceptSendRequestTimeStamp."""
     moment = datetime.fromtimestamp(start_ms / 1000, UTC).astimezone()
     return f"broker unable to service, until {moment:%Y-%m-%d %H:%M:%S},{start_ms % 1000:03d}"
 
 
 def topic_send_forbidden(topic: str) -> str:
-    """Answer to a message sent back while its retry topic takes no messages."""
+    """For a message sent back while its retry topic takes no messages."""
     return f"the topic[{topic}] sending message is forbidden"
 
 
 def broadcast_forbidden(group: str) -> str:
-    """Answer to a broadcasting consumer of a group that may not broadcast."""
     return f"the consumer group[{group}] can not consume by broadcast way"
 
 
 def queue_illegal(queue_id: int, topic: TopicConfig, peer: str) -> str:
-    """Answer to a send to a queue that the topic does not have."""
     return f"request queueId[{queue_id}] is illegal, {describe(topic)} Producer: {peer}"
 
 
@@ -50,7 +46,6 @@ def permission(perm: int) -> str:
 
 
 def service_not_available(used_ratio: float) -> str:
-    """Answer to a send while the store takes none."""
     usage = f"CL: {used_ratio:5.2f} CQ: {used_ratio:5.2f} INDEX: {used_ratio:5.2f}"
     return (
         "service not available now. It may be caused by one of the following reasons: "

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration with all name servers: at once, at each change, and periodically.
+"""Registration with all name servers: at the start, at each change, and periodically.
 
-One link per name server, so that a dead one does not delay the others. A link remembers which
-version of the topic table its name server has acknowledged and sends only what changed since;
-after a lost connection it sends everything, for the name server may have been restarted or have
+One link per name server, so that an unreachable one does not delay the others. A link remembers
+which version of the topic table its name server has acknowledged, and sends only later changes.
+After a lost connection it sends the whole table: the name server may have restarted, or have
 dropped the broker together with the connection.
 
 Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104),
-QUERY_DATA_VERSION (322) when forceRegister is off. A broker whose own permission lacks reading
-or writing gives it to all its topics in what it registers, as RocketMQ does.
+QUERY_DATA_VERSION (322) when forceRegister is off. A broker without the permission to read or to
+write registers all its topics with that permission, as RocketMQ does.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Invoker(Protocol):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """How the name servers know this broker."""
+    """The identity under which name servers list this broker."""
 
     cluster_name: str
     broker_name: str
@@ -69,12 +69,11 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """What the broker knows about one name server."""
+    """The state of registration at one name server."""
 
     __slots__ = ("acknowledged", "address", "failed_count", "is_tried", "is_up", "waiters", "wake")
 
     def __init__(self, address: str) -> None:
-        """Start as unknown: the first registration carries everything."""
         self.address = address
         self.acknowledged: DataVersion | None = None
         self.is_up = False
@@ -85,7 +84,7 @@ class Link:
 
 
 class Registration:
-    """Keeps every name server informed; `run` is the background task that does it."""
+    """Keeps every name server up to date; `run` is the background task that does it."""
 
     def __init__(
         self,
@@ -97,9 +96,9 @@ class Registration:
         settings: Callable[[], BrokerSettings],
         log: Log = NO_LOG,
     ) -> None:
-        """Take the parts; `settings` returns the current ones, which may change."""
+        """`settings` returns the current settings, which may change at run time."""
         self.identity = identity
-        self.master_address = ""  # of this broker's master, as the name servers know it
+        self.master_address = ""  # of this broker's master, as the name servers report it
         self.master_ha_address = ""
         self.links: dict[str, Link] = {}
         self._whole: tuple[tuple[DataVersion, int, bool], bytes, int] | None = None
@@ -115,17 +114,17 @@ class Registration:
 
     @property
     def period_ms(self) -> int:
-        """Return the milliseconds between registrations: the setting within RocketMQ's bounds."""
+        """The period between registrations: the setting within RocketMQ's bounds."""
         asked = self._settings().register_name_server_period
         return max(PERIOD_MIN_MS, min(asked, PERIOD_MAX_MS))
 
     @property
     def up_count(self) -> int:
-        """Return how many name servers took the last registration."""
+        """Number of name servers that accepted the last registration."""
         return sum(link.is_up for link in self.links.values())
 
     async def run(self) -> None:
-        """Resolve the name servers again and again and keep a task for each."""
+        """Resolve the name servers periodically and keep a task for each."""
         async with asyncio.TaskGroup() as group:
             while True:
                 addresses = await self._addresses.resolve()
@@ -135,21 +134,21 @@ class Registration:
                 await _wait(self._resolve_now, self.period_ms)
 
     async def wait_for_first_round(self, timeout_ms: int) -> None:
-        """Return when each name server was tried once, or the time is over.
+        """Return when each name server was tried once, or after the timeout.
 
-        Clients that ask for a route after that find it, if a name server can be reached at all.
+        Clients that ask for a route afterwards find it, if any name server is reachable.
         """
         await _wait(self._first_round, timeout_ms)
 
     def notify(self) -> None:
-        """Let all links register now; returns at once. Call it after each change of topics."""
+        """Make all links register now; returns immediately. Call it after each change of topics."""
         for link in self.links.values():
             link.wake.set()
 
     async def announce(self) -> int:
-        """Wait until each live name server knows the topics as they are now; count those who do.
+        """Wait until each reachable name server has the current topics; return how many have them.
 
-        A name server that was not reachable before is tried too, but not waited for.
+        A name server that was unreachable before is tried too, but not waited for.
         """
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[bool]] = []
@@ -173,12 +172,11 @@ class Registration:
             link.wake.set()
 
     def use_addresses(self, text: str) -> None:
-        """Follow another list of name servers from now on."""
         self._addresses.replace(text)
         self._resolve_now.set()
 
     def connection_lost(self, address: str) -> None:
-        """Forget what a name server knew: it drops brokers whose connection ends."""
+        """Register again in full: a name server drops brokers when their connection closes."""
         link = self.links.get(address)
         if link is not None and link.is_up and not self._is_leaving:
             link.acknowledged = None
@@ -195,7 +193,7 @@ class Registration:
                 group.create_task(self._leave(link))
 
     async def register(self, link: Link) -> bool:
-        """Bring one name server up to date; return whether it is."""
+        """Bring one name server up to date; return whether that succeeded."""
         try:
             if not self._settings().force_register and not await self._is_stale(link):
                 self._mark_up(link)
@@ -212,7 +210,7 @@ class Registration:
         return True
 
     def _follow(self, addresses: list[str], group: asyncio.TaskGroup) -> None:
-        """Start tasks for new name servers and end those of vanished ones."""
+        """Start tasks for new name servers, and cancel those of removed ones."""
         if self._is_leaving:
             return
         for address in self.links.keys() - set(addresses):
@@ -244,7 +242,7 @@ class Registration:
             self._first_round.set()
 
     def _pause_ms(self, link: Link) -> int:
-        """Return how long to wait for a change: shorter, but growing, while attempts fail."""
+        """Return the pause before the next registration: short and growing while attempts fail."""
         if link.is_up:
             return self.period_ms
         return min(self.period_ms, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
@@ -278,7 +276,7 @@ class Registration:
         self._take_answer(response)
 
     def _whole_body(self, settings: BrokerSettings) -> tuple[bytes, int]:
-        """Return all topics as they are registered, and their sum; encoded once for a version."""
+        """Return the encoded body of all topics and its checksum; encoded once per version."""
         key = self._topics.version, settings.broker_permission, settings.compressed_register
         if self._whole is None or self._whole[0] != key:
             self._whole = key, *self._body(self._topics.changes(None), settings)
@@ -297,7 +295,7 @@ class Registration:
         return body, zlib.crc32(body) & CRC_MASK
 
     async def _is_stale(self, link: Link) -> bool:
-        """Ask whether the name server knows another version than the current one."""
+        """Ask whether the name server has another version than the current one."""
         version = self._topics.version
         response = await self._client.invoke(
             link.address,
@@ -317,7 +315,7 @@ class Registration:
         return False
 
     def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-        """Give the broker's permission to each topic if it lacks reading or writing."""
+        """Replace the permission of each topic if the broker lacks reading or writing."""
         perm = self._settings().broker_permission
         if perm & READ_WRITE == READ_WRITE:
             return dict(topics)
@@ -325,7 +323,7 @@ class Registration:
         return {topic: replace(config, perm=perm) for topic, config in topics.items()}
 
     def _take_answer(self, response: Response) -> None:
-        """Take over who the master is and which topics are ordered."""
+        """Take over the master's address and the list of ordered topics."""
         self.master_address = response.ext.get("masterAddr", self.master_address)
         self.master_ha_address = response.ext.get("haServerAddr", self.master_ha_address)
         if response.body:
@@ -357,7 +355,7 @@ class Registration:
 
 
 def _release(link: Link) -> None:
-    """Tell those who wait for the link that nothing comes."""
+    """Complete the waiters of a link: no registration will follow."""
     for waiter in link.waiters:
         if not waiter.done():
             waiter.set_result(False)
@@ -365,7 +363,7 @@ def _release(link: Link) -> None:
 
 
 async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
-    """Return when the event is set or the time is over."""
+    """Return when the event is set, or after the timeout."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide where a message that could not be consumed goes next (pure)."""
+"""Decides where a message that could not be consumed goes next (pure)."""
 
 from enum import Enum
 from typing import Final
@@ -12,19 +12,17 @@ DLQ_QUEUE_COUNT: Final = 1
 
 
 class Fate(Enum):
-    """What becomes of a message sent back."""
-
     RETRY = "retry"
     DEAD = "dead"
 
 
 def dead_topic(group: str) -> str:
-    """Return the topic that holds what a group has given up."""
+    """Return the topic that holds the messages on which a group has given up."""
     return DLQ_PREFIX + group
 
 
 def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:
-    """Return how often a message may be tried; clients since 3.4.9 may say it themselves."""
+    """Return how often a message may be tried; clients since 3.4.9 may send their own limit."""
     if version >= REQUEST_MAX_RECONSUME_MIN and asked_max is not None:
         return asked_max
     return group_max
@@ -38,5 +36,5 @@ def fate(reconsume_times: int, count_max: int, delay_level: int = 0) -> Fate:
 
 
 def retry_level(asked_level: int, reconsume_times: int) -> int:
-    """Return the delay level of the next try; 0 lets the broker choose."""
+    """Return the delay level of the next try; for level 0 the broker chooses."""
     return asked_level if asked_level > 0 else FIRST_RETRY_LEVEL + reconsume_times

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role of a broker at run time: which states there are, and which orders lead where (pure).
+"""The role of a broker at run time: its states, and the order that leads from one to the next
+(pure).
 
-A broker group is one master and its slaves. An election, an operator or a person gives orders;
-`obey` is the only place that decides what an order does. Every order carries the epoch for which
-it was given, so that a late order of an earlier election changes nothing.
+A broker group is one master and its slaves. Orders come from an election or an operator; `obey` is
+the only place that decides what an order does. Every order carries the epoch for which it was
+given, so that a late order of an earlier election changes nothing.
 
-Without replication a broker keeps the state that its settings describe, in epoch 0.
+Without replication a broker stays in the state that its settings describe, in epoch 0.
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,12 @@ from cometmq.remoting.errors import CometError
 
 
 class Role(StrEnum):
-    """What a broker does for its group."""
-
     MASTER = "master"
     """Stores messages, delivers delayed ones, and commits offsets."""
     SLAVE = "slave"
     """Follows a master: copies its log and tables, and serves reads."""
     FENCED = "fenced"
-    """Was a master and may not be one any more: takes nothing until it has an order."""
+    """Was a master and may have been replaced: takes no messages until the next order."""
 
 
 class RoleState(msgspec.Struct, frozen=True):
@@ -37,8 +36,6 @@ class RoleState(msgspec.Struct, frozen=True):
 
 
 class Order(Enum):
-    """What an election or an operator may tell a broker."""
-
     PROMOTE = "promote"
     FOLLOW = "follow"
     FENCE = "fence"
@@ -60,14 +57,14 @@ TRANSITIONS: Final[Mapping[tuple[Role, Order], Role]] = {
     (Role.FENCED, Order.FOLLOW): Role.SLAVE,
     (Role.FENCED, Order.FENCE): Role.FENCED,
 }
-"""Role and order -> next role. A master that is promoted is an error of the elector."""
+"""Role and order -> next role. Promoting a master is an error of the elector."""
 
 
 def obey(state: RoleState, order: Order, *, epoch: int, broker_id: int) -> RoleState:
     """Return the state after an order; raise OrderRefused if it is stale or impossible.
 
     A promotion needs an epoch above the current one: an epoch has one master, and a broker that
-    restarts never resumes the epoch that it had. Other orders may repeat within an epoch.
+    restarts never resumes its earlier epoch. Other orders may repeat within an epoch.
     """
     role = TRANSITIONS.get((state.role, order))
     if role is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every setting of a broker under its RocketMQ name; the store's settings are part of it.
 
-One flat struct, because broker.conf is one flat file. Keys that are not here are kept and
-returned by GET_BROKER_CONFIG, never fatal.
+One flat struct, because broker.conf is one flat file. Keys that are not here are kept and returned
+by GET_BROKER_CONFIG; they are never fatal.
 """
 
 import socket
@@ -20,7 +20,7 @@ TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no t
 
 
 def _host_name() -> str:
-    """Return a broker name as Java does: the host's name."""
+    """Return the host's name, Java's default for the name of a broker."""
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
@@ -41,19 +41,19 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             pattern=NAME_PATTERN,
             max_length=NAME_CHARS_MAX,
-            description="Cluster that the broker belongs to.",
+            description="Cluster of the broker.",
         ),
     ] = "DefaultCluster"
     broker_id: Annotated[int, Meta(ge=-1, description="0 is the master, others are slaves.")] = 0
     broker_ip1: Annotated[
         str,
         Meta(
-            description="Address that clients are told; empty: bindAddress if it is one address,"
-            " else that of this machine towards others. 0.0.0.0 and :: are refused."
+            description="Address advertised to clients; empty: bindAddress if it is a single"
+            " address, else the outward address of this machine. 0.0.0.0 and :: are refused."
         ),
     ] = field(default="", name="brokerIP1")
     broker_ip2: Annotated[
-        str, Meta(description="Address that slaves are told, no 0.0.0.0 or ::; empty: brokerIP1.")
+        str, Meta(description="Address advertised to slaves, not 0.0.0.0 or ::; empty: brokerIP1.")
     ] = field(default="", name="brokerIP2")
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; empty: all addresses.")
@@ -71,7 +71,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             ge=0,
             le=7,
             extra=MUTABLE,
-            description="4 read, 2 write: what the broker allows for all topics.",
+            description="Permissions of the broker for all topics: 4 read, 2 write.",
         ),
     ] = 6
 
@@ -91,7 +91,8 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 6_000
     force_register: Annotated[
-        bool, Meta(extra=MUTABLE, description="Register each time, also when no topic has changed.")
+        bool,
+        Meta(extra=MUTABLE, description="Register periodically even when no topic has changed."),
     ] = True
     compressed_register: Annotated[
         bool, Meta(extra=MUTABLE, description="Compress the registration.")
@@ -127,14 +128,15 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = True
     notify_consumer_ids_changed_enable: Annotated[
         bool,
-        Meta(extra=MUTABLE, description="Tell the consumers of a group when its members change."),
+        Meta(extra=MUTABLE, description="Notify the consumers of a group when its members change."),
     ] = True
     auto_delete_unused_stats: Annotated[
-        bool, Meta(extra=MUTABLE, description="Forget the statistics of deleted topics and groups.")
+        bool, Meta(extra=MUTABLE, description="Drop the statistics of deleted topics and groups.")
     ] = False
 
     enable_schedule_message_stats: Annotated[
-        bool, Meta(extra=MUTABLE, description="Count delayed messages when they are delivered too.")
+        bool,
+        Meta(extra=MUTABLE, description="Count delayed messages also when they are delivered."),
     ] = True
 
     # Sending
@@ -152,7 +154,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(extra=MUTABLE, description="Refuse transactional messages."),
     ] = False
     store_reply_message_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Keep replies in <cluster>_REPLY_TOPIC too.")
+        bool, Meta(extra=MUTABLE, description="Store replies in <cluster>_REPLY_TOPIC too.")
     ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
@@ -171,7 +173,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="How long to hold a pull when long polling is off (ms).",
+            description="Milliseconds to hold a pull when long polling is off.",
         ),
     ] = 1_000
     pull_thread_pool_queue_capacity: Annotated[
@@ -201,15 +203,15 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = False
     filter_data_clean_time_span: Annotated[
         int,
-        Meta(ge=0, description="Milliseconds that the filters of a group are kept after it left."),
+        Meta(ge=0, description="Milliseconds to keep the filters of a group without members."),
     ] = 86_400_000
     expect_consumer_num_use_filter: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000_000,
-            description="Size of the bloom filter whose places consumerFilter.json names for"
-            " RocketMQ; filters are evaluated without it.",
+            description="Expected entries of RocketMQ's bloom filter, whose bits are saved in"
+            " consumerFilter.json; filters are evaluated without it.",
         ),
     ] = 32
     max_error_rate_of_bloom_filter: Annotated[
@@ -220,7 +222,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool,
         Meta(
             extra=MUTABLE,
-            description="Switch off groups that fall behind consumerFallbehindThreshold.",
+            description="Disable groups that fall behind consumerFallbehindThreshold.",
         ),
     ] = False
     consumer_fallbehind_threshold: Annotated[
@@ -248,7 +250,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     # Offsets, transactions, access control
     flush_consumer_offset_interval: Annotated[
         int,
-        Meta(ge=100, description="Milliseconds between saves of the consumer offsets."),
+        Meta(ge=100, description="Milliseconds between saves of the committed offsets."),
     ] = 5_000
     transaction_time_out: Annotated[
         int,
@@ -285,9 +287,9 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             " -c, else in the folder config of the store."
         ),
     ] = ""
-    rocketmq_home: Annotated[str, Meta(description="Where RocketMQ is installed; see aclFile.")] = (
-        ""
-    )
+    rocketmq_home: Annotated[
+        str, Meta(description="Folder of a RocketMQ installation; see aclFile.")
+    ] = ""
 
     # Bounds towards peers; the names without a RocketMQ twin are ours
     connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (
@@ -314,13 +316,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 128 * 1024**2
     server_channel_max_idle_time_seconds: Annotated[
-        int, Meta(ge=1, description="Silent connections are closed after so many seconds.")
+        int, Meta(ge=1, description="Seconds after which a silent connection is closed.")
     ] = 120
     admin_http_port: Annotated[
         int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
     ] = -1
     stop_timeout_mills: Annotated[
-        int, Meta(ge=0, description="Milliseconds that a stop may spend on open requests.")
+        int, Meta(ge=0, description="Milliseconds that a stop waits for open requests.")
     ] = 5_000
     tls_server_mode: tls_keys.ServerMode = field(default="permissive", name="tls.server.mode")
     tls_server_cert_path: tls_keys.ServerCertPath = field(default="", name="tls.server.certPath")

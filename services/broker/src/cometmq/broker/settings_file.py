@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changed settings go back into the properties file that the broker was started with.
+"""Writes changed settings back to the properties file with which the broker was started.
 
-Compatibility: RocketMQ rewrites the whole file with all keys and loses its comments; here only
-the changed keys change, and the file is replaced in one step, so a crash leaves one or the other.
+Compatibility: RocketMQ rewrites the whole file with all keys and loses its comments; here only the
+changed keys change. The file is replaced atomically, so a crash leaves the old or the new one.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 
 def merge(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text with these values: where the key stands, else at the end."""
+    """Return the text with these values: each replaces its key's line, or is appended."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     standing = {key: number - 1 for key, _value, number in properties.parse_lines(text)}
     for key in sorted(standing.keys() & changes.keys(), key=standing.__getitem__, reverse=True):
@@ -32,17 +32,17 @@ def merge(text: str, changes: Mapping[str, str]) -> str:
 
 
 class SettingsFile:
-    """The file, written on a worker thread; changes that come during a write share the next."""
+    """The file, written on a worker thread; changes that arrive during a write share the next."""
 
     def __init__(self, path: Path, worker: Worker, *, files: ConfigFiles | None = None) -> None:
-        """Name the file; `files` lets tests put a failing disk behind it."""
+        """`files` lets tests inject a failing disk."""
         self.path = path
         self._saver = Saver(worker)
         self._changes: dict[str, str] = {}
         self._files = files or OsFiles()
 
     async def save(self, changes: Mapping[str, str]) -> None:
-        """Put the values into the file; raise OSError when the disk refuses."""
+        """Write the values to the file; raise OSError when the disk refuses."""
         self._changes |= changes
         await self._saver.save(self.path, self._begin)
 
@@ -64,7 +64,7 @@ class SettingsFile:
 
 
 def _continues(line: str) -> bool:
-    """Tell whether the value goes on in the next line: an odd number of backslashes at the end."""
+    r"""Return whether the value continues on the next line: it ends in an odd number of `\`."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

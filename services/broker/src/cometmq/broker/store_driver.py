@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives the pure store: one commit per turn of the loop, slow disk work on named threads.
 
-Invariants: only the loop calls the store; a thread runs nothing but the closures that the
-store hands out for it (flush, retention, cold reads), and their results come back on the loop.
-Searches make reads that are in memory on the loop, all of them together a bounded number in one
-turn; those that have no share left go on in later turns, one after the other.
+Invariants: only the loop calls the store. A thread runs nothing but the closures that the store
+provides for it (flush, retention, cold reads), and their results come back on the loop. Searches
+read on the loop what is in memory, all of them together a bounded number of reads per turn;
+searches that exceed the bound continue in later turns, one at a time.
 
 Hot path: `put` is one call and one test per message; everything else is per batch.
 """
@@ -34,32 +34,30 @@ T = TypeVar("T")
 
 STAGED_BYTES_MAX: Final = 1 << 20  # a larger batch is written before the loop's turn ends
 TICK_INTERVAL_MS: Final = 100
-TURN_READS_MAX: Final = 32  # of all searches: with the records tested some 1 ms
+TURN_READS_MAX: Final = 32  # for all searches together: about 1 ms with testing the records
 TURN_BYTES_MAX: Final = 1 << 20
 
 
 class Workers(NamedTuple):
     """The threads of a broker, each for one kind of disk work."""
 
-    flush: Worker  # fsync of the commit log: what senders wait for
+    flush: Worker  # fsync of the commit log: senders wait for it
     store: Worker  # checkpoints, retention, deletion
-    read: Worker  # cold reads of catching-up consumers
+    read: Worker  # cold reads of consumers that catch up
     config: Worker  # config tables
 
     @classmethod
     def start(cls) -> "Workers":
-        """Name them; a thread starts with its first job."""
+        """A thread starts with its first job."""
         return cls(*(Worker(f"cometmq-{name}") for name in cls._fields))
 
     def close(self) -> None:
-        """Wait for what was submitted; blocks."""
+        """Wait for submitted jobs; blocks."""
         for worker in self:
             worker.close()
 
 
 class _Search(NamedTuple):
-    """A lookup under way, and who waits for it."""
-
     lookup: Lookup[Any]
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
@@ -95,23 +93,23 @@ class StoreDriver:
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.waiting_count = 0
-        """Sends that wait until their bytes are on the disk, as of the last commit or flush."""
-        self._waiting_since_ms: int | None = None  # the oldest that no sync under way serves
-        self._flushing_since_ms: int | None = None  # the oldest that the sync under way serves
+        """Sends that wait until their bytes are on disk, as of the last commit or flush."""
+        self._waiting_since_ms: int | None = None  # the oldest send that no running sync covers
+        self._flushing_since_ms: int | None = None  # the oldest send that the running sync covers
 
     def put(self, message: NewMessage, done: PutDone) -> None:
-        """Store a message with those of this turn; `done` is called when its fate is known."""
+        """Stage a message for this turn's commit; `done` is called when its outcome is known."""
         staged_bytes = self._store.put(message, done)
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Store messages, of any queues, side by side or not at all."""
+        """Store messages, of any queues, contiguously or not at all."""
         self._store.put_batch(messages, done)
         self._schedule()
 
     def commit(self) -> None:
-        """Write what is staged, wake held pulls, let the answers leave."""
+        """Write the staged messages, wake held pulls, send the answers."""
         self._is_scheduled = False
         self.commit_count += 1
         batch = self._store.commit()
@@ -128,9 +126,10 @@ class StoreDriver:
             self._flush()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run what may wait for the disk on its thread, then `done` with its result on the loop.
+        """Run a job that may wait for the disk on its thread, then `done` with its result on the
+        loop.
 
-        A read that fails is the answer to the call. Raises SystemBusy when too many wait already.
+        A failed read is answered to the call. Raises SystemBusy when too many reads are pending.
         """
         future = self._submit(job)
         self._reads.add(future)
@@ -154,16 +153,17 @@ class StoreDriver:
         peer: Peer | None = None,
         is_part_of_put: bool = False,
     ) -> None:
-        """Run a search; `done` is called on the loop: at once if all it reads is in memory.
+        """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
 
-        A search for a peer ends without a word when the connection is gone. `failed` gets
-        the error of a read, or SystemBusy when too many wait already. What is part of a put reads
-        one message and is bounded as puts are: it needs no share of a turn.
+        A search for a peer ends silently when the connection is closed. `failed` gets the error of
+        a read, or SystemBusy when too many reads are pending. A search that is part of a put reads
+        a single message and is bounded as puts are, so it does not count against the bound of the
+        turn.
         """
         self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 
     def _advance(self, search: _Search, data: Buffer | None) -> None:
-        """Go on until the search ends, must wait for the disk, or has had its share of a turn."""
+        """Continue until the search ends, waits for the disk, or exceeds the bound of the turn."""
         lookup = search.lookup
         try:
             read = next(lookup) if data is None else lookup.send(data)
@@ -190,7 +190,7 @@ class StoreDriver:
 
     def _advanced(self, search: _Search, future: asyncio.Future[Buffer]) -> None:
         if _is_abandoned(search):
-            future.exception()  # nobody waits for it
+            future.exception()  # mark the error as retrieved: asyncio would report it
             return
         error = _error(future)
         if error is not None:
@@ -206,7 +206,7 @@ class StoreDriver:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
 
     def _has_share(self, size: int) -> bool:
-        """Take one read from what searches may do in this turn; False if that is used up."""
+        """Count one read against the bound of this turn; return False if the bound is reached."""
         if self._reads_left == TURN_READS_MAX:
             self._loop.call_soon(self._next_turn)
         if self._reads_left <= 0 or self._bytes_left <= 0:
@@ -216,18 +216,18 @@ class StoreDriver:
         return True
 
     def _postpone(self, search: _Search, data: Buffer) -> asyncio.Future[Any]:
-        """Let a search go on with these bytes in a later turn of the loop."""
+        """Continue the search with these bytes in a later turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((search, data, future))
         return future
 
     def _next_turn(self) -> None:
-        """Begin a new share, and let the search go on that waits longest."""
+        """Reset the bound, and continue the search that was postponed first."""
         self._bytes_left = TURN_BYTES_MAX
         if not self._waiting:
             self._reads_left = TURN_READS_MAX
             return
-        self._reads_left = TURN_READS_MAX - 1  # the one that goes on has its first read
+        self._reads_left = TURN_READS_MAX - 1  # the continued search already has its first read
         self._loop.call_soon(self._next_turn)
         search, data, future = self._waiting.popleft()
         future.set_result(None)
@@ -245,30 +245,29 @@ class StoreDriver:
 
     @property
     def read_count(self) -> int:
-        """Reads and searches under way."""
         return len(self._reads)
 
     def head_wait_ms(self) -> int:
-        """Return how long the oldest send waits for the disk."""
+        """Return how long the oldest send has waited for the disk."""
         since_ms = self._flushing_since_ms
         if since_ms is None:
             since_ms = self._waiting_since_ms
         return 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
 
     async def drain(self) -> None:
-        """Write everything that was put; wait until reads and those who wait are answered.
+        """Write everything that was put, and wait until reads and pending sends are answered.
 
-        No job is under way afterwards, so that the store may be closed on a thread.
+        No job is under way afterwards, so the store may be closed on a thread.
         """
         self.commit()
         while self._flushing is not None or self._reads or self._jobs:
             flushing = [] if self._flushing is None else [self._flushing]
             await asyncio.wait([*flushing, *self._reads, *self._jobs])
-            if self._is_scheduled:  # by what was read
+            if self._is_scheduled:  # by a finished read
                 self.commit()
 
     async def settle(self) -> None:
-        """Have everything on the disk, unless the disk refuses."""
+        """Flush everything, unless the disk refuses."""
         await self.drain()
         self._flush(is_forced=True)
         await self.drain()
@@ -281,7 +280,9 @@ class StoreDriver:
             self.commit()
 
     def _flush(self, *, is_forced: bool = False) -> None:
-        """Start a flush if one is due and none runs: those who come meanwhile share the next."""
+        """Start a flush if one is due and none is running: sends that arrive meanwhile share the
+        next.
+        """
         if self._flushing is not None:
             return
         job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
@@ -311,7 +312,7 @@ class StoreDriver:
 
 
 def _is_abandoned(search: _Search) -> bool:
-    """End a search whose peer is gone."""
+    """Return whether the peer of a search is gone, and end the search in that case."""
     if search.peer is None or search.peer.is_open:
         return False
     search.lookup.close()
@@ -319,7 +320,7 @@ def _is_abandoned(search: _Search) -> bool:
 
 
 def _error(future: asyncio.Future[T]) -> Exception | None:
-    """Return how a job failed; what is no Exception ends the process."""
+    """Return the error of a job; anything that is not an Exception ends the process."""
     error = future.exception()
     if error is not None and not isinstance(error, Exception):
         raise error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker does by the clock: each step is a plain function, so that tests call it."""
+"""Periodic work of a broker: each step is a plain function, so that tests call it directly."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -25,15 +25,12 @@ RETRY_SAVE_INTERVAL_MS: Final = 5_000
 
 
 class BackgroundStep(NamedTuple):
-    """One loop: its name in the log, the pause between two runs, what it runs."""
-
     name: str
     interval_ms: int
     run: Step
 
 
 def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
-    """Yield the loops of a broker."""
 
     def save_offsets() -> None:
         broker.saver.request_if_dirty(broker.offsets)
@@ -63,12 +60,10 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
 
 
 def sample_totals(broker: Broker) -> None:
-    """Remember the totals of this moment."""
     broker.stats.sample(broker.clock.now_ms(), put_count=broker.store.put_count)
 
 
 def sample_sources(broker: Broker) -> None:
-    """Copy the figures of topics and groups that are due."""
     broker.sampler.step(broker.clock.monotonic_ms())
 
 
@@ -79,19 +74,18 @@ def deliver_delayed(broker: Broker) -> None:
 
 
 def expire_pulls(broker: Broker) -> None:
-    """Answer the held pulls whose time is over."""
     broker.hold.expire(broker.clock.monotonic_ms())
     broker.driver.after_commit()
 
 
 def sweep_pulls(broker: Broker) -> None:
-    """Answer the held pulls whose queue has grown although no arrival suited them."""
+    """Answer the held pulls whose queue has grown although no arrival passed their filter."""
     broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
     broker.driver.after_commit()
 
 
 def disable_slow_groups(broker: Broker) -> None:
-    """Switch off groups that read too far behind, if the settings say so."""
+    """Disable groups that read too far behind, if the settings ask for it."""
     settings = broker.settings
     if not settings.disable_consume_if_consumer_read_slowly:
         return

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional messages: what is stored while they are open, and when they end (pure).
+"""Transactional messages: their records while they are open, and how they end (pure).
 
-A half message waits in the half topic. Its end is an op message that names its queue offset;
-a commit stores the message for its real queue beside it. Whoever wants to know which are open
-compares the two queues: the txn-checker, or a Java broker that continues on the store.
+A half message waits in the half topic. Its end is an op message that names its queue offset; a
+commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
+broker that takes over the store, compares the two queues to find the open transactions.
 
-Compatibility: records are those of RocketMQ 4.9.4; the body of an op message is the decimal
-queue offset of one half message. RocketMQ 5 joins several by commas: both are read.
+Compatibility: records are those of RocketMQ 4.9.4; the body of an op message is the decimal queue
+offset of one half message. RocketMQ 5 joins several offsets by commas: both forms are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,8 +42,8 @@ _ENTRIES_READ: Final = 1_024
 def prepare(message: NewMessage, *, wait: str | None) -> None:
     """Turn a message into a half message; the real topic and queue travel in its properties.
 
-    Compatibility: WAIT stays in the text, as in RocketMQ. A delay is left out: RocketMQ's
-    broker delays the half message and then drops it.
+    Compatibility: WAIT stays in the text, as in RocketMQ. A delay is removed: RocketMQ's broker
+    delays the half message and then drops it.
     """
     text = without_delay(message.properties)
     if wait is not None:
@@ -61,7 +61,7 @@ def prepare(message: NewMessage, *, wait: str | None) -> None:
 
 
 def real_place(half: MessageRecord) -> tuple[str, int] | None:
-    """Return the topic and queue that a half message is for; None if it is none."""
+    """Return the real topic and queue of a half message; None for any other record."""
     topic = half.properties.get(PropertyKey.REAL_TOPIC)
     queue_id = half.properties.get(PropertyKey.REAL_QUEUE_ID, "")
     if half.topic not in (HALF_TOPIC, CHECK_MAX_TIME_TOPIC) or not topic:
@@ -73,27 +73,26 @@ class Half(Protocol):
     """A half message that is in the log."""
 
     @property
-    def queue_id(self) -> int:
-        """Its queue in the half topic."""
+    def queue_id(self) -> int: ...
 
     @property
     def queue_offset(self) -> int:
-        """Its place in that queue."""
+        """Position in that queue."""
 
     @property
     def physical_offset(self) -> int:
-        """Its place in the log."""
+        """Position in the log."""
 
     @property
     def size(self) -> int:
-        """The bytes of its record."""
+        """Bytes of its record."""
 
     def to_new_message(self) -> NewMessage:
-        """Return the message as one to be stored again."""
+        """Return the message in a form that can be stored again."""
 
 
 def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
-    """Return the message that consumers get.
+    """Return the message for its consumers.
 
     Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its text.
     """
@@ -107,7 +106,7 @@ def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
 
 
 def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
-    """Return the message that says that a half message is ended."""
+    """Return the op message that marks a half message as ended."""
     return NewMessage(
         OP_HALF_TOPIC,
         half.queue_id,
@@ -123,7 +122,7 @@ def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return the copy of a half message that nobody could end."""
+    """Return the copy of a half message whose outcome no producer could report."""
     message = half.to_new_message()
     message.topic = CHECK_MAX_TIME_TOPIC
     message.queue_id = 0
@@ -133,7 +132,7 @@ def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
 
 
 def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return a half message that begins anew: one that was set aside, or one that is open."""
+    """Return a half message whose checks start again, from one that was set aside or is open."""
     message = record.to_new_message()
     message.topic = HALF_TOPIC
     message.queue_id = HALF_QUEUE_ID
@@ -154,22 +153,19 @@ def ended_offsets(body: bytes) -> Iterator[int]:
 class EndedHalves:
     """Half messages known to be ended: one bit for each, by queue offset.
 
-    It only saves work: of one that is not known any more the end is simply stored again.
+    This is only a cache: the end of a half message that was dropped from it is stored again.
     """
 
     def __init__(self, *, bits_max: int = _ENDED_BITS_MAX) -> None:
-        """Know nothing."""
         self._base = 0
         self._bits = bytearray()
         self._bytes_max = bits_max // 8
 
     def __contains__(self, offset: int) -> bool:
-        """Tell whether the half message at a queue offset is known to be ended."""
         index = (offset >> 3) - self._base
         return 0 <= index < len(self._bits) and bool(self._bits[index] >> (offset & 7) & 1)
 
     def add(self, offset: int) -> None:
-        """Note that a half message is ended."""
         if not self._bits:
             self._base = offset >> 3
         index = (offset >> 3) - self._base
@@ -190,7 +186,6 @@ class EndedHalves:
         self._drop(len(self._bits) - self._bytes_max)
 
     def forget_below(self, offset: int) -> None:
-        """Drop what is below a queue offset."""
         self._drop(min((offset >> 3) - self._base, len(self._bits)))
 
     def _drop(self, count: int) -> None:
@@ -200,8 +195,6 @@ class EndedHalves:
 
 
 class Outcome(Enum):
-    """How a half message ended."""
-
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     SET_ASIDE = "set aside"
@@ -225,7 +218,6 @@ class Transactions:
     """
 
     def __init__(self) -> None:
-        """Start with no half message known to be ended."""
         self.recent = RecentHalves()
         self.ended = EndedHalves()
         self._in_flight: dict[int, list[Call[Any]]] = {}  # by queue offset: the pending requests
@@ -233,26 +225,24 @@ class Transactions:
         self.prepared_count = 0
         self.repeated_count = 0  # requests to end a half message that another request has ended
         self.asked_count = 0
-        self.unasked_count = 0  # questions for which no producer of the group was connected
+        self.unasked_count = 0  # checks for which no producer of the group was connected
 
     @property
     def committed_count(self) -> int:
-        """Return the number of half messages committed."""
         return self._outcomes[Outcome.COMMITTED]
 
     @property
     def rolled_back_count(self) -> int:
-        """Return the number of half messages rolled back."""
         return self._outcomes[Outcome.ROLLED_BACK]
 
     @property
     def aside_count(self) -> int:
-        """Return the number of half messages moved to the topic for operators."""
+        """Half messages moved to the topic for operators."""
         return self._outcomes[Outcome.SET_ASIDE]
 
     @property
     def in_flight_count(self) -> int:
-        """Return the number of half messages whose end is being stored."""
+        """Half messages whose end is being stored."""
         return len(self._in_flight)
 
     def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
@@ -276,28 +266,27 @@ class Transactions:
         return self._in_flight.pop(half_offset)
 
     def recall(self, offsets: Iterable[int]) -> None:
-        """Note halves that op messages of an earlier run ended."""
+        """Mark half messages as ended whose op messages an earlier run stored."""
         for offset in offsets:
             self.ended.add(offset)
 
 
 class Stored(Protocol):
-    """What looking for half and op messages needs of the store."""
+    """The part of the store that reads half and op messages."""
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a consume queue."""
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
         """Find what looks like a stored message."""
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find where in the log a message of a queue is."""
+        """Find the position of a queue's message in the log."""
 
 
 def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
-    """Find a half message, or what else is at an offset that anybody may have made up.
+    """Find the half message at an offset that the client sent, or the other record found there.
 
-    It has to be in its queue: a body may hold what looks like a half message.
+    The record must also be in its queue: the body of a message may contain a forged half message.
     """
     record = yield from store.read_record(physical_offset)
     if record is None or real_place(record) is None:
@@ -307,7 +296,7 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages that op messages from a queue offset on end, of the newest ones."""
+    """Find the half messages ended by op messages from a queue offset on, newest ones only."""
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:
         return []

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access control: who may ask what, as RocketMQ's plain_acl.yml says it."""
+"""Access control by the accounts of RocketMQ's plain_acl.yml."""

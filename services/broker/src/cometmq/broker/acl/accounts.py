@@ -22,7 +22,7 @@ from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7
 SHARED_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC})
-"""Messages of topics that an account may not read wait here among all others."""
+"""Default rights do not cover these topics: they hold messages of all topics."""
 _TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
 
 
@@ -41,7 +41,7 @@ class Account:
     )
 
     def __init__(self, config: AclAccount) -> None:
-        """Understand what a file says; raise AclError if it says something wrong."""
+        """Parse the values of a file; raise AclError for an invalid one."""
         if not has_keys(config):
             raise AclError("accessKey and secretKey must be longer than 6")
         self.config = config
@@ -67,7 +67,7 @@ class Account:
 
 
 class Accounts:
-    """What all files together say."""
+    """The accounts of all files."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class Accounts:
         version: DataVersion,
         versions: Mapping[str, DataVersion],
     ) -> None:
-        """Take the accounts, each access key once, and the version of each file by its path."""
+        """`accounts` has each access key once; `versions` maps the path of a file to its
+        version.
+        """
         self.by_key = {account.access_key: account for account in accounts}
         self.white_addresses = tuple(white_addresses)
         self.version = version
@@ -85,6 +87,6 @@ class Accounts:
 
 
 def has_keys(config: AclAccount) -> bool:
-    """Tell whether access key and secret are there, and long enough to be such."""
+    """Return whether access key and secret are present and long enough."""
     keys = (config.access_key, config.secret_key)
     return all(key is not None and len(key) >= KEY_CHARS_MIN for key in keys)

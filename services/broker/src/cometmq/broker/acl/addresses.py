@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns of remote addresses: `*`, `10.0.*.*`, `10.0.0.1-50`, `10.0.0.{1,2}`, lists, IPv6.
 
-Compatibility: every pattern that RocketMQ takes means the same here, but for a range before the
-last part: `10.1-9.0.7` is one machine in each of nine networks, where RocketMQ forgets what
-follows the range. What RocketMQ refuses in a list, a range for example, is taken.
+Compatibility: every pattern that RocketMQ takes means the same here, except for a range before the
+last part: `10.1-9.0.7` is one machine in each of nine networks, while RocketMQ ignores the parts
+after the range. Lists may contain patterns that RocketMQ refuses there, such as ranges.
 """
 
 import struct
@@ -29,13 +29,13 @@ class Addresses:
     __slots__ = ("_has_all", "_patterns", "text")
 
     def __init__(self, text: str | None) -> None:
-        """Read a pattern; a blank one is the empty set. Raise AclError for what is none."""
+        """Parse a pattern; a blank one is the empty set. Raise AclError for an invalid one."""
         self.text = (text or "").strip()
         self._has_all = self.text in _EVERYBODY
         self._patterns = () if self._has_all else tuple(map(_ranges, _alternatives(self.text)))
 
     def matches(self, host: bytes) -> bool:
-        """Tell whether a peer's packed address, which a port follows, is in the set."""
+        """Return whether a peer's packed address, followed by its port, is in the set."""
         if self._has_all:
             return True
         address = host[:-_PORT_BYTES]
@@ -86,7 +86,7 @@ def _pattern(text: str) -> Ranges:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the eight parts of an IPv6 pattern: `::` stands for the zeros that are missing."""
+    """Return the eight parts of an IPv6 pattern: `::` stands for the missing zeros."""
     left, gap, right = text.partition("::")
     before, after = (side.split(":") if side else [] for side in (left, right))
     zeros = max(0, _V6_PARTS - len(before) - len(after)) if gap else 0

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request needs which right: the whole of it on one page.
+"""The rights that each request needs: the whole of it on one page.
 
-The order is RocketMQ's: a white address of everybody, an access key that we know, a white
-address of the account, the signature, sending of traces, the role of an administrator, the
-right to each topic and group that the request names.
+The order is RocketMQ's: a global white address, a known access key, a white address of the account,
+the signature, sending of traces, the role of an administrator, the right to each topic and group
+that the request names.
 
 Compatibility, where more is checked than in RocketMQ 4.9.4:
-    a batch (320) needs what a single message needs, and a lite pull (361) what a pull needs;
-    a message to a group's retry topic needs SUB of that group, not of one that the sender names;
-    a reply (324, 325) to another topic than a cluster's reply topic needs PUB, as it is stored;
-    an account's default rights do not extend to where messages of all topics wait
-    (``SHARED_TOPICS``), nor to the group that looks after transactions;
-    the orders in ``ADMIN_CODES`` beyond RocketMQ's five, among them those that show or change
-    accounts, need an administrator.
+- a batch (320) needs the rights of a single message, and a lite pull (361) those of a pull;
+- a message to a group's retry topic needs SUB of that group, not of one that the sender names;
+- a reply (324, 325) to another topic than a cluster's reply topic needs PUB, because it is stored;
+- an account's default rights cover neither the topics that hold messages of all topics
+(``SHARED_TOPICS``) nor the group that checks transactions;
+- the codes in ``ADMIN_CODES`` beyond RocketMQ's five, among them those that show or change
+accounts, need an administrator.
 
-Hot path
-    With access control, ``AccessControl.check`` runs once per request; budget 10 us for a signed
-    send, half of it for reading the header again as text: bench/micro/bench_acl.py. Without
-    access control it is not called at all.
+Hot path: with access control, ``AccessControl.check`` runs once per request; budget 10 us for a
+signed send, half of it for decoding the header again as text: bench/micro/bench_acl.py. Without
+access control it is not called at all.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -106,7 +105,7 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _listing,
     Code.UPDATE_CONSUMER_OFFSET: _committing,
 }
-"""What is not here needs a signature only."""
+"""All other requests need a signature only."""
 
 ADMIN_CODES: Final = frozenset(
     {
@@ -121,7 +120,7 @@ ADMIN_CODES: Final = frozenset(
         Code.DELETE_ACL_CONFIG,
         Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         Code.GET_BROKER_CLUSTER_ACL_CONFIG,
-        # ours: what moves groups, delivers messages, or deletes
+        # ours: codes that move groups, deliver messages, or delete
         Code.INVOKE_BROKER_TO_RESET_OFFSET,
         Code.CLONE_GROUP_OFFSET,
         Code.CONSUME_MESSAGE_DIRECTLY,
@@ -136,13 +135,10 @@ ADMIN_CODES: Final = frozenset(
 
 
 class AccessControl:
-    """Judges requests by the newest accounts."""
+    """Checks requests against the newest accounts."""
 
     def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
-        """Start with what the files said at the start.
-
-        `own` is the account of programs in this process; it stays when the files change.
-        """
+        """`own` is the account of programs in this process; it stays when the files change."""
         self.accounts = accounts
         self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file of accounts: YAML text to accounts, and changes back to text.
 
-Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, which reads what is
-written here. Keys that we do not know stay, as do the comments before the first key; RocketMQ
-loses them all.
+Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, which can read the
+files written here. Unknown keys are kept, as are the comments before the first key; RocketMQ loses
+them all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 
 ACCOUNTS_MAX: Final = 10_000
-"""Accounts that administrators may add to a file."""
+"""Bound on the accounts that administrators may add to a file."""
 
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -29,18 +29,15 @@ _ACCESS_KEY: Final = "accessKey"
 
 
 class Content(NamedTuple):
-    """What a file says."""
-
     accounts: list[Account]
     white_addresses: list[Addresses]
     version: DataVersion | None
 
 
 class Document:
-    """A file's text as keys and values; raise AclError for what is no file of accounts."""
+    """A file's text as keys and values; raise AclError if it is no file of accounts."""
 
     def __init__(self, text: str) -> None:
-        """Parse the text."""
         self._head = _leading_comments(text)
         try:
             values = yaml.load(text, _Loader)  # noqa: S506  # both are safe loaders
@@ -53,7 +50,7 @@ class Document:
         self._values: dict[str, Any] = values
 
     def read(self) -> Content:
-        """Return what the file says, or raise AclError if any of it is wrong."""
+        """Return the content of the file; raise AclError if any of it is invalid."""
         texts = _texts(self._values.get(_WHITE), _WHITE) or []
         version = _items(self._values.get(_VERSION), _VERSION)
         return Content(
@@ -63,7 +60,7 @@ class Document:
         )
 
     def put_account(self, config: AclAccount) -> None:
-        """Add an account, or change what is given of one that exists."""
+        """Add an account, or change the given fields of an existing one."""
         accounts = self._accounts()
         old = next((it for it in accounts if _key_of(it) == config.access_key), None)
         if old is None and len(accounts) >= ACCOUNTS_MAX:
@@ -72,11 +69,9 @@ class Document:
         self._values[_ACCOUNTS] = [*kept, {**(old or {}), **_given(config)}]
 
     def remove_account(self, access_key: str) -> None:
-        """Delete an account."""
         self._values[_ACCOUNTS] = [it for it in self._accounts() if _key_of(it) != access_key]
 
     def set_white_addresses(self, texts: Sequence[str]) -> None:
-        """Replace the addresses that need no account."""
         self._values[_WHITE] = list(texts)
 
     def text(self, version: DataVersion) -> str:
@@ -128,7 +123,7 @@ def _texts(value: Any, name: str) -> list[str] | None:
 
 
 def _text(value: Any) -> str | None:
-    """Return a scalar as Java reads it into a text; YAML makes numbers of some keys."""
+    """Return a scalar as Java reads it into a text; YAML parses some keys as numbers."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -161,7 +156,7 @@ def _account(values: Mapping[str, Any]) -> Account:
 
 
 def _given(config: AclAccount) -> dict[str, Any]:
-    """Return the keys of an account that a request sets; RocketMQ's order."""
+    """Return the keys of an account that a request sets, in RocketMQ's order."""
     values: dict[str, Any] = {
         _ACCESS_KEY: config.access_key,
         "secretKey": config.secret_key,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All files of accounts: read together, changed one at a time. Blocks: a thread of its own.
+"""All files of accounts: read together, changed one at a time. Calls block: use a worker thread.
 
-Invariants
-    What is returned was read from files that are all sound; a broken one changes nothing.
-    A change is checked together with the other files before it is written, and a file is
-    replaced in one step, so that a crash leaves the old or the new one.
+Invariants: accounts are returned only if all files are valid; an invalid file changes nothing. A
+change is validated together with the other files before it is written, and a file is replaced
+atomically, so that a crash leaves the old or the new one.
 """
 
 import shutil
@@ -22,11 +21,11 @@ from cometmq.remoting.log import Log
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 TOOLS_FILE: Final = "tools.yml"
-"""The key of the administrators' tools lies beside the accounts; it is none of them."""
+"""The key file of the administrators' tools is in the same folder; it is not a file of accounts."""
 
 
 class Change:
-    """One edit among others that are written together, and its own result."""
+    """One edit of a batch that is written together, and its own result."""
 
     __slots__ = ("edit", "result")
 
@@ -46,14 +45,14 @@ class AclFiles:
         log: Log,
         files: ConfigFiles | None = None,
     ) -> None:
-        """Name the file; `files` lets tests put a failing disk behind it."""
+        """`files` lets tests inject a failing disk."""
         self.path = path
         self.folder = path.parent / "acl"
         self._clock_ms = clock_ms
         self._log = log
         self._files = files or OsFiles()
         self._texts: Mapping[Path, bytes] = {}
-        self._staged: dict[Path, bytes] | None = None  # while several changes are made
+        self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
 
@@ -64,13 +63,13 @@ class AclFiles:
         return self._understand(texts)
 
     def reload(self) -> Accounts | None:
-        """Read the files again; None if they are as they were when read last, sound or not."""
+        """Read the files again; None if they are unchanged since the last read, valid or not."""
         return None if self._read() == self._texts else self.load()
 
     def change(self, changes: Sequence[Change]) -> None:
-        """Make changes in their order; read all files once, write each changed file once.
+        """Apply changes in order; read all files once, write each changed file once.
 
-        A change that is wrong gets its error and alters nothing; AclFileError fails all.
+        An invalid change gets its error and alters nothing; AclFileError fails all.
         """
         before = self._read()
         self._staged = after = dict(before)
@@ -91,19 +90,19 @@ class AclFiles:
             raise
 
     def put_account(self, config: AclAccount) -> Accounts:
-        """Add or change an account, in the file where it is, else in plain_acl.yml."""
+        """Add or change an account, in its current file or by default in plain_acl.yml."""
         path = self._owner(config.access_key) or self.path
         return self._change(path, lambda document: document.put_account(config))
 
     def delete_account(self, access_key: str) -> Accounts | None:
-        """Delete an account; None if there is none."""
+        """Delete an account; None if it does not exist."""
         path = self._owner(access_key)
         if path is None:
             return None
         return self._change(path, lambda document: document.remove_account(access_key))
 
     def set_white_addresses(self, texts: Sequence[str], path: str | None) -> Accounts | None:
-        """Replace the addresses that need no account, in one file; None if that is not ours."""
+        """Replace the addresses that need no account, in one file; None for an unknown file."""
         chosen = Path(path) if path else self.path
         if chosen != self.path and chosen not in self._read():
             return None
@@ -164,7 +163,7 @@ class AclFiles:
         )
 
     def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
-        """Rewrite a file if all files are sound with what it becomes."""
+        """Rewrite a file if all files are valid with its new content."""
         texts = self._read()
         self._understand(texts)
         try:
@@ -187,7 +186,7 @@ class AclFiles:
         new = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
-            new.touch(mode=0o600)  # it holds secrets
+            new.touch(mode=0o600)  # it contains secrets
             self._files.write(new, data)
             if path.exists():
                 shutil.copymode(path, new)

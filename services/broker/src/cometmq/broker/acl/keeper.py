@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the accounts of `AccessControl` those of the files, without blocking the loop."""
+"""Reloads the accounts of `AccessControl` when files change, without blocking the loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,12 +19,13 @@ POLL_INTERVAL_MS: Final = 2_000
 
 
 class AclKeeper:
-    """The files, used on a worker thread only; changes that come during one share the next."""
+    """The files, used on a worker thread only; changes that arrive during a write share the
+    next.
+    """
 
     def __init__(
         self, files: AclFiles, control: AccessControl, *, worker: Worker, log: Log
     ) -> None:
-        """Take the files as they were read for the control's first accounts."""
         self.control = control
         self._files = files
         self._worker = worker
@@ -35,13 +36,13 @@ class AclKeeper:
         self.fault: str | None = None
 
     def poll(self) -> None:
-        """Look whether files have changed; called by a timer."""
+        """Check whether files have changed; called by a timer."""
         if self._polling is None:
             self._polling = self._worker.submit(self._files.reload)
             self._polling.add_done_callback(self._polled)
 
     async def change(self, edit: Callable[[AclFiles], Accounts | None]) -> bool:
-        """Change a file and use what it says from now on; False if there is nothing to change."""
+        """Change a file and use the new accounts; return False if there was nothing to change."""
         change = Change(edit)
         self._changes.append(change)
         await self._saver.save(self._files.path, self._begin)

@@ -27,12 +27,12 @@ _RIGHTS: Final = {
 
 
 def parse_right(text: str | None) -> Right:
-    """Return a right; a missing or unknown one is no right."""
+    """Return a right; a missing or unknown text is DENY."""
     return _RIGHTS.get((text or "").strip(), Right.DENY)
 
 
 def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]:
-    """Return the rights of `NAME=RIGHT` texts; a group is known by its retry topic."""
+    """Return the rights of `NAME=RIGHT` texts; a group is keyed by its retry topic."""
     rights = {}
     for text in texts:
         items = _items(text)
@@ -45,7 +45,7 @@ def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]
 
 
 def check_resources(texts: Iterable[str]) -> None:
-    """Raise AclError if one of the texts that someone sets is not `NAME=RIGHT`."""
+    """Raise AclError if one of the texts in a request is not `NAME=RIGHT`."""
     for text in texts:
         items = _items(text)
         if len(items) != 2:

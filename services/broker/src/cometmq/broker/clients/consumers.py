@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected consumers by group: their connections, subscriptions, and what changes mean (pure).
+"""Connected consumers by group: their connections and subscriptions (pure).
 
-Invariants: a group is in the table as long as it has a connection; each change of its members or
-topics is reported once to `changed` (which tells all members, so that they share the queues
-anew) before the call that caused it returns.
+Invariants: a group is in the table as long as it has a connection. Each change of its members or
+topics is reported once to `changed`, before the call that caused it returns; `changed` notifies all
+members, so that they rebalance.
 
-Compatibility: as in RocketMQ the newest heartbeat decides the group's model and topics, a
-subscription is replaced only by a higher subVersion, and a replacement alone is no change that
-members are told about.
+Compatibility: as in RocketMQ the newest heartbeat sets the group's model and topics, a subscription
+is replaced only by a higher subVersion, and members are not notified of a replacement alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +26,6 @@ MISMATCH_INTERVAL_MS: Final = 60_000  # between two warnings about one group
 
 
 class ConsumerGroup(msgspec.Struct):
-    """What the broker knows about a connected group."""
-
     name: str
     consume_type: str
     message_model: str
@@ -41,7 +38,6 @@ class ConsumerGroup(msgspec.Struct):
     mismatch_told_ms: int | None = None
 
     def peers(self) -> list[Peer]:
-        """Return the connections of all members."""
         return list(self.clients)
 
     def client_ids(self) -> list[str]:
@@ -53,8 +49,6 @@ Changed: TypeAlias = Callable[[ConsumerGroup], None]
 
 
 class Consumers:
-    """The table of connected groups."""
-
     def __init__(
         self,
         *,
@@ -62,7 +56,9 @@ class Consumers:
         emptied: Callable[[str], None] = lambda _: None,
         log: Log = NO_LOG,
     ) -> None:
-        """Take who is told about a group whose members or topics changed, or are all gone."""
+        """`changed` gets groups with other members or topics, `emptied` the names of removed
+        groups.
+        """
         self._emptied = emptied
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}
@@ -117,39 +113,36 @@ class Consumers:
             self._changed(group)
 
     def drop(self, peer: Peer, *, notify: bool = True) -> None:
-        """Forget a closed connection in all groups and tell the members that stay."""
+        """Remove a closed connection from all groups and notify the remaining members."""
         for name in list(self._joined.get(peer, ())):
             self.unregister(name, peer, notify=notify)
 
     def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients should be given up."""
+        """Return the connections whose clients missed their heartbeats for too long."""
         return {client.peer for client in self._members() if client.is_silent(now_ms)}
 
     def group(self, name: str) -> ConsumerGroup | None:
-        """Return a connected group."""
         return self._groups.get(name)
 
     def groups(self) -> Sequence[ConsumerGroup]:
-        """Return all connected groups."""
         return list(self._groups.values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a connected group wants of a topic."""
+        """Return the subscription of a connected group to a topic."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     @property
     def group_count(self) -> int:
-        """Return the number of connected groups."""
         return len(self._groups)
 
     @property
     def client_count(self) -> int:
-        """Return the number of registrations."""
+        """Registrations: a client counts once in each of its groups."""
         return sum(len(group.clients) for group in self._groups.values())
 
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
-        """Log, once a minute, that members want different things and so miss messages."""
+        """Log once a minute that members subscribe differently and so miss messages."""
         told_ms = group.mismatch_told_ms
         if told_ms is not None and group.updated_ms - told_ms < MISMATCH_INTERVAL_MS:
             return
@@ -170,7 +163,7 @@ class Consumers:
 
 
 def tell_members(group: ConsumerGroup) -> None:
-    """Ask all members to share the queues anew (code 40); who cannot read now does so later."""
+    """Ask all members to rebalance (code 40); a member that cannot read now gets it later."""
     header = NotifyConsumerIdsChanged(consumer_group=group.name)
     for peer in group.peers():
         peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
@@ -186,7 +179,7 @@ def _add_member(group: ConsumerGroup, client: Client) -> bool:
 
 
 def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]) -> bool:
-    """Take over newer subscriptions, forget the absent ones; return if topics changed."""
+    """Add newer subscriptions and remove absent ones; return whether the topics changed."""
     known = group.subscriptions
     wanted = {subscription.topic: subscription for subscription in asked}
     is_changed = wanted.keys() != known.keys()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connected producers by group (pure).
 
-A client is known by its connection: it registers with each heartbeat and leaves by request,
-by closing the connection, or by silence. Times are those of a monotonic clock.
+A client is identified by its connection: it registers with each heartbeat and leaves by request, by
+closing the connection, or by silence. Times are monotonic.
 """
 
 from typing import Final
@@ -24,22 +24,23 @@ class Client(msgspec.Struct):
     seen_ms: int
 
     def is_silent(self, now_ms: int) -> bool:
-        """Tell whether the client missed its heartbeats for too long."""
+        """Return whether the client missed its heartbeats for too long."""
         return now_ms - self.seen_ms > CLIENT_SILENCE_MS
 
 
 class Producers:
-    """group -> connection -> client, and where each client id is connected.
+    """group -> connection -> client, and the connections of each client id.
 
-    Compatibility: RocketMQ forgets where a client is as soon as one of its groups leaves, or one
-    of its older connections ends; here it is known until its last registration ends.
+    Compatibility: RocketMQ loses the connection of a client as soon as one of its groups leaves, or
+    one of its older connections closes; here it is known until its last registration ends.
     """
 
     def __init__(self) -> None:
-        """Start without clients."""
         self._groups: dict[str, dict[Peer, Client]] = {}
         self._joined: dict[Peer, set[str]] = {}
-        self._places: dict[str, dict[Peer, int]] = {}  # client id -> connection -> its groups
+        self._places: dict[
+            str, dict[Peer, int]
+        ] = {}  # client id -> connection -> number of its groups
 
     def register(self, group: str, client: Client) -> None:
         """Add or refresh a client of the group."""
@@ -70,12 +71,12 @@ class Producers:
             del self._joined[peer]
 
     def drop(self, peer: Peer) -> None:
-        """Forget a closed connection in all groups."""
+        """Remove a closed connection from all groups."""
         for group in list(self._joined.get(peer, ())):
             self.unregister(group, peer)
 
     def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients should be given up."""
+        """Return the connections whose clients missed their heartbeats for too long."""
         return {
             client.peer
             for clients in self._groups.values()
@@ -84,7 +85,6 @@ class Producers:
         }
 
     def groups(self) -> list[tuple[str, list[Client]]]:
-        """Return all connected groups with their clients."""
         return [(group, list(clients.values())) for group, clients in self._groups.items()]
 
     def clients(self, group: str) -> list[Client]:
@@ -92,22 +92,21 @@ class Producers:
         return list(self._groups.get(group, {}).values())
 
     def find(self, client_id: str) -> Peer | None:
-        """Return the newest open connection of a client, None when it has none."""
+        """Return the newest open connection of a client."""
         places = self._places.get(client_id, {})
         return next((peer for peer in reversed(places) if peer.is_open), None)
 
     @property
     def group_count(self) -> int:
-        """Return the number of connected groups."""
         return len(self._groups)
 
     @property
     def client_count(self) -> int:
-        """Return the number of registrations."""
+        """Registrations: a client counts once in each of its groups."""
         return sum(map(len, self._groups.values()))
 
     def _leave_place(self, client: Client) -> None:
-        """Note that a client has one group less on its connection."""
+        """Decrement the number of groups of a client on its connection."""
         places = self._places[client.client_id]
         places[client.peer] -= 1
         if not places[client.peer]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of queues for orderly consumers: one client of a group per queue (pure).
 
-Compatibility: a lock lives 60 s after it was granted last; clients renew theirs every 20 s and
-consider them lost after 30 s. Locks are not persisted: after a restart the first one gets them.
+Compatibility: a lock expires 60 s after its last renewal; clients renew theirs every 20 s and
+consider them lost after 30 s. Locks are not persisted: after a restart the first client to ask gets
+them.
 """
 
 from collections.abc import Iterable
@@ -13,17 +14,17 @@ import msgspec
 from cometmq.remoting.bodies.queues import MessageQueue
 
 LOCK_LIFE_MS: Final = 60_000
-COUNT_MAX: Final = 200_000  # of all groups together: some 100 MB
+COUNT_MAX: Final = 200_000  # of all groups together: about 100 MB
 
 
 class QueueLock(msgspec.Struct):
-    """Who holds a queue, and when it was granted last."""
+    """The holder of a queue, and the time of its last renewal."""
 
     client_id: str
     granted_ms: int
 
     def is_expired(self, now_ms: int) -> bool:
-        """Tell whether another client may take the queue."""
+        """Return whether another client may take the queue."""
         return now_ms - self.granted_ms > LOCK_LIFE_MS
 
 
@@ -31,13 +32,12 @@ class QueueLocks:
     """group -> queue -> lock."""
 
     def __init__(self) -> None:
-        """Start without locks."""
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
     ) -> list[MessageQueue]:
-        """Grant what is free, expired or the client's own; return what it holds now."""
+        """Grant queues that are free, expired or the client's own; return all that it holds now."""
         table = self._groups.setdefault(group, {})
         room = COUNT_MAX - self.count
         granted = []
@@ -52,7 +52,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free the queues that the client holds; those of others stay."""
+        """Release the queues that the client holds; those of others stay locked."""
         table = self._groups.get(group)
         if table is None:
             return
@@ -64,7 +64,7 @@ class QueueLocks:
             del self._groups[group]
 
     def expire(self, *, now_ms: int) -> int:
-        """Forget expired locks, so that dead groups take no memory; return how many."""
+        """Drop expired locks, so that dead groups take no memory; return their number."""
         dropped = 0
         for group, table in list(self._groups.items()):
             expired = [queue for queue, held in table.items() if held.is_expired(now_ms)]
@@ -77,7 +77,7 @@ class QueueLocks:
 
     @property
     def count(self) -> int:
-        """Return how many locks are remembered."""
+        """Number of locks, including expired ones not yet dropped."""
         return sum(map(len, self._groups.values()))
 
 

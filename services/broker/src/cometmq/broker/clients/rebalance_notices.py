@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the members of changed groups, but not each of every change of a storm.
+"""Notifies the members of changed groups, with few notices during a storm of changes.
 
-When a thousand members of a group join or leave within a second, telling all of them of each
-change would be half a million requests. The first change is told at once; those of the next
-100 ms are told together at its end. Members learn no more from a notice than that they must look.
+When a thousand members of a group join or leave within a second, a notice of each change to each
+member would be half a million requests. The first change is sent at once; changes of the next 100
+ms share one notice at the end of that time. A notice carries no details: members look up the group
+themselves.
 """
 
 import asyncio
@@ -15,24 +16,24 @@ from cometmq.broker.clients.consumers import ConsumerGroup, tell_members
 QUIET_MS: Final = 100
 
 Later: TypeAlias = Callable[[float, Callable[[], None]], object]
-"""Calls a function after so many seconds: `loop.call_later`."""
+"""Calls a function after a delay in seconds: `loop.call_later`."""
 
 
 class Notices:
-    """What a table of consumers calls when a group has changed."""
+    """Called by the table of consumers when a group has changed."""
 
     def __init__(
         self,
         later: Later | None = None,
         tell: Callable[[ConsumerGroup], None] = tell_members,
     ) -> None:
-        """`later` is that of the running loop unless a test moves the time."""
+        """`later` defaults to that of the running loop; tests replace it to control the time."""
         self._later: Later = later or asyncio.get_running_loop().call_later
         self._tell = tell
-        self._quiet: dict[str, ConsumerGroup | None] = {}  # told lately -> changed since
+        self._quiet: dict[str, ConsumerGroup | None] = {}  # recently notified -> changed since
 
     def __call__(self, group: ConsumerGroup) -> None:
-        """Tell the members now, or together with other changes soon."""
+        """Notify the members now, or soon together with other changes."""
         if group.name in self._quiet:
             self._quiet[group.name] = group
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find groups that read so far behind that they slow everybody down (off by default).
+"""Finds groups that read so far behind that they slow down all others (off by default).
 
-Compatibility: RocketMQ measures how far behind a pull reads; here the committed offset tells,
-so that a group counts whether or not it pulls at the moment. Only connected groups count: one
-that is away costs nothing.
+Compatibility: RocketMQ measures the distance of a pull; here the committed offset is used, so that
+a group counts whether or not it is pulling at the moment. Only connected groups count: others cost
+nothing.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ CHECK_INTERVAL_MS: Final = 180_000
 
 
 class QueueSource(Protocol):
-    """What the measurement needs of a store."""
+    """The part of the store that the measurement uses."""
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find where in the log a message is, -1 if it is not there."""
+        """Find the position of a message in the log, -1 if there is none."""
 
 
 def slow_groups(
@@ -43,7 +43,7 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
 ) -> Lookup[int]:
-    """Find where in the log the first of the group's next messages lies; its end without one."""
+    """Find the position of the first of the group's next messages in the log; default its end."""
     oldest = log_end
     for topic in list(group.subscriptions):
         for queue_id, offset in list(offsets.queues(group.name, topic).items()):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the members of one group want, to notice when they do not want the same (pure).
+"""The subscriptions of each member of a group, to detect members that differ (pure).
 
-A group has one subscription: the broker filters for all of its members by what the newest
-heartbeat said, and the members share the queues of a topic that some of them do not consume.
-Members that want different things miss messages silently, so somebody must be told.
+A group has one subscription: the broker filters for all of its members by the newest heartbeat, and
+the queues of a topic are shared even among members that do not subscribe to it. Members with
+different subscriptions miss messages without an error, so the broker logs a warning.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ NOTHING: Final = ""
 TEXT_CHARS_MAX: Final = 200  # of an expression in the log
 
 Wish: TypeAlias = frozenset[tuple[str, str]]
-"""Topics with what is wanted of them, equal for expressions that mean the same."""
+"""(topic, expression) pairs, equal for expressions that mean the same."""
 
 
 class Mismatch(NamedTuple):
-    """Two members that want different things of a topic; an empty text is nothing of it."""
+    """Two members with different subscriptions to a topic; an empty text means none."""
 
     topic: str
     client_id: str
@@ -33,21 +33,21 @@ class Mismatch(NamedTuple):
 
 
 class Wishes:
-    """Who wants what in one group; members that want nothing yet do not count."""
+    """The subscriptions of each member of one group; members without any do not count."""
 
     __slots__ = ("_members",)
 
     def __init__(self) -> None:
-        """Start without members."""
-        self._members: dict[Wish, dict[Peer, str]] = {}  # wish -> connection -> client id
+        self._members: dict[
+            Wish, dict[Peer, str]
+        ] = {}  # subscription set -> connection -> client id
 
     @property
     def count(self) -> int:
-        """How many different things the members want."""
+        """How many different subscription sets the members have."""
         return len(self._members)
 
     def note(self, peer: Peer, client_id: str, asked: Iterable[SubscriptionData]) -> None:
-        """Remember what a member wants now."""
         wish = frozenset((one.topic, _meaning(one)) for one in asked)
         if self._members.get(wish, {}).get(peer) == client_id:
             return
@@ -56,7 +56,6 @@ class Wishes:
             self._members.setdefault(wish, {})[peer] = client_id
 
     def drop(self, peer: Peer) -> None:
-        """Forget a member that left."""
         for wish, members in self._members.items():
             if members.pop(peer, None) is not None:
                 if not members:
@@ -64,7 +63,7 @@ class Wishes:
                 return
 
     def mismatch(self) -> Mismatch | None:
-        """Return two members that want different things, None while all want the same."""
+        """Return two members with different subscriptions, None while all are equal."""
         if len(self._members) < 2:
             return None
         (wish, members), (other, other_members) = list(self._members.items())[:2]
@@ -79,7 +78,7 @@ class Wishes:
 
 
 def _meaning(subscription: SubscriptionData) -> str:
-    """Return an expression such that order and spaces of tags make no difference."""
+    """Return an expression in a form independent of the order and spacing of its tags."""
     text = subscription.sub_string.strip()
     if (subscription.expression_type or TAG) != TAG:
         return f"{subscription.expression_type} {text}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where RocketMQ's bloom filter has the bits of a subscription (docs/protocol/store.md).
+"""The bits of a subscription in RocketMQ's bloom filter (docs/protocol/store.md).
 
-Compatibility: we filter by the properties alone and neither write nor read bit maps; the places
-stand in consumerFilter.json so that a Java broker can go on with the file.
+Compatibility: filters here use the properties alone and neither write nor read bit maps; the bits
+are in consumerFilter.json so that a Java broker can take over the file.
 """
 
 import math
@@ -16,14 +16,16 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 class BloomPlaces(msgspec.Struct, frozen=True, rename="camel"):
-    """The bits of one subscription, and how many there are in all."""
+    """The bits of one subscription, and the size of the filter in bits."""
 
     bit_num: int = 0
     bit_pos: tuple[int, ...] = ()
 
 
 def bloom_places(text: str, *, error_percent: int, expected_count: int) -> BloomPlaces:
-    """Return the bits of a text in a filter for so many texts with so many false hits."""
+    """Return the bits of a text in a filter for `expected_count` texts with this rate of false
+    hits.
+    """
     error_rate = error_percent / 100
     hash_count = math.ceil(math.log(error_rate) / math.log(0.5))
     bits = expected_count * math.log(1 / error_rate) / math.log(2) * (1 / math.log(2))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When SQL expressions are compiled: a few characters at once, longer ones in parts.
+"""Limits the time for compiling SQL expressions: short ones at once, longer ones in steps.
 
-Everybody may invent expressions, and the longest takes 25 ms. So what does not fit into the share
-of the moment is compiled one after the other, a part in each turn of the loop, and all together
-may be so many characters in a second.
+Any client may send expressions, and the longest takes 25 ms. So expressions above the current
+allowance are compiled one after the other, a step in each turn of the loop, and the total number of
+characters per second is bounded.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ from cometmq.remoting.errors import SystemBusy
 
 COMPILED_CHARS_MAX: Final = 64 << 10
 COMPILED_CHARS_PER_S: Final = 32 << 10
-"""What may be compiled in a row, and in a second: a character takes some 3 us of the loop."""
+"""Characters compiled in a burst, and per second: a character takes about 3 us of the loop."""
 AT_ONCE_CHARS_MAX: Final = 1 << 10
 WAITING_MAX: Final = 1_000
-"""Who waits for expressions that are being compiled."""
+"""Pending callbacks of expressions that are being compiled."""
 
 Later = Callable[[Callable[[], None]], object]
 
@@ -27,10 +27,10 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Compiler:
-    """The share of the moment, and the expressions that wait for their turn."""
+    """The current allowance, and the queue of pending expressions."""
 
     def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
-        """`call_soon` runs the next part of the work, in a later turn of the loop."""
+        """`call_soon` runs the next step of the work, in a later turn of the loop."""
         self._clock_ms = clock_ms
         self._call_soon = call_soon
         self._left = COMPILED_CHARS_MAX
@@ -41,7 +41,7 @@ class Compiler:
         self._parts: Iterator[None] | None = None
 
     def check(self, expression: str) -> None:
-        """Raise SystemBusy unless compiling this takes little or no time now."""
+        """Raise SystemBusy unless the expression is compiled, or may be compiled at once."""
         if self._may_now(expression):
             return
         if expression not in self._waiting:
@@ -50,9 +50,10 @@ class Compiler:
             raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
 
     def when_ready(self, expression: str, then: Callable[[], None]) -> None:
-        """Call when compiling this takes little or no time: now or in a later turn of the loop.
+        """Call `then` when the expression is compiled or may be: now or in a later turn of the
+        loop.
 
-        Raises SystemBusy when too many wait.
+        Raises SystemBusy when too many callbacks are pending.
         """
         if self._may_now(expression):
             then()
@@ -61,7 +62,7 @@ class Compiler:
 
     def _may_now(self, expression: str) -> bool:
         size = len(expression)
-        if size > CHARS_MAX or is_compiled(expression):  # what is too long costs nothing to refuse
+        if size > CHARS_MAX or is_compiled(expression):  # the parser refuses too long ones at once
             return True
         self._refill()
         if size > self._left_at_once or expression in self._waiting:
@@ -95,7 +96,7 @@ class Compiler:
             self._call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Do the next part of the expression that waits longest."""
+        """Run the next step of the oldest pending expression."""
         expression = next(iter(self._waiting))
         if self._parts is None:
             self._parts = compiling(expression)
@@ -112,4 +113,4 @@ class Compiler:
 
 
 def _ignore() -> None:
-    """Nobody waits: who asked was told to try again."""
+    """The caller of `check` was refused and has to retry: there is nothing to call."""

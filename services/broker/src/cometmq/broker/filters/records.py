@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that must see a message's properties: they look into its stored record.
+"""Filters that need a message's properties: they test its stored record.
 
-Hot path: `matches` once per message that a filtered pull looks at (budget 2 us); only the
+Hot path: `matches` runs once per message that a filtered pull tests (budget 2 us). Only the
 properties that the filter names are decoded; bench/micro/bench_sql.py.
 
-Compatibility: with filterSupportRetry a retry topic is filtered by the expressions for the topics
-that its messages came from, and a message of a topic without expression passes.
+Compatibility: with filterSupportRetry the messages of a retry topic are filtered by the expressions
+for their original topics, and a message of a topic without expression passes.
 """
 
 import itertools
@@ -21,21 +21,21 @@ from cometmq.store.matching_reader import BLOCK_COUNT_MAX
 
 _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
-COMPARISONS_MAX: Final = 64  # for the records of one read: some 20 us
+COMPARISONS_MAX: Final = 64  # for the records of one read: about 20 us
 NAMES_MAX: Final = 8
-"""Properties that are searched for one by one; for more of them a full parse takes less."""
+"""Above this number of properties a full parse is faster than one search for each."""
 VERDICTS_MAX: Final = 16_384  # of all filters
 VERDICT_BYTES_MAX: Final = 64
-"""What filters said that is remembered, and the values that it was about: 6 MB in all."""
+"""Bound on the values of one cached verdict: 6 MB for all verdicts."""
 
 
 class RecordFilter:
-    """Whether a stored message is wanted, and how many to look at in one go."""
+    """The test of a stored record, and how many records to test per read."""
 
     __slots__ = ("block_count", "matches")
 
     def __init__(self, matches: Callable[[Buffer], bool], *, comparison_count: int) -> None:
-        """Take the test of one record and how many comparisons it may make."""
+        """`comparison_count` is the most comparisons that one test may make."""
         self.matches = matches
         self.block_count = max(1, min(BLOCK_COUNT_MAX, COMPARISONS_MAX // comparison_count))
 
@@ -66,11 +66,11 @@ def _record_filter(sql: SqlFilter) -> RecordFilter:
 
 _numbers: Final = itertools.count()
 _verdicts: Final[dict[tuple[int | bytes | None, ...], bool]] = {}
-"""What filters said about values: most properties that filters ask for have few of them."""
+"""Cache of verdicts by filter and values: most filtered properties have few distinct values."""
 
 
 def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool:
-    """Apply an expression to values; remember short ones."""
+    """Apply an expression to values; cache the verdict for short ones."""
     verdict = sql.matches_values(_texts(values))
     if len(values) <= NAMES_MAX and sum(map(len, filter(None, values))) <= VERDICT_BYTES_MAX:
         if len(_verdicts) >= VERDICTS_MAX:
@@ -80,7 +80,7 @@ def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool:
 
 
 def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordFilter:
-    """Return the filter of a retry topic; `filter_of` knows the expression for a topic."""
+    """Return the filter of a retry topic; `filter_of` returns the expression for a topic."""
     read_topic = reader((PropertyKey.RETRY_TOPIC.value,))
 
     def matches(record: Buffer) -> bool:
@@ -93,7 +93,7 @@ def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordF
 
 
 def reader(names: Sequence[str]) -> Callable[[bytes], list[str | None]]:
-    """Return the function that finds the values of some properties in a property text."""
+    """Return a function that finds the values of some properties in a property text."""
     read = raw_reader(names)
     return lambda text: _texts(read(text))
 
@@ -103,14 +103,16 @@ def _texts(values: list[bytes | None]) -> list[str | None]:
 
 
 def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
-    """Return the function that finds the values of some properties as they are stored."""
+    """Return a function that finds the encoded values of some properties."""
     if len(names) > NAMES_MAX:
         keys = [name.encode() for name in names]
         return lambda text: list(map(_all_values(text).get, keys))
     marks = [_PAIR_SEPARATOR + name.encode() + _VALUE_SEPARATOR for name in names]
 
     def read(text: bytes) -> list[bytes | None]:
-        text = _PAIR_SEPARATOR + text  # which ends what is left of a text without the mark
+        text = (
+            _PAIR_SEPARATOR + text
+        )  # without the mark, rpartition returns the whole text: the separator makes it empty
         return [
             text.rpartition(mark)[2].partition(_PAIR_SEPARATOR)[0] or _last_filled(text, mark)
             for mark in marks
@@ -120,11 +122,11 @@ def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
 
 
 def _last_filled(text: bytes, mark: bytes) -> bytes | None:
-    """Return the last value that is not empty, as the last of equal names counts."""
+    """Return the last value that is not empty: the last one of equal names counts."""
     if mark not in text:
         return None
     text, empty = text + _PAIR_SEPARATOR, mark + _PAIR_SEPARATOR
-    while empty in text:  # each time half of those that follow each other
+    while empty in text:  # each pass halves a run of adjacent empty values
         text = text.replace(empty, _PAIR_SEPARATOR)
     _, found, rest = text.rpartition(mark)
     return rest.partition(_PAIR_SEPARATOR)[0] if found else None

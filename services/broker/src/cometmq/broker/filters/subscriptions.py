@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL filters of consumer groups: which group filters a topic how, since when, how long yet.
+"""The SQL filters of consumer groups by topic, with their lifetime.
 
-Heartbeats bring filters, the last member's leave marks them dead, and a day later they go; a group
-that comes back finds its filter. A broken expression is not kept, so the group's pulls are refused
-until it says a better one.
+Heartbeats register filters; when the last member leaves they are marked dead, and a day later they
+are deleted, so a group that returns within that time finds its filter. An invalid expression is not
+kept, so the group's pulls are refused until it sends a valid one.
 
-Compatibility: consumerFilter.json and the rules about versions are RocketMQ's. Filters that were
-loaded count as dead since 30 s before the start.
+Compatibility: consumerFilter.json and the rules about versions are RocketMQ's. Loaded filters count
+as dead since 30 s before the start.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -30,13 +30,13 @@ from cometmq.store.json_config import JsonTable
 SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
-"""Filters of all groups and topics together, and the characters that they have."""
+"""Bounds on all filters of all groups and topics, and on their characters."""
 EXPRESSION_SHOWN: Final = 200
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
 class FilterData(msgspec.Struct, rename="camel"):
-    """One group's filter of one topic, as the file has it."""
+    """One group's filter of one topic, as the file stores it."""
 
     bloom_filter_data: BloomPlaces | None = None
     born_time: int = 0
@@ -50,11 +50,11 @@ class FilterData(msgspec.Struct, rename="camel"):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the group has left or no longer wants the topic."""
+        """Whether the group has left or no longer subscribes to the topic."""
         return self.dead_time >= self.born_time
 
     def compiled(self) -> SqlFilter | None:
-        """Return the filter; None if a newer or broken file holds what is none."""
+        """Return the filter; None for an invalid expression or unknown type in the file."""
         if self.expression_type != EXPRESSION_TYPE:
             return None
         try:
@@ -64,8 +64,6 @@ class FilterData(msgspec.Struct, rename="camel"):
 
 
 class TopicFilters(msgspec.Struct, rename="camel"):
-    """The filters of one topic by group."""
-
     group_filter_data: dict[str, FilterData] = {}
     topic: str = ""
 
@@ -77,15 +75,13 @@ class FilterFile(msgspec.Struct, rename="camel"):
 
 
 class BloomSize(msgspec.Struct, frozen=True):
-    """How large RocketMQ's bloom filter would be."""
+    """The parameters of RocketMQ's bloom filter."""
 
     error_percent: int = 20
     expected_count: int = 32
 
 
 class FilterSubscriptions:
-    """The table in memory and its file."""
-
     def __init__(
         self,
         file: JsonTable[FilterFile] | None = None,
@@ -96,7 +92,7 @@ class FilterSubscriptions:
         keep_dead_ms: int = 86_400_000,
         log: Log = NO_LOG,
     ) -> None:
-        """Load the file; `keep_dead_ms` after a group has left its filters are forgotten."""
+        """Load the file; filters are deleted `keep_dead_ms` after their group has left."""
         self.file = file
         self.is_dirty = False
         self._clock_ms = clock_ms
@@ -106,7 +102,7 @@ class FilterSubscriptions:
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
-        self._late: dict[tuple[str, str], SubscriptionData] = {}  # that are being compiled
+        self._late: dict[tuple[str, str], SubscriptionData] = {}  # being compiled
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -114,26 +110,26 @@ class FilterSubscriptions:
 
     @property
     def count(self) -> int:
-        """Return how many filters there are, the dead ones among them."""
+        """Number of filters, dead ones included."""
         return self._count
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """Return a group's filter of a topic, also when the group has left."""
+        """Return a group's filter of a topic, even if the group has left."""
         topics = self._filters.get(group)
         return None if topics is None else topics.get(topic)
 
     def knows(self, group: str) -> bool:
-        """Return whether a group filters any topic."""
+        """Return whether the group has a filter for any topic."""
         return group in self._filters
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
-        """Return the filter, None if there is none; raise SystemBusy while it is not compiled."""
+        """Return the filter, None if it is invalid; raise SystemBusy while it is being compiled."""
         if data.expression_type == EXPRESSION_TYPE:
             self.compiler.check(data.expression)
         return data.compiled()
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over what a member's heartbeat says; what it no longer names is dead."""
+        """Take over the filters of a member's heartbeat; filters of other topics become dead."""
         wanted: set[str] = set()
         for subscription in subscriptions:
             wanted.add(subscription.topic)
@@ -150,13 +146,13 @@ class FilterSubscriptions:
                 del self._late[late_group, topic]
 
     def unregister(self, group: str) -> None:
-        """Mark the filters of a group dead whose last member has left."""
+        """Mark the filters of a group dead after its last member has left."""
         self._forget_late(group, ())
         for data in self._filters.get(group, {}).values():
             self._bury(data)
 
     def clean(self) -> None:
-        """Forget the filters of groups that left long ago."""
+        """Delete the filters of groups that left long ago."""
         oldest_ms = self._clock_ms() - self._keep_dead_ms
         for group, topics in list(self._filters.items()):
             for topic, data in list(topics.items()):
@@ -164,7 +160,7 @@ class FilterSubscriptions:
                     self._remove(group, topic)
 
     def encode_for_file(self) -> bytes:
-        """Return the content of the file and note that it is being saved."""
+        """Return the content of the file and clear `is_dirty`."""
         self.is_dirty = False
         by_topic: dict[str, TopicFilters] = {}
         for group, topics in self._filters.items():
@@ -207,7 +203,7 @@ class FilterSubscriptions:
     def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
         if self._late.get((group, topic)) is not subscription:
-            return  # the group has left, or wants something else by now
+            return  # the group has left or changed its subscription meanwhile
         del self._late[group, topic]
         if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
             self._refuse(group, subscription)
@@ -231,7 +227,7 @@ class FilterSubscriptions:
 
     def _load(self, data: FilterData) -> None:
         if self.get(data.topic, data.consumer_group) is not None:
-            return  # a file that was edited by hand
+            return  # a duplicate in a file that was edited by hand
         if data.dead_time == 0:
             data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
         data.dead = data.is_dead
@@ -274,7 +270,6 @@ class FilterSubscriptions:
 
 
 def filter_file(path: str | Path) -> JsonTable[FilterFile]:
-    """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 
 

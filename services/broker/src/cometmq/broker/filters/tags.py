@@ -16,12 +16,12 @@ TagFilter: TypeAlias = Callable[[int], bool]
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Tell whether an expression is about tags: the default when no type is given."""
+    """Return whether an expression selects tags, the default type."""
     return not expression_type or expression_type == EXPRESSION_TYPE
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """Return the hash codes of the wanted tags, None for all messages.
+    """Return the hash codes of the selected tags, None for all messages.
 
     Raises ValueError for an expression without any tag, as RocketMQ's parser does.
     """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HANDLERS: the broker's catalogue on one page. A code that is not here is answered 3."""
+"""HANDLERS: every request that the broker serves, on one page. Other codes are answered with code
+3.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -102,4 +104,4 @@ HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
 }
 
 VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
-"""What the port beside the main one does not serve, so that pulls cannot delay sends there."""
+"""Requests not served on the second port, so that pulls cannot delay sends there."""

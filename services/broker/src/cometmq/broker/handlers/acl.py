@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of access control: accounts and the addresses that need none."""
+"""Administration of access control: accounts, and the addresses that need no account."""
 
 from collections.abc import Callable
 from typing import Final
@@ -35,7 +35,7 @@ IS_OFF: Final = "access control is off: the broker has aclEnable=false"
 async def update_and_create_acl_config(
     broker: Broker, call: Call[UpdateAndCreateAclConfig]
 ) -> Reply:
-    """Create an account, or change what is given of one."""
+    """Create an account, or change the given fields of an existing one."""
     header = call.header
     keeper = _keeper(broker, UpdateAndCreateAclConfigFailed)
     config = AclAccount(
@@ -64,7 +64,6 @@ async def update_and_create_acl_config(
 
 
 async def delete_acl_config(broker: Broker, call: Call[DeleteAclConfig]) -> Reply:
-    """Delete an account."""
     access_key = call.header.access_key
     await _change(
         _keeper(broker, DeleteAclConfigFailed),
@@ -80,7 +79,7 @@ async def delete_acl_config(broker: Broker, call: Call[DeleteAclConfig]) -> Repl
 async def update_global_white_addrs_config(
     broker: Broker, call: Call[UpdateGlobalWhiteAddrsConfig]
 ) -> Reply:
-    """Replace the addresses that need no account, in plain_acl.yml or another of its files."""
+    """Replace the addresses that need no account, in plain_acl.yml or another account file."""
     given, path = call.header.global_white_addrs, call.header.acl_file_full_path
     keeper = _keeper(broker, UpdateGlobalWhiteAddrsConfigFailed)
     refusal = f"The globalWhiteAddresses[{_shown(given)}] has been updated failed."
@@ -112,7 +111,7 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_cluster_acl_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all accounts, secrets included, and the addresses that need none."""
+    """Return all accounts, with their secrets, and the addresses that need no account."""
     accounts = _keeper(broker, ServerError).control.accounts
     config = AclConfig(
         global_white_addrs=[addresses.text for addresses in accounts.white_addresses],
@@ -133,7 +132,7 @@ async def _change(
     error_type: type[CodedError],
     refusal: str,
 ) -> None:
-    """Change a file; raise the answer that says why it was not."""
+    """Change a file; raise an answer with the reason if that fails."""
     try:
         is_changed = await keeper.change(edit)
     except (AclError, CometError) as error:

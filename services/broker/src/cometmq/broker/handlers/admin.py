@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions and orders of administrators that belong to no single topic or group."""
+"""Administration that concerns no single topic or group."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -46,7 +46,7 @@ def refuse_on_slave(broker: Broker) -> None:
 
 
 async def save_table(broker: Broker, table: Saved) -> None:
-    """Wait until a table as it is now is on disk; raise an answer that says why it is not."""
+    """Wait until the current content of a table is on disk; raise an answer if saving fails."""
     try:
         await broker.saver.save(table)
     except OSError as error:
@@ -55,10 +55,10 @@ async def save_table(broker: Broker, table: Saved) -> None:
 
 
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Change settings that may change while the broker runs: all of the request or none.
+    """Change settings that are mutable at run time: all of the request or none.
 
-    Compatibility: RocketMQ sets any key it knows, also those that are read only at the start,
-    paths included. Here such a key is refused with the reason. Unknown keys are ignored by both.
+    Compatibility: RocketMQ sets any key it knows, even those that are read only at the start, such
+    as paths. Here such a key is refused with the reason. Unknown keys are ignored by both.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))
@@ -86,7 +86,7 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all settings, also those of the file that only RocketMQ knows."""
+    """Return all settings, including keys of the file that only RocketMQ has."""
     version = encode_json(broker.settings_version).decode()
     return Reply(
         header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()
@@ -94,7 +94,7 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
-    """Answer with the figures that tools and dashboards show, once the disk has told its own."""
+    """Answer with the figures that tools and dashboards show, after reading those of the disk."""
 
     def read(oldest: MessageRecord | None) -> None:
         broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)
@@ -107,17 +107,17 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
 
 
 async def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all committed offsets: what a slave copies."""
+    """Return all committed offsets, for slaves."""
     return Reply(body=await broker.turns.run(broker.offsets.encode()))
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return how far each delay level is delivered: what a slave copies."""
+    """Return the progress of each delay level, for slaves."""
     return Reply(body=encode_json(broker.delay.as_table()))
 
 
 def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectionList]) -> Reply:
-    """Return the members of a connected group and what they subscribe to."""
+    """Return the members of a connected group and their subscriptions."""
     name = call.header.consumer_group
     group = broker.consumers.group(name)
     if group is None:
@@ -133,7 +133,6 @@ def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectio
 
 
 def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectionList]) -> Reply:
-    """Return the connected clients of a producer group."""
     name = call.header.producer_group
     clients = broker.producers.clients(name)
     if not clients:
@@ -143,7 +142,6 @@ def get_producer_connection_list(broker: Broker, call: Call[GetProducerConnectio
 
 
 def get_all_producer_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the connected clients of all producer groups."""
     origin_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
     table = {
         group: [_producer(client, origin_ms) for client in clients]
@@ -153,7 +151,6 @@ def get_all_producer_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> Reply:
-    """Return one statistic over the last minute, hour and day."""
     name, key = call.header.stats_name, call.header.stats_key
     cluster = broker.settings.broker_cluster_name
     data = find_statistic(broker.stats, name, key, cluster=cluster)
@@ -163,7 +160,7 @@ def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> R
 
 
 def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
-    """Find out when a message was stored, 0 without one."""
+    """Find the store time of a message, 0 without one."""
     if offset < 0:
         return 0
     found = yield from broker.store.store_time(queue.topic, queue.queue_id, offset)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens after each commit: answers leave, and held pulls get what came.
+"""Runs after each commit: sends pending answers and answers the pulls that the commit woke.
 
-A message may wake the pulls of thousands of consumers. Some of them are answered in each turn of
-the loop, so that nobody else waits for all of them, least of all the sender.
+A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
+number of them, so that other requests, first of all the send itself, do not wait for all of them.
 """
 
 import asyncio
@@ -13,17 +13,16 @@ from cometmq.broker.handlers.pull import serve_arrivals
 
 
 class Arrivals:
-    """Answers woken pulls until none is left."""
+    """Answers woken pulls, a bounded number per turn, until none is left."""
 
     def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
-        """Have `flush` send what was answered; on the running loop."""
+        """`flush` sends pending answers. Create this on the running loop."""
         self._broker = broker
         self._flush = flush
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
 
     def serve(self) -> None:
-        """Answer the next of them, and let all answers leave."""
         hold = self._broker.hold
         if hold.ready:
             self._flush()

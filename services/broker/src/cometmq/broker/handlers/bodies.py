@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the bodies of requests: a broken one is the sender's fault, answered but not logged."""
+"""Decodes the bodies of requests: a malformed one is the sender's error, answered but not
+logged.
+"""
 
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ T = TypeVar("T")
 
 
 def json_body(call: Call[Any], type_: type[T]) -> T:
-    """Return the typed body of a request; raise the answer to one of another shape."""
+    """Return the typed body of a request; raise an answer to a malformed one."""
     try:
         return decode_json(type_, call.body)
     except RemoteProtocolError as error:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools ask a broker and the broker asks its clients: offsets (223), state (307), one
-message consumed now (309).
+"""Requests that the broker forwards to clients: offsets (223), state (307), consuming one message
+(309).
 
-Compatibility: RocketMQ asks the members of a group one after the other; here all at once, so that
-the answer takes no longer than the slowest. Only the fields of the command go on to a client:
-RocketMQ passes signatures on too.
+Compatibility: RocketMQ asks the members of a group one after the other; here all are asked at once,
+so that the answer takes no longer than the slowest member. Only the fields of the command are
+forwarded to a client: RocketMQ forwards signatures too.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ STATUS_TIMEOUT_MS: Final = 5_000
 
 
 def check_versions(members: Collection[Client]) -> None:
-    """Raise the answer about a group with a client too old for resets and such questions."""
+    """Raise an answer if a client of the group is too old for resets and such requests."""
     for client in members:
         if client.version < RESET_OFFSET_MIN:
             raise ServerError(remarks.client_too_old(version_name(client.version)))
 
 
 def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) -> None:
-    """Log that a client could not be asked, or did not answer as it should."""
+    """Log that a request to a client failed."""
     broker.log.warning(
         "client_call.failed",
         code=int(code),
@@ -66,7 +66,7 @@ def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) 
 async def invoke_broker_to_get_consumer_status(
     broker: Broker, call: Call[InvokeBrokerToGetConsumerStatus]
 ) -> Reply:
-    """Ask the members of a group, or one of them, how far they are in a topic.
+    """Collect the offsets in a topic from the members of a group, or from one of them.
 
     Members that do not answer in time are left out.
     """
@@ -104,14 +104,14 @@ async def _status(
 
 
 async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunningInfo]) -> Reply:
-    """Pass the question on to the client, and its answer back."""
+    """Forward the request to the client, and its answer back."""
     header = call.header
     client = _online(broker, header.consumer_group, header.client_id)
     return await _pass_on(call, header.consumer_group, client, header)
 
 
 async def consume_message_directly(broker: Broker, call: Call[ConsumeMessageDirectly]) -> Reply:
-    """Have a client consume one stored message now; return what came of it."""
+    """Make a client consume one stored message now, and return the result."""
     header = call.header
     client = _online(broker, header.consumer_group, header.client_id)
     body = await _stored_message(broker, header.msg_id)
@@ -131,7 +131,7 @@ async def _stored_message(broker: Broker, message_id: str | None) -> bytes:
 
 
 def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
-    """Return a member of a group that can be asked, or raise why it cannot."""
+    """Return a member of a group; raise the reason if it is offline or too old."""
     group = broker.consumers.group(group_name)
     members = () if group is None else group.clients.values()
     client = next((member for member in members if member.client_id == client_id), None)
@@ -146,7 +146,7 @@ def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
 async def _pass_on(
     call: Call[Any], group: str, client: Client, header: msgspec.Struct, body: Body = b""
 ) -> Reply:
-    """Return a client's answer to the request as it is, or what kept it from answering."""
+    """Return a client's answer unchanged, or raise the reason for its absence."""
     try:
         answer = await client.peer.invoke(call.code, header, body, timeout_ms=CALL_TIMEOUT_MS)
     except RequestTimeout as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients announce themselves: heartbeat, goodbye, who else is in my group, may I filter so."""
+"""Requests about clients: heartbeats, unregistration, members of a group, checks of filters."""
 
 from typing import Final
 
@@ -22,12 +22,12 @@ from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
 
-GROUPS_PER_CLIENT_MAX: Final = 1_000  # one process with more is a fault or an attack
-SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes some 0.1 s
+GROUPS_PER_CLIENT_MAX: Final = 1_000  # a process with more is faulty or an attacker
+SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes about 0.1 s
 
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Register the client's groups; unknown consumer groups are created where allowed."""
+    """Register the client's groups; unknown consumer groups are created if that is allowed."""
     beat = json_body(call, Heartbeat)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
@@ -52,7 +52,6 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
-    """Remove the connection from a producer group, a consumer group, or both."""
     header = call.header
     if header.producer_group is not None:
         broker.producers.unregister(header.producer_group, call.peer)
@@ -65,7 +64,7 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
 
 
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
-    """Return the client ids of a group, which its members share the queues among."""
+    """Return the client ids of a group, among which its members share the queues."""
     group = broker.consumers.group(call.header.consumer_group)
     if group is None:
         raise ServerError(remarks.consumers_offline(call.header.consumer_group))
@@ -73,7 +72,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
 
 
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
-    """Tell a consumer before it starts whether the broker can filter as it asks."""
+    """Check before a consumer starts whether the broker supports its filter."""
     subscription = json_body(call, ClientConfigCheck).subscription_data
     if subscription is None or is_tag_type(subscription.expression_type):
         return OK
@@ -96,13 +95,13 @@ def _check_expression(expression: str) -> Reply:
 
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
-    """Forget a client whose connection ended; the other members of its groups are told."""
+    """Unregister a client whose connection closed; the other members of its groups are notified."""
     broker.producers.drop(peer)
     broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
 
 
 def expire_clients(broker: Broker) -> None:
-    """Give up clients without heartbeats and locks that nobody renewed: every 10 s."""
+    """Close clients without heartbeats and drop expired locks; called every 10 s."""
     now_ms = broker.clock.monotonic_ms()
     for peer in broker.producers.silent(now_ms) | broker.consumers.silent(now_ms):
         broker.log.warning("client.expired", peer=peer.address)
@@ -135,7 +134,7 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> No
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:
-    """Tell whether broker and group want members to hear of changes."""
+    """Return whether the settings of broker and group allow notices of changed members."""
     if not broker.settings.notify_consumer_ids_changed_enable:
         return False
     return config is None or config.notify_consumer_ids_changed_enable

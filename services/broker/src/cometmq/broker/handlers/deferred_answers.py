@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers given outside of the dispatcher: to what was held, or had to wait for the disk.
+"""Answers outside of the dispatcher: to held pulls, and after reads from disk.
 
-As in the dispatcher any exception is caught: one call's bug is its answer and a log line, and the
-calls that are served in the same turn get theirs.
+As in the dispatcher any exception is caught: a bug in one call becomes its answer and a log line,
+and the other calls of the same turn are still answered.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def answer(
     broker: Broker, call: Call[Any], work: Callable[[], Reply | msgspec.Struct | None]
 ) -> None:
-    """Answer with what the work returns, or with its failure."""
+    """Answer with the result of the work, or with its failure."""
     try:
         reply = work()
     except CommandError as error:
@@ -52,9 +52,9 @@ def look_up(
     *,
     is_part_of_put: bool = False,
 ) -> None:
-    """Answer with what is made of a search's result: at once if all it reads is in memory.
+    """Answer with a value derived from a search's result: at once if all its reads are in memory.
 
-    What is part of a put goes on when its peer is gone: it has said what it wanted.
+    A search that is part of a put continues after its peer has closed the connection.
     """
 
     def done(found: T) -> None:
@@ -72,14 +72,14 @@ def look_up(
 
 
 async def found(broker: Broker, lookup: Lookup[T]) -> T:
-    """Return what a search finds; raise its failure as an answer."""
+    """Return the result of a search; raise its failure as an answer."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     broker.driver.look_up(lookup, partial(settle, future), partial(_fail_search, broker, future))
     return await future
 
 
 def settle(future: asyncio.Future[T], result: T) -> None:
-    """Give a result to who waits for it, if anybody still does."""
+    """Complete a future unless its waiter was cancelled."""
     if not future.done():
         future.set_result(result)
 

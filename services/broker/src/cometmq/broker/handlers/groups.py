@@ -16,7 +16,7 @@ from cometmq.remoting.errors import ServerError, SubscriptionGroupNotExist
 
 
 async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Set a group; a field that the request leaves out has its default."""
+    """Create or replace a group; a field that the request omits gets its default."""
     refuse_on_slave(broker)
     config = json_body(call, SubscriptionGroupConfig)
     check_group(config.group_name)
@@ -30,10 +30,10 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
 
 
 async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscriptiongroup]) -> Reply:
-    """Forget a group, and its offsets if asked.
+    """Delete a group, and its offsets if the request says so.
 
-    Compatibility: connected consumers stay connected; where groups are created automatically
-    their next heartbeat brings the group back.
+    Compatibility: connected consumers stay connected; where groups are created automatically, their
+    next heartbeat creates the group again.
     """
     refuse_on_slave(broker)
     group = call.header.group_name
@@ -48,13 +48,13 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
 
 
 async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the group table: what a slave copies."""
+    """Return the group table, for slaves."""
     around = SubscriptionGroupTable(data_version=broker.groups.version)
     return Reply(body=await broker.turns.run(encode_large(around, broker.groups.table)))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:
-    """Return one group: a question of 5.x tools."""
+    """Return one group; requested by 5.x tools."""
     config = broker.groups.get(call.header.group)
     if config is None:
         raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")

@@ -10,7 +10,7 @@ from cometmq.remoting.commands.table import NoHeader
 
 
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Lock what is free or the client's own; answer with the queues that it holds."""
+    """Lock queues that are free or the client's own; answer with the queues that it holds."""
     asked = json_body(call, LockBatch)
     granted = broker.locks.lock(
         asked.consumer_group,
@@ -22,7 +22,6 @@ def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Free the queues that the client holds."""
     asked = json_body(call, LockBatch)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
     return OK

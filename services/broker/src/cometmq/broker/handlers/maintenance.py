@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders to clean up, and small questions that tools ask beside them.
+"""Clean-up requests, and small queries of tools.
 
-Deleting is the business of the store's jobs: the answers say that it is ordered, as RocketMQ's do.
+The store's jobs delete later: as in RocketMQ, an answer only confirms that the request was
+accepted.
 """
 
 import asyncio
@@ -16,17 +17,17 @@ from cometmq.remoting.commands.table import NoHeader
 
 
 def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Have each queue forget the messages that the log no longer has, and its files with them.
+    """Drop the entries of queues, and the files, whose messages the log no longer contains.
 
-    Compatibility: RocketMQ removes a queue without messages altogether, so that it begins at 0
-    again although consumers have committed more; here it keeps its last file and its offsets.
+    Compatibility: RocketMQ deletes a queue without messages, so that it starts at 0 again although
+    consumers have committed higher offsets; here it keeps its last file and its offsets.
     """
     broker.store.clean_queues()
     return OK
 
 
 async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Delete the queues of topics that the broker does not know."""
+    """Delete the queues of topics that the broker does not have."""
     for topic in sorted(broker.store.topics()):
         if topic in broker.topics.table or is_system_topic(topic):
             continue
@@ -39,13 +40,12 @@ async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def delete_expired_commitlog(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Delete what has expired now, at whatever hour."""
+    """Delete expired files now, regardless of the configured hour."""
     broker.store.clean_expired()
     return OK
 
 
 def get_system_topic_list(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the topics that belong to the system of this broker."""
     topics = SYSTEM_TOPICS | broker.topics.reserved
     return Reply(body=encode_json(TopicList(topic_list=sorted(topics))))
 
@@ -53,7 +53,7 @@ def get_system_topic_list(broker: Broker, _call: Call[NoHeader]) -> Reply:
 def register_filter_server(
     broker: Broker, _call: Call[RegisterFilterServer]
 ) -> RegisterFilterServerReply:
-    """Answer with the broker's name and id: RocketMQ 4.9 has no filter servers any more."""
+    """Answer with the broker's name and id: RocketMQ 4.9 no longer has filter servers."""
     return RegisterFilterServerReply(
         broker_name=broker.settings.broker_name, broker_id=broker.role.broker_id
     )

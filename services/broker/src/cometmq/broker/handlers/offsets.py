@@ -53,7 +53,7 @@ def _without_commit(starts_at_zero: bool) -> QueryConsumerOffsetReply:
 def _starts_at_zero(
     broker: Broker, header: QueryConsumerOffset, *, by_rocketmq_rule: bool
 ) -> Lookup[bool]:
-    """Tell whether a group without an offset must begin with the queue's first message."""
+    """Find whether a group without an offset must start with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
     if store.max_offset(topic, queue_id) <= 0:
@@ -72,7 +72,7 @@ def _starts_at_zero(
 
 
 def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
-    """Tell whether a queue's first message is so young that RocketMQ counts it as in memory."""
+    """Find whether a queue's first message is so young that RocketMQ counts it as in memory."""
     physical_offset = yield from broker.store.place(topic, queue_id, 0)
     if physical_offset < 0:
         return False
@@ -82,14 +82,13 @@ def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
 
 
 def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | None:
-    """Return for how long the connected group has wanted the topic; None if it is not known."""
+    """Return how long the connected group has subscribed to the topic; None if unknown."""
     group = broker.consumers.group(group_name)
     subscribed_ms = None if group is None else group.subscribed_ms.get(topic)
     return None if subscribed_ms is None else broker.clock.monotonic_ms() - subscribed_ms
 
 
 def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> Reply:
-    """Remember how far a group is."""
     header = call.header
     broker.offsets.commit(
         header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -108,16 +107,15 @@ def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestam
 
 
 def get_max_offset(broker: Broker, call: Call[GetMaxOffset]) -> GetMaxOffsetReply:
-    """Return the offset that the queue's next message will have."""
+    """Return the offset of the queue's next message."""
     return GetMaxOffsetReply(broker.store.max_offset(call.header.topic, call.header.queue_id))
 
 
 def get_min_offset(broker: Broker, call: Call[GetMinOffset]) -> GetMinOffsetReply:
-    """Return the offset of the queue's oldest message."""
     return GetMinOffsetReply(broker.store.min_offset(call.header.topic, call.header.queue_id))
 
 
 def get_earliest_msg_storetime(broker: Broker, call: Call[GetEarliestMsgStoretime]) -> None:
-    """Answer when the queue's oldest message was stored, -1 without one."""
+    """Answer with the store time of the queue's oldest message, -1 without one."""
     lookup = broker.store.earliest_store_time(call.header.topic, call.header.queue_id)
     look_up(broker, call, lookup, GetEarliestMsgStoretimeReply)

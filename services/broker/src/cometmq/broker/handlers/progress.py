@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far groups are: GET_CONSUME_STATS (208) and its form for all groups (317), who consumes a
-topic (300), and how old what they consume is (303).
+"""Progress of groups: GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317) for all groups, the
+groups of a topic (300), and the age of unconsumed messages (303).
 
-Compatibility: a topic that a connected group no longer subscribes to is left out; a queue without
+Compatibility: a topic to which a connected group no longer subscribes is left out; a queue without
 an offset counts as 0. Times of messages are texts in the broker's time zone.
 """
 
@@ -37,11 +37,11 @@ from cometmq.remoting.errors import ServerError, TopicNotExist
 from cometmq.store.reads import Lookup
 
 QUEUES_MAX: Final = 60_000  # of all groups together: their answer must fit into a frame
-TURN_QUEUES_MAX: Final = 256  # that need no read: some 0.5 ms
+TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
 
 
 def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
-    """Answer how far a group is in its topics, or in the one asked for."""
+    """Answer with a group's progress in all of its topics, or in the requested one."""
     group, topic = call.header.consumer_group, call.header.topic
     asked = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
     topics = _present_topics(broker, group, asked)
@@ -61,10 +61,10 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
 
 
 async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeStats]) -> None:
-    """Answer how far all groups are, or only in ordered topics.
+    """Answer with the progress of all groups, or only in ordered topics.
 
-    Compatibility: RocketMQ's answer grows without end; here it is refused where no client could
-    read it.
+    Compatibility: RocketMQ's answer is unbounded; here it is refused where it would not fit into a
+    frame.
     """
     _check_size(broker)
     stats = BrokerConsumeStats(broker_addr=broker.address)
@@ -99,10 +99,10 @@ def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho
 
 
 def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) -> None:
-    """Answer when the messages of each queue were stored, and the one that a group consumes.
+    """Answer with store times per queue: of its first and last message, and of a group's last one.
 
-    Compatibility: where the next message of the group is gone, RocketMQ tells the time since
-    1970; here it is the age of the oldest one that is left.
+    Compatibility: where the next message of the group is deleted, RocketMQ reports the time since
+    1970; here it is the age of the oldest remaining message.
     """
     topic, group = call.header.topic, call.header.group
     config = broker.topics.get(topic)
@@ -123,7 +123,7 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 def _offsets(
     broker: Broker, group: str, topic: str, queue_count: int
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
-    """Find how far a group is in each queue of a topic, and when its last message was stored."""
+    """Find a group's offset in each queue of a topic, and the store time of its last message."""
     name = broker.settings.broker_name
     table = {}
     for queue_id in range(queue_count):
@@ -156,7 +156,7 @@ def _check_size(broker: Broker) -> None:
 
 
 def _present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
-    """Return those of the topics that exist and that the group has not left."""
+    """Return the topics that exist and to which the group still subscribes."""
     online = broker.consumers.group(group)
     subscribed = online.subscriptions.keys() if online is not None else ()
     return [
@@ -192,7 +192,7 @@ def _time_span(broker: Broker, topic: str, group: str, queue_id: int) -> Lookup[
 
 
 def time_text(at_ms: int) -> str:
-    """Write a time as RocketMQ does: 2026-11-20#08:20:07:407."""
+    """Format a time as RocketMQ does: 2026-11-20#08:20:07:407."""
     seconds, millis = divmod(at_ms, 1000)
     moment = datetime.fromtimestamp(seconds, UTC).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{millis:03d}"

@@ -86,7 +86,7 @@ def serve_arrivals(broker: Broker) -> None:
 
 
 def _look(broker: Broker, held: HeldPull) -> None:
-    """Search the messages that arrived since the last look for one that the filter accepts."""
+    """Search the messages that arrived since the last search for one that the filter accepts."""
     accept = held.accept
     assert isinstance(accept, RecordFilter)
     lookup = _matching(broker, held.call.header, held.looked_offset, 1, accept)

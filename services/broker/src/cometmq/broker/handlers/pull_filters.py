@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which messages a pull wants: as it says itself, or as its group has registered.
+"""The filter of a pull: its own expression, or the registered subscription of its group.
 
-Compatibility: the checks are in RocketMQ's order. A pull that itself carries an SQL expression
-which is none gets every message; a registered one is refused with 27.
+Compatibility: the checks are in RocketMQ's order. A pull that carries an invalid SQL expression
+gets every message; an invalid registered one is refused with code 27.
 """
 
 from typing import Final, TypeAlias
@@ -33,13 +33,13 @@ BROADCASTING: Final = "BROADCASTING"
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 
 MessageFilter: TypeAlias = TagFilter | RecordFilter | None
-"""What a pull wants: by tag code, by its records, or everything."""
+"""By tag code, by record, or None for all messages."""
 
 
 def message_filter(
     broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
 ) -> MessageFilter:
-    """Return what the consumer wants, or raise why that cannot be known."""
+    """Return the filter of a pull, or raise the reason if it cannot be determined."""
     header = call.header
     if header.sys_flag & _SUBSCRIPTION:
         return _own_filter(broker, header)
@@ -92,7 +92,7 @@ def _registered_sql(
 
 
 def _retry_filter(broker: Broker, header: PullMessage) -> RecordFilter | None:
-    """Return the filter by what the group registered for the topics that its retries came from."""
+    """Return the filter that applies the group's filters for the original topics of its retries."""
     group = header.topic.removeprefix(RETRY_PREFIX)
     if group == header.topic or not broker.filters.knows(group):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the store did with a message to the answer that its sender gets."""
+"""Answers to sends, derived from the results of the store."""
 
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ def answer_put(
     count: int,
     result: PutResult,
 ) -> None:
-    """Answer a send when the store knows its fate."""
+    """Answer a send when its result is known."""
     status = result.status
     if status is _PUT_OK:
         code = _SUCCESS
@@ -59,7 +59,7 @@ def answer_put(
 def answer_delayed(
     broker: Broker, call: Call[Any], level_id: int, queue_id: int, result: PutResult
 ) -> None:
-    """Answer a send whose message waits in a delay level first."""
+    """Answer a send whose message is delayed first."""
     if result.status.is_stored:
         broker.stats.count_delayed(level_id, result.size)
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)

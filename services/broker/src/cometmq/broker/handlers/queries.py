@@ -25,11 +25,11 @@ from cometmq.store.reads import Lookup, read_entries
 from cometmq.store.results import QueryResult
 
 ENTRIES_MAX: Final = 10_000
-"""Entries of one answer: more than anybody looks at, and no long turn of the loop."""
+"""Bound on the entries of one answer; keeps the turn of the loop short."""
 
 
 def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
-    """Answer with the messages of a topic that hold a key."""
+    """Answer with the messages of a topic that have a key."""
     header = call.header
     default = broker.settings.default_query_max_num
     lookup = broker.store.query(
@@ -44,7 +44,7 @@ def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
 
 def _found(result: QueryResult) -> Reply:
     if not result.records:
-        # Where nothing is found, RocketMQ leaves its own figures out too.
+        # RocketMQ omits its index figures too when nothing is found.
         nothing = QueryMessageReply(0, 0)
         return Reply(ResponseCode.QUERY_NOT_FOUND, nothing, remark=remarks.QUERY_MESSAGE_NOT_FOUND)
     header = QueryMessageReply(
@@ -66,11 +66,11 @@ def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
 
 
 def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
-    """Answer with entries of a queue, and with what a group wants of its topic.
+    """Answer with entries of a queue, and with a group's subscription to its topic.
 
-    Compatibility: an index that the queue does not have is no failure but a remark without a
-    body, and so is a queue of the topic that never had a message. Entries are judged by nothing:
-    `eval` is about extended entries, which this store does not write.
+    Compatibility: an index outside the queue is no failure but a remark without a body, and so is a
+    queue of the topic that never had a message. `eval` is never set: it concerns extended entries,
+    which this store does not write.
     """
     header = call.header
     look_up(broker, call, _entries(broker, header), lambda reply: reply)

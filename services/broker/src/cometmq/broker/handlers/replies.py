@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SEND_REPLY_MESSAGE (324, 325): a reply goes to the client that waits for it (326), and to the
-reply topic as well.
+"""SEND_REPLY_MESSAGE (324, 325): pushes a reply to the requesting client (326), and stores it.
 
-Compatibility: as in RocketMQ the answer's code tells whether the requester took the reply, and
-its fields where it is stored; it is stored also when nobody took it. It is stored as it came:
-without the pair that names the cluster, never delayed. Unlike RocketMQ's, a stored reply keeps
-the flag that says how its body is compressed.
+Compatibility: as in RocketMQ the code of the answer says whether the requester accepted the reply,
+and its fields where the reply is stored; it is stored even when the requester did not accept it. It
+is stored unchanged: without the pair that names the cluster, never delayed. Unlike in RocketMQ, a
+stored reply keeps the flag that says how its body is compressed.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ from cometmq.runtime.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
 NOT_STORED: Final = "0"
-"""The message id of a reply that was taken but not stored."""
+"""The message id of a reply that was accepted but not stored."""
 
 
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
-    """Hand a reply to its requester and store it; answered when both are done."""
+    """Push a reply to its requester and store it; answered when both are done."""
     try:
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)
@@ -78,7 +77,7 @@ def _store(broker: Broker, call: Call[SendHeader], queue_id: int) -> asyncio.Fut
 def _where(
     broker: Broker, call: Call[SendHeader], queue_id: int, result: PutResult
 ) -> SendMessageReply | None:
-    """Return where a reply is stored; None, and a log line, if it is not."""
+    """Return where a reply is stored; None, with a warning in the log, if it is not."""
     if result.status is PutStatus.PUT_OK or result.status in STORED_CODES:
         broker.stats.count_put(call.header.topic, 1, result.size)
         return SendMessageReply(result.message_id, queue_id, result.queue_offset)
@@ -88,7 +87,7 @@ def _where(
 
 
 async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
-    """Hand the reply to the client that waits for it; return what kept it from getting it."""
+    """Push the reply to the client that sent the request; return the remark of a failure."""
     client_id = property_value(call.header.properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:
         return remarks.REPLY_TO_CLIENT_MISSING
@@ -109,7 +108,7 @@ async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
 
 
 async def _hand_over(broker: Broker, call: Call[SendHeader], requester: Peer) -> None:
-    """Send the reply and wait for the client's answer; raise what it is if not success."""
+    """Send the reply and wait for the client's answer; raise any answer but success."""
     sent = call.header
     now_ms = broker.clock.now_ms()
     properties = append_property(sent.properties, PropertyKey.PUSH_REPLY_TIME, str(now_ms))

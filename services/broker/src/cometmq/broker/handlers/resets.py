@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moving groups: resets of connected ones (222), corrections (308) and copies (314) of offsets.
+"""Resets of connected groups (222), corrections (308) and copies (314) of offsets.
 
-Compatibility: as in RocketMQ a reset changes no stored offset: the members are told (220), and
-commit where they are from then on.
+Compatibility: as in RocketMQ a reset changes no stored offset: the members get the new offsets
+(220), and commit from there on.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group is behind all 
 
 
 def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
-    """Have all members of a group go on at a moment; answer where that is in each queue."""
+    """Make all members of a group continue at a time; answer with the offsets."""
     header = call.header
     config = broker.topics.get(header.topic)
     if config is None:
@@ -49,7 +49,7 @@ def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToReset
     queue_ids = _queues(header, config)
     if not broker.offsets.queues(header.group, header.topic):
         raise ServerError(remarks.reset_offset_no_group(header.group))
-    _members(broker, header)  # nothing is searched for nobody
+    _members(broker, header)  # raises now for an offline group, before the search
     look_up(broker, call, _targets(broker, header, queue_ids), partial(_reset, broker, call))
 
 
@@ -63,7 +63,7 @@ def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[
 
 
 def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup:
-    """Return the connected group, or raise why it cannot be reset."""
+    """Return the connected group; raise the reason if it cannot be reset."""
     group = broker.consumers.group(header.group)
     if group is None:
         raise ConsumerNotOnline(
@@ -78,10 +78,10 @@ def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup
 def _targets(
     broker: Broker, header: InvokeBrokerToResetOffset, queue_ids: Sequence[int]
 ) -> Lookup[dict[MessageQueue, int]]:
-    """Find where each queue goes on: unless forced, never further on than the group is.
+    """Find the new offset in each queue; without force never above the committed one.
 
-    Compatibility: RocketMQ refuses everything when one queue has no stored offset, as a queue
-    that was just added; here the group is at its begin.
+    Compatibility: RocketMQ refuses the request when one queue has no stored offset, such as a queue
+    that was just added; here the group's offset in it counts as 0.
     """
     targets = {}
     for queue_id in queue_ids:
@@ -107,10 +107,10 @@ def _target(broker: Broker, header: InvokeBrokerToResetOffset, queue_id: int) ->
 def _reset(
     broker: Broker, call: Call[InvokeBrokerToResetOffset], targets: dict[MessageQueue, int]
 ) -> Reply:
-    """Tell the members, C++ clients in the form that they read.
+    """Send the new offsets to the members, with C++ clients in their own form.
 
-    Compatibility: RocketMQ sends isForce=false whatever was asked, and chooses the form by the
-    language of the tool, which a member of another language cannot read.
+    Compatibility: RocketMQ sends isForce=false whatever the request says, and chooses the form by
+    the language of the tool, which members of other languages cannot read.
     """
     header = call.header
     group = _members(broker, header)
@@ -143,10 +143,10 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
 def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
     """Return the least offset of all groups in each queue of a topic.
 
-    Where the compared group is behind all others, RocketMQ's greatest number stands instead.
+    Where the compared group is behind all others, the answer contains RocketMQ's greatest number.
 
-    Compatibility: RocketMQ forgets the offsets of the filtered groups for good; here they are
-    left out of the answer.
+    Compatibility: RocketMQ deletes the offsets of the filtered groups; here they are only left out
+    of the answer.
     """
     header = call.header
     left_out = set((header.filter_groups or "").split(","))
@@ -162,11 +162,12 @@ def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -
 
 
 def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
-    """Give a group the offsets of another, in one topic or in all of its topics.
+    """Copy the offsets of a group to another, in one topic or in all of its topics.
 
-    Unless asked for an offline group, topics that the connected one has left are skipped.
+    Unless the request is for an offline group, topics that the connected group has left are
+    skipped.
 
-    Compatibility: asked for all topics, RocketMQ copies nothing.
+    Compatibility: RocketMQ copies nothing when the request is for all topics.
     """
     header = call.header
     source = header.src_group

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of GET_BROKER_RUNTIME_INFO (28), all as text.
 
-Compatibility: the keys are RocketMQ's, because tools and exporters look for them by name; a
-figure about a part that only RocketMQ has (thread pools, its transient buffers) is the constant
-that says "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
+Compatibility: the keys are RocketMQ's, because tools and exporters look for them by name; the
+figure of a part that only RocketMQ has (thread pools, its transient buffers) is a constant that
+means "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
 """
 
 import shutil
@@ -28,17 +28,17 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class DiskFigures(NamedTuple):
-    """What only the disk can tell."""
+    """The figures that need a read from disk."""
 
     commit_log: Path
     total_bytes: int
     free_bytes: int
-    used_percent: int  # of what the broker can ever use: blocks kept for root do not count
-    earliest_ms: int  # when the oldest message was stored; -1 without one
+    used_percent: int  # of the space available to the broker: blocks reserved for root do not count
+    earliest_ms: int  # store time of the oldest message; -1 without one
 
 
 def read_disk(settings: BrokerSettings, oldest: MessageRecord | None) -> DiskFigures:
-    """Ask the disk; may block, so it belongs on a worker thread."""
+    """Read the disk; may block, so call it on a worker thread."""
     root = Path(settings.store_path_root_dir).expanduser()
     named = settings.store_path_commit_log
     commit_log = Path(named).expanduser() if named else root / "commitlog"
@@ -49,7 +49,6 @@ def read_disk(settings: BrokerSettings, oldest: MessageRecord | None) -> DiskFig
 
 
 def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:
-    """Return all figures."""
     return {
         **_identity(broker),
         **_messages(broker),
@@ -145,7 +144,7 @@ def _times(broker: Broker) -> dict[str, str]:
 
 
 def _queues(broker: Broker) -> dict[str, str]:
-    """Return what waits here: sends for a sync, reads for the disk."""
+    """Return the pending work: sends before a sync, reads from disk."""
     settings, driver = broker.settings, broker.driver
     return {
         "sendThreadPoolQueueSize": str(driver.waiting_count),
@@ -173,7 +172,7 @@ def _delays(broker: Broker) -> dict[str, str]:
 
 
 def duration_text(elapsed_ms: int) -> str:
-    """Write a duration in RocketMQ's words."""
+    """Format a duration as RocketMQ does."""
     seconds = max(0, elapsed_ms) // 1000
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -182,7 +181,7 @@ def duration_text(elapsed_ms: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Write a number of bytes with a unit: 924 B, 2.3 KiB."""
+    """Format a number of bytes with a unit: 924 B, 2.3 KiB."""
     value = float(size)
     unit = 0
     while value >= 1024 and unit < len(_UNITS) - 1:

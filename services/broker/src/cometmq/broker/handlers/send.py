@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
-Hot path: `send_message` runs once per message (budget 2 us beside the store's put). The checks
-are in RocketMQ's order; what only matters for odd requests is behind one test.
+Hot path: `send_message` runs once per message (budget 2 us beside the store's put). The checks are
+in RocketMQ's order; all checks that concern only unusual requests are behind one test.
 
-Compatibility: as in RocketMQ, the write permission of a topic is not checked on a send (routes
-hide such queues), and every answer carries MSG_REGION and TRACE_ON.
+Compatibility: as in RocketMQ, the write permission of a topic is not checked on a send (routes hide
+such queues), and every answer carries MSG_REGION and TRACE_ON.
 """
 
 from functools import partial
@@ -66,7 +66,7 @@ def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
 
 
 def send_batch_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
-    """Store all messages of a batch side by side, or none."""
+    """Store all messages of a batch contiguously, or none."""
     try:
         _send_batch(broker, call)
     except CommandError as error:
@@ -83,7 +83,7 @@ def _send_one(broker: Broker, call: Call[SendHeader]) -> None:
     sent = read_sent(header.properties, broker.cluster_pair)
     if topic[0] == "%" and topic.startswith(RETRY_PREFIX):
         topic, queue_id = _redirect(broker, call, topic, queue_id)
-        sent.is_half = False  # a committed message, whose text still says so
+        sent.is_half = False  # a committed message whose text still marks it as half
         if topic.startswith(DLQ_PREFIX):
             sent.delay_level = 0
             sent.text = without_delay(sent.text)
@@ -122,14 +122,16 @@ def _put_half(
     wait: str | None,
     queue_id: int,
 ) -> None:
-    """Store a message that consumers get when its transaction is committed."""
+    """Store a half message: consumers get it when its transaction is committed."""
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.host))
     broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
     group = property_value(message.properties, PropertyKey.PRODUCER_GROUP) or ""
     place = (message.topic, message.queue_id)
     prepare(message, wait=wait)
-    message.body = bytes(message.body)  # it may be kept for longer than what was received
+    message.body = bytes(
+        message.body
+    )  # a copy: the cache must not keep the whole receive buffer alive
 
     def prepared(result: PutResult) -> None:
         if result.status.is_stored:
@@ -206,7 +208,7 @@ def _batch_message(
 
 
 def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
-    """Return the topic's configuration, or raise why the broker takes no message for it."""
+    """Return the topic's configuration, or raise the reason for refusing the message."""
     topic = call.header.topic
     config = broker.topics.table.get(topic)
     if (
@@ -221,7 +223,7 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
 
 
 def _admit_odd(broker: Broker, call: Call[SendHeader], config: TopicConfig | None) -> TopicConfig:
-    """Admit a message that something is unusual about, by all the checks in their order."""
+    """Admit an unusual message by all checks, in RocketMQ's order."""
     settings = broker.settings
     topic = call.header.topic
     if settings.start_accept_send_request_time_stamp:
@@ -271,7 +273,7 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
 
 
 def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
-    """Return the queue to write to; a negative wish means any."""
+    """Return the queue to write to; a negative queue id lets the broker choose."""
     if queue_id < 0:
         broker.stats.any_queue_count += 1
         return broker.stats.any_queue_count % max(1, config.write_queue_nums)
@@ -281,7 +283,7 @@ def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[
 
 
 def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int) -> tuple[str, int]:
-    """Return where a consumer's own retry goes: its retry topic, or its dead letters."""
+    """Return where a consumer's own retry goes: its retry topic or its dead-letter topic."""
     header = call.header
     group_name = topic.removeprefix(RETRY_PREFIX)
     group = broker.group(group_name)

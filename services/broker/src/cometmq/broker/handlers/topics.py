@@ -28,10 +28,10 @@ PERM_MAX = 7
 
 
 async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Reply:
-    """Set a topic; answered when it is saved and the live name servers know it.
+    """Create or replace a topic; answered when it is saved and reachable name servers have it.
 
-    Compatibility: RocketMQ takes any number of queues; here it is bounded, because each queue
-    costs memory, a scan and a place in every route. The remark of success is RocketMQ's.
+    Compatibility: RocketMQ takes any number of queues; here it is bounded, because each queue costs
+    memory, a scan and a place in every route. The remark of success is RocketMQ's.
     """
     header = call.header
     refuse_on_slave(broker)
@@ -53,10 +53,10 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
 
 
 async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
-    """Forget a topic and delete its queues.
+    """Delete a topic and its queues.
 
-    Compatibility: committed offsets stay, and name servers keep the topic until they are told
-    by their own code (216).
+    Compatibility: committed offsets stay, and name servers keep the topic until they get a request
+    of their own (216).
     """
     topic = call.header.topic
     refuse_on_slave(broker)
@@ -70,13 +70,13 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
 
 
 async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the topic table: what a slave copies."""
+    """Return the topic table, for slaves."""
     around = TopicConfigTable(data_version=broker.topics.version)
     return Reply(body=await broker.turns.run(encode_large(around, broker.topics.table)))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
-    """Return one topic: a question of 5.x tools."""
+    """Return one topic; requested by 5.x tools."""
     config = broker.topics.get(call.header.topic)
     if config is None:
         raise TopicNotExist(f"No topic in this broker. topic: {call.header.topic}")
@@ -84,7 +84,7 @@ def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
 
 
 def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
-    """Answer with the offsets of each queue and when its last message was stored."""
+    """Answer with the offsets of each queue and the store time of its last message."""
     topic, store = call.header.topic, broker.store
     config = broker.topics.get(topic)
     if config is None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and what the txn-checker asks for.
+"""END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and the requests of the txn-checker.
 
-The txn-checker decides when a producer is asked (ASK_TRANSACTION_STATE) and when a half message
-is given up (SET_TRANSACTION_ASIDE); the broker knows the messages and the connections.
+The txn-checker decides when to check with a producer (ASK_TRANSACTION_STATE) and when to give up a
+half message (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
 
-Invariants: a committed message and the op message that ends its half message are in the log side
-by side, written by one append. What a request says of a half message is compared with the record,
-and the record's place with its queue: anybody may make up offsets.
+Invariants: a committed message and the op message that ends its half message are contiguous in the
+log, written by one append. A request's fields are compared with the record of the half message, and
+the record's position with its queue: clients may forge offsets.
 """
 
 import random
@@ -62,7 +62,7 @@ _FOLLOWER: Final = "Transactions are ended by the master of the broker group"
 def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     """Commit or roll back a half message.
 
-    Compatibility: one that leaves it open has no effect; RocketMQ does not even answer it.
+    Compatibility: a request that leaves it open has no effect; RocketMQ does not even answer it.
     """
     header = call.header
     if header.commit_or_rollback not in _DECISIONS:
@@ -93,7 +93,7 @@ def _check_role(broker: Broker) -> None:
 
 
 def _check_end(header: EndTransaction, half: MessageRecord | None) -> MessageRecord:
-    """Return the half message; raise what is wrong, in RocketMQ's order."""
+    """Return the half message; raise the first mismatch in RocketMQ's order."""
     if half is None:
         raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
     group = half.properties.get(PropertyKey.PRODUCER_GROUP)
@@ -151,7 +151,7 @@ def _store_end(
 
 
 def _answer(broker: Broker, call: Call[Any], result: PutResult) -> None:
-    """Answer when messages are stored, or are not."""
+    """Answer with the result of a put."""
     status = result.status
     if status is PutStatus.PUT_OK:
         call.answer(OK)
@@ -209,14 +209,14 @@ def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTran
 
 
 def _as_asked(half: MessageRecord, place: tuple[str, int]) -> bytes:
-    """Return the half message as its producer knows it: with the real topic and queue."""
+    """Return the half message as its producer sent it: with the real topic and queue."""
     message = half.to_new_message()
     message.topic, message.queue_id = place
     return encode_record(message, half.queue_offset, half.physical_offset, half.store_timestamp)
 
 
 def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> None:
-    """Move a half message that nobody could end to where operators find it."""
+    """Move a half message that no producer could end to the topic for operators."""
     _check_role(broker)
 
     def found(half: MessageRecord | None) -> Reply | None:
@@ -235,7 +235,7 @@ def _set_aside(
 
 
 def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:
-    """Store a half message again, as one that nobody was asked about yet."""
+    """Store a half message again, with its checks reset."""
     _check_role(broker)
     try:
         offset = parse_offset_message_id(call.header.msg_id or "").physical_offset
@@ -264,7 +264,9 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
 
 
 def recall_transactions(broker: Broker) -> None:
-    """Know the topics that the store has; find out, beside all else, what an earlier run ended.
+    """Create the topics that the store has, and search the half messages that an earlier run ended.
+
+    The search runs in the background.
 
     Compatibility: RocketMQ's broker reads op messages without a topic; ours are pulled.
     """
@@ -281,7 +283,7 @@ def recall_transactions(broker: Broker) -> None:
 
 
 def forget_ended(broker: Broker) -> None:
-    """Forget the ends that nobody asks for any more: of what is examined."""
+    """Drop the ends of half messages that the txn-checker has examined."""
     examined = broker.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
     if examined is not None:
         broker.transactions.ended.forget_below(examined)

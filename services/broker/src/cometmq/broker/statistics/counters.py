@@ -3,11 +3,11 @@
 
 The loop only adds. Rates come from copies that timers take: of the totals once a second for the
 windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min), of each active source every ten seconds
-for those of VIEW_BROKER_STATS_DATA (`stat_sampler.py`).
+for the windows of VIEW_BROKER_STATS_DATA (`sampler.py`).
 
-Invariants: the tables are bounded. Requests that come when one is full are counted together.
-A source is active from the moment it is counted in until a round finds its figures unchanged;
-the copies that it misses afterwards are made up for before it is counted in or read again.
+Invariants: the tables are bounded; above the bound, new sources share one set of counters. A source
+becomes active when it is incremented, and inactive when a round finds its figures unchanged; the
+copies that it misses are added before the next increment or read.
 """
 
 from collections import deque
@@ -25,17 +25,17 @@ SOURCES_MAX: Final = 200_000  # of topics, and of groups in topics
 
 
 class Source(Protocol):
-    """Something whose figures are copied."""
+    """A set of counters that is sampled."""
 
     windows: Windows | None
     is_active: bool
 
     def figures(self) -> tuple[int, ...]:
-        """Return the figures as they are now."""
+        """Return the current figures."""
 
 
 class TopicStats(msgspec.Struct, gc=False):
-    """What was stored in one topic; a request may bring several messages."""
+    """Counters of stored messages of one topic; a request may carry several messages."""
 
     put_count: int = 0
     put_bytes: int = 0
@@ -44,12 +44,12 @@ class TopicStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return what `TOPIC_FIGURES` names."""
+        """Return the values that `TOPIC_FIGURES` names."""
         return self.request_count, self.put_count, self.put_bytes
 
 
 class GroupStats(msgspec.Struct, gc=False):
-    """What one group did in one topic."""
+    """Counters of one group in one topic."""
 
     get_count: int = 0
     get_bytes: int = 0
@@ -60,12 +60,12 @@ class GroupStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return what `GROUP_FIGURES` names."""
+        """Return the values that `GROUP_FIGURES` names."""
         return self.pull_count, self.get_count, self.get_bytes, self.send_back_count, self.wait_ms
 
 
 class LevelStats(msgspec.Struct, gc=False):
-    """Messages that began and ended their delay in one level."""
+    """Messages that started and ended their delay in one level."""
 
     put_count: int = 0
     put_bytes: int = 0
@@ -75,7 +75,7 @@ class LevelStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return what `LEVEL_FIGURES` names."""
+        """Return the values that `LEVEL_FIGURES` names."""
         return self.put_count, self.put_bytes, self.get_count, self.get_bytes
 
 
@@ -86,8 +86,6 @@ BROKER_FIGURES: Final = ("put_count", "get_count")
 
 
 class Sample(msgspec.Struct, gc=False, frozen=True):
-    """The totals at one moment."""
-
     at_ms: int
     put_count: int = 0
     get_count: int = 0
@@ -96,8 +94,6 @@ class Sample(msgspec.Struct, gc=False, frozen=True):
 
 
 class BrokerStats:
-    """All counters."""
-
     __slots__ = (
         "_other_groups",
         "_other_topics",
@@ -125,13 +121,13 @@ class BrokerStats:
     )
 
     def __init__(self) -> None:
-        self._other_topics = TopicStats()  # that were deleted, or came when the table was full
+        self._other_topics = TopicStats()  # of deleted topics, and of new ones above the bound
         self._other_groups = GroupStats()
         self.put_count = 0  # messages stored for clients
         self.put_failed_count = 0
         self.get_count = 0
         self.get_bytes = 0
-        self.get_time_max_ms = 0  # that a pull had to wait for the disk
+        self.get_time_max_ms = 0  # that a pull waited for the disk
         self.found_count = 0  # pulls that found messages
         self.miss_count = 0  # pulls that did not
         self.held_count = 0  # pulls that were held
@@ -145,7 +141,7 @@ class BrokerStats:
         self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages
         self.samples: deque[Sample] = deque(maxlen=SAMPLE_COUNT_MAX)
         self.windows: Windows | None = None
-        self.is_active = True  # always: no counter of it has to be slower for that
+        self.is_active = True  # always: its counters need no check
         self.active: dict[int, Source] = {id(self): self}
         self.rounds = Rounds()
 
@@ -155,11 +151,11 @@ class BrokerStats:
         return self._other_topics.put_bytes + sum(s.put_bytes for s in self.topics.values())
 
     def figures(self) -> tuple[int, ...]:
-        """Return what `BROKER_FIGURES` names."""
+        """Return the values that `BROKER_FIGURES` names."""
         return self.put_count, self.get_count
 
     def count_put(self, topic: str, count: int, size: int) -> None:
-        """Count the messages that one request has stored."""
+        """Count the stored messages of one request."""
         stats = self.topics.get(topic)
         if stats is None:
             stats = self._new_topic(topic)
@@ -171,7 +167,6 @@ class BrokerStats:
         stats.request_count += 1
 
     def count_get(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count delivered messages."""
         self.found_count += 1
         self.get_count += count
         self.get_bytes += size
@@ -181,7 +176,7 @@ class BrokerStats:
         stats.get_bytes += size
 
     def count_delayed(self, queue_id: int, size: int) -> None:
-        """Count a message that has begun to wait, beside what its request counts."""
+        """Count a message whose delay starts, in addition to `count_put`."""
         level = self.level(queue_id)
         level.put_count += 1
         level.put_bytes += size
@@ -198,12 +193,12 @@ class BrokerStats:
         self.count_put(topic, 1, size)
 
     def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
-        """Count how long a pull waited for the disk; those that need not are not looked at."""
+        """Count how long a pull waited for the disk; not called for pulls that did not wait."""
         self.group(topic, group).wait_ms += waited_ms
         self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)
 
     def group(self, topic: str, group: str) -> GroupStats:
-        """Return the counters of a group in a topic, to count in them."""
+        """Return the counters of a group in a topic, for an increment."""
         stats = self.groups.get((topic, group))
         if stats is None:
             if len(self.groups) >= SOURCES_MAX:
@@ -214,7 +209,7 @@ class BrokerStats:
         return stats
 
     def level(self, queue_id: int) -> LevelStats:
-        """Return the counters of a delay level, to count in them."""
+        """Return the counters of a delay level, for an increment."""
         stats = self.levels.get(queue_id)
         if stats is None:
             stats = self.levels[queue_id] = LevelStats()
@@ -223,18 +218,17 @@ class BrokerStats:
         return stats
 
     def activate(self, source: Source) -> None:
-        """Have the figures of a source copied from now on; call it before they change."""
+        """Sample a source from now on; call this before its figures change."""
         self.catch_up(source)
         source.is_active = True
         self.active[id(source)] = source
 
     def catch_up(self, source: Source) -> None:
-        """Make the copies that an inactive source has missed."""
+        """Add the copies that an inactive source has missed."""
         if source.windows is not None and not source.is_active:
             source.windows.catch_up(self.rounds, source.figures())
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counters of a deleted topic."""
         stats = self.topics.pop(topic, None)
         if stats is not None:
             self.active.pop(id(stats), None)
@@ -243,18 +237,17 @@ class BrokerStats:
             self.active.pop(id(self.groups.pop(key)), None)
 
     def forget_group(self, group: str) -> None:
-        """Drop the counters of a deleted group."""
         for key in [key for key in self.groups if key[1] == group]:
             self.active.pop(id(self.groups.pop(key)), None)
 
     def sample(self, now_ms: int, *, put_count: int) -> None:
-        """Remember the totals of this moment; `put_count` is the store's."""
+        """Copy the totals; `put_count` is the store's."""
         self.samples.append(
             Sample(now_ms, put_count, self.get_count, self.found_count, self.miss_count)
         )
 
     def rate(self, field: str, window_s: int) -> float:
-        """Return how much a total of `Sample` grew per second over the last seconds."""
+        """Return the growth per second of a total of `Sample` over the window."""
         if len(self.samples) < 2:
             return 0.0
         newest = self.samples[-1]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The totals at the last two midnights (pure); a timer calls `sample` every 10 s.
 
-Compatibility: as in RocketMQ they begin anew with each start of the broker.
+Compatibility: as in RocketMQ they start at zero with each start of the broker.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,15 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The remembered past of one run of a broker."""
-
     def __init__(self, totals: Callable[[], Totals], *, now_ms: int) -> None:
-        """Start with this moment as the past; `totals` returns those of the moment."""
+        """`totals` returns the current totals."""
         self.this_morning = Totals()
         self.yesterday_morning = Totals()
         self._totals = totals
         self._day = _local_day(now_ms)
 
     def sample(self, now_ms: int) -> None:
-        """After midnight remember the totals of the day."""
+        """After midnight, copy the totals of the day."""
         day = _local_day(now_ms)
         if day != self._day:
             self._day = day

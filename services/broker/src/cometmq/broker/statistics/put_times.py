@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the store took for what was put: per commit, not per message (pure).
+"""Latency of puts: measured per commit, not per message (pure).
 
-All messages of a commit, or of a sync that they waited for, count with the time of the oldest of
-them: nothing has to be remembered for each message, and the figures are never too good. What took
-less than a millisecond is not told at all: it is what is left of all that was stored.
+All messages of a commit, or of the sync that they waited for, count with the latency of the oldest
+of them: no time has to be kept per message, and the figures never look better than they are.
+Latencies below one millisecond are not counted: they are the difference to the number of all stored
+messages.
 
-Compatibility: the classes are those of RocketMQ's putMessageDistributeTime, and they and the
-percentiles are of the last whole minute (before its end: of the time since the start).
+Compatibility: the classes are those of RocketMQ's putMessageDistributeTime. They and the
+percentiles describe the last whole minute, or the time since the start during the first one.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
 ROTATE_INTERVAL_MS: Final = 60_000
-TIME_MAX_MS: Final = 10_000  # from here on all times count as this one
+TIME_MAX_MS: Final = 10_000  # longer times count as this one
 
-# Each class ends before its number of milliseconds.
+# Class -> exclusive upper bound in milliseconds.
 _CLASSES: Final = {
     "<=0ms": 1, "0~10ms": 10, "10~50ms": 50, "50~100ms": 100, "100~200ms": 200,
     "200~500ms": 500, "500ms~1s": 1000, "1~2s": 2000, "2~3s": 3000, "3~4s": 4000, "4~5s": 5000,
@@ -24,12 +25,12 @@ _CLASSES: Final = {
 
 
 class PutTimes:
-    """Times of the current minute and of the last one."""
+    """Latencies of the current minute and of the last one."""
 
     __slots__ = ("_counts", "_last", "_put_count", "_seen_count", "max_ms")
 
     def __init__(self, put_count: Callable[[], int]) -> None:
-        """Know no time; `put_count` returns how many messages were ever stored."""
+        """`put_count` returns the number of messages stored since the start."""
         self.max_ms = 0
         self._put_count = put_count
         self._seen_count = 0  # messages stored before this minute
@@ -37,7 +38,7 @@ class PutTimes:
         self._last: Mapping[int, int] | None = None
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        """Count messages that took so long; what took no millisecond needs no counting."""
+        """Count messages with the same latency; latencies below one millisecond are ignored."""
         if elapsed_ms <= 0:
             return
         self.max_ms = max(self.max_ms, elapsed_ms)
@@ -45,13 +46,13 @@ class PutTimes:
         self._counts[elapsed_ms] = self._counts.get(elapsed_ms, 0) + count
 
     def rotate(self) -> None:
-        """Begin another minute."""
+        """Start another minute."""
         self._last = self._current()
         self._counts = {}
         self._seen_count = self._put_count()
 
     def classes(self) -> dict[str, int]:
-        """Return name -> messages of each class."""
+        """Return class -> number of messages."""
         counts = dict.fromkeys(_CLASSES, 0)
         for elapsed_ms, count in self._shown().items():
             name = next(name for name, end_ms in _CLASSES.items() if elapsed_ms < end_ms)
@@ -59,7 +60,7 @@ class PutTimes:
         return counts
 
     def percentile(self, share: float) -> int:
-        """Return the time that this share of the messages did not exceed; 0 without messages."""
+        """Return the latency that this share of the messages did not exceed; 0 without messages."""
         shown = self._shown()
         wanted = sum(shown.values()) * share
         passed = 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the figures of active sources, and finds the statistic that a tool asks for (pure).
+"""Copies the figures of active sources, and looks up statistics for tools (pure).
 
-A round begins every ten seconds. One step copies a bounded number of sources, so that a broker
-with very many of them never stalls: its round is spread over the following steps. A source whose
-figures did not change since its last copy leaves the active ones and costs nothing: `catch_up`
-makes its later copies, which are all alike, when they are needed.
+A round starts every ten seconds. One step copies a bounded number of sources, so that a broker with
+very many sources never stalls: the rest of the round follows in later steps. A source whose figures
+are unchanged since its last copy becomes inactive and costs nothing: `catch_up` adds its later
+copies, which are all alike, when they are needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,21 +24,21 @@ from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Period, Windows
 from cometmq.remoting.bodies.stats import BrokerStatsData
 
 STEP_INTERVAL_MS: Final = 1_000
-STEP_COUNT_MAX: Final = 1_000  # some 2 ms, 10 ms for new ones
+STEP_COUNT_MAX: Final = 1_000  # about 2 ms, 10 ms for new sources
 
 
 class StatSampler:
-    """Copies the figures; `step` is called every second."""
+    """`step` is called every second."""
 
     def __init__(self, stats: BrokerStats, *, now_ms: int) -> None:
-        """Let the first round begin one pause from now; times are those of a monotonic clock."""
+        """The first round starts one interval from now; times are monotonic."""
         self._stats = stats
         self._round_ms = self._hour_ms = self._day_ms = now_ms
         self._periods: list[Period] = []
         self._rest: Iterator[Source] = iter(())
 
     def step(self, now_ms: int) -> None:
-        """Go on with the round, or begin one that is due."""
+        """Continue the round, or start the next one if it is due."""
         if self._copy(now_ms) == 0 and now_ms - self._round_ms >= MINUTE.interval_ms:
             self._begin_round(now_ms)
             self._copy(now_ms)
@@ -70,7 +70,7 @@ class StatSampler:
 
 
 class Statistic(NamedTuple):
-    """What a name of code 315 stands for: a figure of a source, and the figure of its calls."""
+    """A statistic of code 315: a figure of a source, and the figure that counts its calls."""
 
     find: Callable[[BrokerStats, str, str], Source | None]  # by the key, in a cluster
     figures: tuple[str, ...]
@@ -102,7 +102,7 @@ def _level_get(stats: BrokerStats, key: str, cluster: str) -> Source | None:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 3  # levels are few
+    return text.isascii() and text.isdigit() and len(text) <= 3  # there are few levels
 
 
 STATISTICS: Final = {
@@ -124,7 +124,7 @@ STATISTICS: Final = {
 def find_statistic(
     stats: BrokerStats, name: str, key: str, *, cluster: str
 ) -> BrokerStatsData | None:
-    """Return a statistic; None if nothing was ever counted for it, as in RocketMQ."""
+    """Return a statistic; None if its source never counted anything, as in RocketMQ."""
     statistic = STATISTICS.get(name)
     source = statistic.find(stats, key, cluster) if statistic is not None else None
     if statistic is None or source is None:

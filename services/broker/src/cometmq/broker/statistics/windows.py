@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counters did in the last minute, hour and day (pure).
+"""Growth of counters over the last minute, hour and day (pure).
 
 A counter only counts. Every ten seconds, ten minutes and hour its figures are copied here, and a
 statistic is the difference between the newest and the oldest copy.
 
-Compatibility: the pauses and numbers of copies are RocketMQ's, so the figures of code 315 mean
-the same: the first copy counts from one pause before it, and a period that has no copy yet is all
+Compatibility: the intervals and numbers of copies are RocketMQ's, so the figures of code 315 mean
+the same: the first copy counts from one interval before it, and a period without a copy is all
 zeros.
 """
 
@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 
 
 class Period(NamedTuple):
-    """One of the three: the pause between two copies, and how many are kept."""
+    """A length of statistics: the interval between two copies, and how many copies are kept."""
 
     interval_ms: int
     count_max: int
@@ -36,11 +36,10 @@ class Window:
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        """Have no copy."""
         self._rows = array("q")
 
     def add(self, period: Period, at_ms: int, figures: Sequence[int]) -> None:
-        """Copy the figures as they are now."""
+        """Append a copy of the current figures."""
         rows = self._rows
         width = len(figures) + 1
         if not rows:
@@ -52,11 +51,11 @@ class Window:
             del rows[:width]
 
     def is_last(self, figures: Sequence[int]) -> bool:
-        """Whether the newest copy holds these figures."""
+        """Return whether the newest copy has these figures."""
         return self._rows[-len(figures) :].tolist() == list(figures)
 
     def item(self, width: int, value_at: int, times_at: int | None) -> StatsItem:
-        """Return what one figure did; `times_at` is the figure that counts the calls."""
+        """Return the growth of one figure; `times_at` is the figure that counts the calls."""
         rows = self._rows
         if not rows:
             return StatsItem()
@@ -77,11 +76,10 @@ class Rounds:
     __slots__ = ("times",)
 
     def __init__(self) -> None:
-        """Start before the first round."""
         self.times = {period: deque[int](maxlen=period.count_max) for period in PERIODS}
 
     def begin(self, periods: Sequence[Period], at_ms: int) -> None:
-        """Note that copies of these periods are due."""
+        """Record that copies of these periods are due."""
         for period in periods:
             self.times[period].append(at_ms)
 
@@ -92,23 +90,21 @@ class Windows:
     __slots__ = ("_copied_ms", "_width", "_windows")
 
     def __init__(self, figure_count: int) -> None:
-        """Have no copies."""
         self._copied_ms = 0
         self._width = figure_count + 1
         self._windows = {period: Window() for period in PERIODS}
 
     def add(self, periods: Sequence[Period], at_ms: int, figures: Sequence[int]) -> None:
-        """Copy the figures into the windows of these periods."""
         self._copied_ms = at_ms
         for period in periods:
             self._windows[period].add(period, at_ms, figures)
 
     def is_flat(self, figures: Sequence[int]) -> bool:
-        """Whether these are the figures of the last copy."""
+        """Return whether the figures equal the last copy."""
         return self._windows[MINUTE].is_last(figures)
 
     def catch_up(self, rounds: Rounds, figures: Sequence[int]) -> None:
-        """Make the copies that were left out while the figures did not change."""
+        """Add the copies that were left out while the figures did not change."""
         for period, times in rounds.times.items():
             for at_ms in times:
                 if at_ms > self._copied_ms:
@@ -116,11 +112,10 @@ class Windows:
         self._copied_ms = max(self._copied_ms, rounds.times[MINUTE][-1])
 
     def item(self, period: Period, value_at: int, times_at: int | None) -> StatsItem:
-        """Return what one figure did in a period."""
         return self._windows[period].item(self._width, value_at, times_at)
 
     def data(self, value_at: int, times_at: int | None) -> BrokerStatsData:
-        """Return what one figure did in all periods."""
+        """Return the growth of one figure in all periods."""
         return BrokerStatsData(
             stats_day=self.item(DAY, value_at, times_at),
             stats_hour=self.item(HOUR, value_at, times_at),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscription groups: their configuration, its version and its file.
 
-Compatibility: subscriptionGroup.json as RocketMQ writes it. A group that is created by its first
-heartbeat may broadcast; one that mqadmin creates without `-d` may not, because the tool says so.
+Compatibility: subscriptionGroup.json as RocketMQ writes it. A group created by its first heartbeat
+may broadcast; one created by mqadmin without `-d` may not, because the tool sends that value.
 consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
 """
 
@@ -20,14 +20,12 @@ from cometmq.remoting.log import NO_LOG, Log
 from cometmq.store.json_config import JsonTable
 
 COUNT_MAX: Final = 100_000
-"""Groups that come by themselves: administrators may make more."""
+"""Bound on groups created by heartbeats; administrators may create more."""
 
 GroupTable: TypeAlias = SubscriptionGroupTable
 
 
 class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
-    """The table in memory and its file."""
-
     def __init__(
         self,
         file: JsonTable[GroupTable] | None = None,
@@ -36,7 +34,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         changed: Callable[[], None] = lambda: None,
         log: Log = NO_LOG,
     ) -> None:
-        """Load the file; `changed` is called after each change, so that it is saved."""
+        """Load the file; `changed` is called after each change and schedules a save."""
         super().__init__(
             file,
             lambda loaded: loaded.subscription_group_table,
@@ -48,7 +46,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
             self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
-        """Return a group; create it where that is allowed and its name is legal."""
+        """Return a group; create it if that is allowed and its name is legal."""
         config = self.table.get(name)
         if config is not None or not (auto_create or is_system_group(name)):
             return config
@@ -69,7 +67,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         self._bump()
 
     def remove(self, name: str) -> bool:
-        """Forget a group; return whether it was known."""
+        """Delete a group; return whether it existed."""
         if self.table.pop(name, None) is None:
             return False
         self._log.info("group.removed", group=name)
@@ -92,7 +90,6 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
 
 
 def group_file(path: str | Path) -> JsonTable[GroupTable]:
-    """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of hundreds of thousands of entries as JSON, encoded in parts of some 0.2 ms."""
+"""Tables of hundreds of thousands of entries as JSON, encoded in steps of about 0.2 ms."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
@@ -18,10 +18,10 @@ PART_ENTRIES: Final = 512
 def encode_large(
     around: msgspec.Struct, table: Mapping[str, V], weigh: Callable[[V], int] = lambda _: 8
 ) -> Parts[bytes]:
-    """Return the JSON of a struct whose last empty map stands for the table.
+    """Return the JSON of a struct, with the table in place of its last empty map.
 
-    `weigh` tells how many numbers or texts an entry has. Entries that are added or changed
-    meanwhile may be in the result or not, those that are removed too.
+    `weigh` returns the number of values in an entry. The result may or may not reflect entries that
+    are added, changed or removed meanwhile.
     """
     begin, _, end = encode_json(around).rpartition(b"{}")
     pieces: list[bytes] = []

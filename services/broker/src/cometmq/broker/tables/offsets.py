@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets: where each consumer group goes on in each queue.
+"""Committed offsets: where each consumer group continues in each queue.
 
-Compatibility: RocketMQ stores what it is told, without a check of group, topic or queue, and
-the last value wins, also backwards. Here the table has a bound, so that nobody can fill the memory.
+Compatibility: RocketMQ stores any offset without a check of group, topic or queue, and the last
+value wins, even backwards. Here the table has a bound, so that clients cannot exhaust the memory.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from cometmq.remoting.errors import SystemBusy
 from cometmq.runtime.incremental import Parts
 from cometmq.store.json_config import JsonTable
 
-KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may hold it
+KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
 
 COUNT_MAX: Final = 2_000_000
-"""Offsets of all groups and queues together: some 600 MB with their names."""
+"""Offsets of all groups and queues together: about 600 MB with their names."""
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
@@ -36,8 +36,6 @@ class OffsetFile(msgspec.Struct, rename="camel"):
 
 
 class Offsets:
-    """The table in memory and its file."""
-
     def __init__(self, file: JsonTable[OffsetFile] | None = None) -> None:
         loaded = file.load() if file is not None else None
         self.file = file
@@ -55,7 +53,7 @@ class Offsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember the group's next queue offset; SystemBusy for a new one at the bound."""
+        """Set the group's next queue offset; raise SystemBusy for a new entry at the bound."""
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
         if queues is not None and queues.get(queue_id) == offset:
@@ -75,15 +73,13 @@ class Offsets:
         return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
 
     def topics_of(self, group: str) -> AbstractSet[str]:
-        """Return the topics in which the group has an offset."""
         return self._topics.get(group, NO_NAMES)
 
     def groups_of(self, topic: str) -> AbstractSet[str]:
-        """Return the groups that have an offset in the topic."""
         return self._groups.get(topic, NO_NAMES)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Give a group the offsets of another in a topic in place of its own, if there are any."""
+        """Replace a group's offsets in a topic by those of another group, unless that has none."""
         offsets = self.queues(source, topic)
         if not offsets:
             return
@@ -97,7 +93,6 @@ class Offsets:
         self.is_dirty = True
 
     def drop_group(self, group: str) -> None:
-        """Forget the group everywhere."""
         for topic in self._topics.pop(group, NO_NAMES):
             self._count -= len(self.table.pop(f"{topic}{KEY_SEPARATOR}{group}"))
             self._groups[topic].discard(group)
@@ -106,11 +101,13 @@ class Offsets:
             self.is_dirty = True
 
     def encode(self) -> Parts[bytes]:
-        """Return the bytes of the file, as code 43 sends them too."""
+        """Return the content of the file, which is also the answer of code 43."""
         return encode_large(OffsetFile(), self.table, len)
 
     def encode_for_file(self) -> Parts[bytes]:
-        """Return the bytes of the file and note that they are being saved."""
+        """Return the content of the file and clear `is_dirty`; set it again if that is not
+        completed.
+        """
         self.is_dirty = False
         is_whole = False
         try:
@@ -122,7 +119,7 @@ class Offsets:
                 self.is_dirty = True
 
     def _list(self, key: str) -> None:
-        """Let group and topic of a key find each other; a file may hold odd keys."""
+        """Index the group and topic of a key; a file may contain malformed keys."""
         names = key.split(KEY_SEPARATOR)
         if len(names) == 2:
             topic, group = names
@@ -131,7 +128,6 @@ class Offsets:
 
 
 def offset_file(path: str) -> JsonTable[OffsetFile]:
-    """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's tables and their files: what `runtime.saves` needs to save them."""
+"""The broker's tables and their files, as `runtime.saves` saves them."""
 
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,8 @@ from cometmq.runtime.worker import Worker
 
 
 class TableFile(Protocol):
-    """Where a table is written to."""
-
     @property
-    def path(self) -> Path:
-        """The file."""
+    def path(self) -> Path: ...
 
     def write(self, data: bytes) -> None:
         """Replace the file durably; blocks."""
@@ -27,21 +24,20 @@ class Saved(Protocol):
 
     @property
     def file(self) -> Any:
-        """Its `TableFile`, None in memory only."""
+        """Its `TableFile`; None for a table in memory only."""
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it differs from what was saved last."""
+        """Whether it differs from the last save."""
 
     def encode_for_file(self) -> bytes | Parts[bytes]:
-        """Return the content of the file and note that it is being saved."""
+        """Return the content of the file and clear `is_dirty`."""
 
 
 class TableSaver:
-    """Saves tables with files; a table without a file is never dirty on disk."""
+    """Saves tables that have files; requests for tables without one are ignored."""
 
     def __init__(self, worker: Worker, *, log: Log, turns: Turns | None = None) -> None:
-        """Write on `worker`."""
         self._saver = Saver(worker, log=log, turns=turns)
         self.retry = self._saver.retry
         self.drain = self._saver.drain
@@ -53,21 +49,19 @@ class TableSaver:
 
     @property
     def failed_count(self) -> int:
-        """Saves that failed."""
         return self._saver.failed_count
 
     def request(self, table: Saved) -> None:
-        """Have a table saved soon, with its content at that time."""
+        """Schedule a save of a table, with its content at the time of the write."""
         if table.file is not None:
             self._saver.request(table.file.path, partial(_begin, table))
 
     def request_if_dirty(self, table: Saved) -> None:
-        """Have a table saved soon if it has changed."""
         if table.is_dirty:
             self.request(table)
 
     async def save(self, table: Saved) -> None:
-        """Return when the table as it is now is on disk; raise OSError where it cannot be."""
+        """Return when the current content of the table is on disk; raise OSError if that fails."""
         if table.file is not None:
             await self._saver.save(table.file.path, partial(_begin, table))
 

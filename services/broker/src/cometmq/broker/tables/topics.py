@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: their configuration, its version and its file.
 
-Invariants: each change gives the table a new version, and the table knows which topics changed
-since any version it had in this run: name servers are told exactly these.
+Invariants: each change gives the table a new version. The table knows which topics changed since
+any version that it had in this run, and only these are sent to name servers.
 
 Compatibility: topics.json and creation by the first send as RocketMQ does them. A topic's order
-flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request says.
+flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request contains.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,7 +25,7 @@ from cometmq.store.json_config import JsonTable
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_MAX: Final = 16_384  # one topic of this size costs a route of 1 kB and a scan of 10 ms
-COUNT_MAX: Final = 100_000  # topics that sends create: administrators may make more
+COUNT_MAX: Final = 100_000  # bound on topics created by sends: administrators may create more
 
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
@@ -33,8 +33,6 @@ _SCHEDULE_QUEUES: Final = 18
 
 
 class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
-    """The table in memory and its file."""
-
     def __init__(
         self,
         file: JsonTable[TopicConfigTable] | None = None,
@@ -43,7 +41,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         changed: Callable[[], None] = lambda: None,
         log: Log = NO_LOG,
     ) -> None:
-        """Load the file; `changed` is called after each change: save it, tell name servers."""
+        """Load the file; `changed` is called after each change, to save it and notify name
+        servers.
+        """
         super().__init__(
             file,
             lambda loaded: loaded.topic_config_table,
@@ -57,7 +57,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
 
     def boot(self, settings: BrokerSettings) -> None:
-        """Add the topics that every broker has; those in the file stay as they are."""
+        """Add the topics that every broker has; existing ones keep their configuration."""
         wanted = {config.topic_name: config for config in boot_topics(settings)}
         self.reserved = reserved_names(settings)
         missing = wanted.keys() - self.table.keys()
@@ -122,9 +122,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return config
 
     def put(self, config: TopicConfig) -> None:
-        """Add or replace a topic; its order flag stays what the name servers said.
+        """Add or replace a topic; its order flag stays as the name servers set it.
 
-        Also an unchanged topic is told to the name servers anew: one of them may have dropped it.
+        An unchanged topic also counts as a change: a name server may have dropped it.
         """
         old = self.table.get(config.topic_name)
         if old is not None and old.order != config.order:
@@ -140,7 +140,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._bump()
 
     def remove(self, topic: str) -> bool:
-        """Forget a topic; return whether it was known."""
+        """Delete a topic; return whether it existed."""
         if self.table.pop(topic, None) is None:
             return False
         self._changed_at.pop(topic, None)
@@ -149,7 +149,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return True
 
     def set_ordered(self, ordered: Collection[str]) -> None:
-        """Take over which topics the name servers' configuration calls ordered."""
+        """Take over the list of ordered topics from the name servers' configuration."""
         if self._ordered_as_of == (self.version, frozenset(ordered)):
             return
         stale = [
@@ -162,19 +162,19 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._ordered_as_of = self.version, frozenset(ordered)
 
     def touch(self) -> None:
-        """Count a change of everything, as by the broker's own permission."""
+        """Mark all topics as changed, for example after a change of the broker's own permission."""
         self._all_changed_at = self.version.counter + 1
         self._bump()
 
     def changes(self, since: DataVersion | None) -> dict[str, TopicConfig]:
-        """Return the topics that changed after a version; all if that one is not known."""
+        """Return the topics that changed after a version; all topics if that version is unknown."""
         if since is None or since.counter < self._all_changed_at:
             return dict(self.table)
         changed = (topic for topic, count in self._changed_at.items() if count > since.counter)
         return {topic: self.table[topic] for topic in changed}
 
     def is_reserved(self, topic: str) -> bool:
-        """Tell whether administrators must leave the topic alone."""
+        """Return whether administrators must leave the topic alone."""
         return topic in self.reserved or names.is_system_topic(topic)
 
     def as_table(self) -> TopicConfigTable:
@@ -182,13 +182,13 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
 
     def _store(self, config: TopicConfig) -> None:
-        """Put a configuration under the version that the following `_bump` makes."""
+        """Set a configuration, to be followed by a call of `_bump`, whose version it gets."""
         self.table[config.topic_name] = config
         self._changed_at[config.topic_name] = self.version.counter + 1
 
 
 def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
-    """Return the topics that a broker with these settings has from its first start."""
+    """Return the topics that a broker with these settings creates at its first start."""
     shared = READ_WRITE | Perm.INHERIT
     yield _config(names.SELF_TEST_TOPIC, 1)
     if settings.auto_create_topic_enable:
@@ -206,14 +206,13 @@ def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
 
 
 def reserved_names(settings: BrokerSettings) -> set[str]:
-    """Return the topics of this broker and cluster that are nobody else's to change."""
+    """Return the topics of this broker and cluster that administrators may not change."""
     cluster = settings.broker_cluster_name
     own = {cluster, settings.broker_name, cluster + names.REPLY_SUFFIX}
     return own | ({settings.msg_trace_topic_name} if settings.trace_topic_enable else set())
 
 
 def topic_file(path: str | Path) -> JsonTable[TopicConfigTable]:
-    """Return the table file at a path."""
     return JsonTable(path, decode=_decode, encode=encode_json)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations by name, with a version and a file: what topics and groups have in common.
+"""Configurations by name, with a version and a file: the common base of topics and groups.
 
 Invariant: each change gives the table a new version and marks it for saving.
 """
@@ -25,8 +25,6 @@ ConfigT = TypeVar("ConfigT")
 
 
 class VersionedTable(ABC, Generic[FileT, ConfigT]):
-    """A table in memory and its file."""
-
     def __init__(
         self,
         file: JsonTable[FileT] | None,
@@ -36,7 +34,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         changed: Callable[[], None],
         log: Log,
     ) -> None:
-        """Load the file, of whose content `entries` returns the configurations."""
+        """Load the file; `entries` returns the configurations in its content."""
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: dict[str, ConfigT] = {} if loaded is None else dict(entries(loaded))
@@ -47,15 +45,14 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self._log = log
 
     def get(self, name: str) -> ConfigT | None:
-        """Return the configuration of a name."""
         return self.table.get(name)
 
     @abstractmethod
     def as_table(self) -> FileT:
-        """Return version and configurations as they stand in the file."""
+        """Return version and configurations as they are saved."""
 
     def encode_for_file(self) -> bytes:
-        """Return the content of the file and note that it is being saved."""
+        """Return the content of the file and clear `is_dirty`."""
         self.is_dirty = False
         return encode_json(self.as_table())
 

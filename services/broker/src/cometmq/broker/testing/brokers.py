@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory: real tables, a clock that tests move, no disk and no name servers."""
+"""A broker in memory: real tables, a clock that tests control, no disk and no name servers."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -51,15 +51,13 @@ class NoNamesrv:
         *,
         timeout_ms: int,
     ) -> Response:
-        """Reach nobody."""
         raise ConnectFailed(address)
 
 
 class MemoryStore:
-    """The questions of the control plane to a store, answered from a table."""
+    """The store as the control plane sees it, answered from a table."""
 
     def __init__(self) -> None:
-        """Start without queues."""
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.deleted: list[str] = []
         self.settings: StoreSettings | None = None
@@ -67,25 +65,22 @@ class MemoryStore:
     def set_queue(
         self, topic: str, queue_id: int, *, max_offset: int, stored_ms: int, min_offset: int = 0
     ) -> None:
-        """Pretend that a queue has messages, all stored at one moment."""
+        """Simulate a queue whose messages were all stored at one time."""
         self.queues[topic, queue_id] = (min_offset, max_offset, stored_ms)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of a queue's oldest message."""
         return self.queues.get((topic, queue_id), (0, 0, -1))[0]
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset after a queue's newest message."""
         return self.queues.get((topic, queue_id), (0, 0, -1))[1]
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find out when a message was stored, -1 if it is not there."""
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return stored_ms if low <= offset < high else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
-        """Find the oldest message for a time until all were stored, else the end."""
+        """Find the first message if all were stored at or after the time, else the end."""
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return low if timestamp <= stored_ms else high
@@ -95,7 +90,6 @@ class MemoryStore:
     role_writable = True
 
     def read_record(self, physical_offset: int) -> Lookup[None]:
-        """Find no message."""
         yield from ()
 
     def stats(self) -> StoreStats:
@@ -104,29 +98,24 @@ class MemoryStore:
         return StoreStats._make(figures)._replace(is_writable=True, refusals=())
 
     def apply(self, settings: StoreSettings) -> None:
-        """Keep changed settings."""
         self.settings = settings
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the queues of a topic."""
         self.deleted.append(topic)
 
 
 class MemoryDriver:
-    """Reads at once, on the caller's thread."""
+    """Runs reads immediately, on the caller's thread."""
 
     waiting_count = read_count = 0
 
     def __init__(self) -> None:
-        """Have put ten messages."""
         self.put_times = PutTimes(lambda: 10)
 
     def head_wait_ms(self) -> int:
-        """Return how long the oldest send waits: none does."""
         return 0
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Do the work of the thread now."""
         done(job())
 
     def look_up(
@@ -138,15 +127,13 @@ class MemoryDriver:
         peer: Peer | None = None,
         is_part_of_put: bool = False,
     ) -> None:
-        """Search now."""
         done(finish(lookup))
 
 
 class MemorySaver:
-    """Keeps what is saved, or refuses as a full disk does."""
+    """Keeps saved tables, or fails as a full disk does."""
 
     def __init__(self) -> None:
-        """Save everything."""
         self.saved: dict[str, bytes] = {}
         self.error: OSError | None = None
 
@@ -165,15 +152,12 @@ class MemoryDelay:
     """The progress of delay levels, as a test sets it."""
 
     def __init__(self) -> None:
-        """Start with levels that were never used."""
         self.progress: dict[int, int] = {}
 
     def offsets(self) -> dict[int, int]:
-        """Return level -> next queue offset."""
         return self.progress
 
     def as_table(self) -> DelayFile:
-        """Return the answer of code 45."""
         return DelayFile(offset_table=self.progress)
 
 

@@ -20,13 +20,12 @@ class Sent(NamedTuple):
 
 
 class FakePeer:
-    """A peer that keeps what it is sent and how its calls are answered.
+    """A peer that records requests and answers.
 
-    `answers` holds what it answers to a code: a response, or the error that the asking end meets.
+    `answers` maps a code to the peer's response, or to the error that the caller gets.
     """
 
     def __init__(self, address: str = "127.0.0.1:40001") -> None:
-        """Connect from an address."""
         self.address = address
         self.host = bytes([127, 0, 0, 1]) + int(address.rpartition(":")[2]).to_bytes(4, "big")
         self.is_open = True
@@ -44,7 +43,7 @@ class FakePeer:
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Keep a oneway request."""
+        """Record a oneway request."""
         if self.is_open and self.is_writable:
             self.sent.append(Sent(int(code), header, body))
         return self.is_open and self.is_writable
@@ -57,7 +56,7 @@ class FakePeer:
         *,
         timeout_ms: int,
     ) -> Response:
-        """Answer as `answers` says; what is not in it meets a lost connection."""
+        """Answer from `answers`; a code that is not in it fails with a lost connection."""
         self.asked.append(Sent(int(code), header, body))
         lost = ConnectionLost(f"{self.address} does not answer {int(code)}")
         answer = self.answers.get(int(code), lost)
@@ -66,9 +65,8 @@ class FakePeer:
         return answer
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
-        """Keep an answer that a handler gave later."""
+        """Record an answer that a handler sent later."""
         self.replies.append(reply if isinstance(reply, Reply) else Reply(header=reply))
 
     def close(self) -> None:
-        """End the connection."""
         self.is_open = False

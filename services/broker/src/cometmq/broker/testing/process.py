@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker as a process of its own, and name servers that keep what it tells them."""
+"""A broker as a process of its own, and a name server that records registrations."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ class BrokerProcess:
     """`python -m cometmq.broker FILE` in a folder of its own; a context that ends it."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        """Write the file; `settings` are external names on top of what a test needs."""
+        """Write the file; `settings` are external names that override those of the tests."""
         self.folder = folder
         self.file = folder / "broker.conf"
         self.address = ""
@@ -54,7 +54,6 @@ class BrokerProcess:
         self.file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
     async def __aenter__(self) -> Self:
-        """Start and wait until it serves."""
         await self.start()
         return self
 
@@ -64,7 +63,6 @@ class BrokerProcess:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """End it in any case."""
         await self.kill()
 
     async def start(self) -> None:
@@ -85,14 +83,14 @@ class BrokerProcess:
         assert self.address, f"the broker did not start: {self.events}"
 
     async def stop(self) -> int:
-        """Ask it to stop as an operator does; return its exit status."""
+        """Send SIGTERM; return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(STOP_TIMEOUT_S):
             return await self._ended(self._process)
 
     async def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Send SIGKILL."""
         process = self._process
         if process is None:
             return
@@ -120,7 +118,7 @@ class BrokerProcess:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Return a line of the log, or of anything else that the process prints."""
+    """Parse a line of the log, or any other output of the process."""
     try:
         event = msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -129,10 +127,10 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that remembers registrations and knows no routes."""
+    """A name server that records registrations and has no routes."""
 
     def __init__(self) -> None:
-        """Prepare on the running loop; nothing listens yet."""
+        """Create this on the running loop; nothing listens yet."""
         self.registrations: list[RegisterBrokerBody] = []
         self.unregistered: list[UnregisterBroker] = []
         self.topics: dict[str, TopicConfig] = {}
@@ -141,16 +139,16 @@ class RecordingNamesrv:
         self._server = self._new_server()
 
     async def start(self, port: int = 0) -> None:
-        """Listen on a free port, or on the one given."""
+        """Listen on a free port, or on the given one."""
         self._server = self._new_server()
         self.address = f"{LOCALHOST}:{await self._server.listen(LOCALHOST, port)}"
 
     async def stop(self) -> None:
-        """Close all connections, as a name server that ends."""
+        """Close all connections, as a name server does that ends."""
         await self._server.close(0)
 
     async def wait_for(self, count: int) -> None:
-        """Wait until so many registrations have come in all."""
+        """Wait until this number of registrations has arrived."""
         async with asyncio.timeout(START_TIMEOUT_S):
             while len(self.registrations) < count:
                 self._changed.clear()
@@ -164,7 +162,6 @@ class RecordingNamesrv:
         return Server(handlers, self, ServerSettings(), clock_ms=SystemClock().monotonic_ms)
 
     def note(self, body: RegisterBrokerBody) -> None:
-        """Remember a registration."""
         self.registrations.append(body)
         self.topics |= body.topic_config_serialize_wrapper.topic_config_table
         self._changed.set()

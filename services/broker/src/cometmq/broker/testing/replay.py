@@ -34,7 +34,7 @@ class Answer(msgspec.Struct):
 
 
 def call_of(frame: GoldenFrame, peer: FakePeer) -> Call[Any]:
-    """Return the call that a captured request becomes."""
+    """Return the call for a captured request."""
     connection = Connection(_CODEC, peer)
     (call,) = connection.receive(frame.data, 0)
     assert not connection.faults
@@ -53,14 +53,14 @@ async def replay(
 
 
 def frame_of(call: Call[Any], reply: Reply) -> bytes:
-    """Return the frame in which an answer leaves."""
+    """Return an answer encoded as a frame."""
     parts: list[Buffer] = []
     _CODEC.encoder.encode_reply(parts, call.serialization, call.opaque, reply)
     return b"".join(parts)
 
 
 async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
-    """Call a handler of either kind and turn a refusal into its answer."""
+    """Call a handler of either kind; convert a refusal into its answer."""
     try:
         result = handler(broker, call)
         if inspect.isawaitable(result):
@@ -73,7 +73,6 @@ async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
 
 
 def read_answer(frame: bytes) -> Answer:
-    """Decode the frame of an answer."""
     ((serialization, head, body),) = FrameReader().feed(frame)
     raw = _CODEC.decoder.decode(serialization, head)
     assert isinstance(raw, RawCommand)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table tells its broker, counted."""
+"""A counter for the changes of a table."""
 
 
 class Saves:
-    """Counts how often a table says that it changed."""
+    """Pass it as `changed`."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.count = 0
 
     def __call__(self) -> None:
-        """Count a change."""
         self.count += 1

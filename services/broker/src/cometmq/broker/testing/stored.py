@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory with a real store in a folder: what the data plane's tests start."""
+"""A broker in memory with a real store in a folder, for tests of the data plane."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ SMALL_FILES = {
 
 @asynccontextmanager
 async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
-    """Run a broker on a store in a folder; what it puts is committed by `ask`."""
+    """Run a broker on a store in a folder; puts are committed by `ask`."""
     given = {"storePathRootDir": str(folder), **SMALL_FILES, **settings}
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)
@@ -72,7 +72,7 @@ def call_with(code: int, header: Any, body: bytes = b"", **fields: Any) -> Call[
 
 
 def ask(broker: Broker, call: Call[Any]) -> Reply | None:
-    """Have a call served as the server would, and commit; None if it waits for more."""
+    """Serve a call as the server would, and commit; None if the call is still pending."""
     try:
         result: Any = HANDLERS[call.code](broker, call)
     except CommandError as error:
@@ -84,6 +84,6 @@ def ask(broker: Broker, call: Call[Any]) -> Reply | None:
 
 
 def last_answer(call: Call[Any]) -> Reply | None:
-    """Return the answer that came later, None if there is none yet."""
+    """Return the answer that was sent later, None if there is none yet."""
     replies: list[Reply] = call.peer.replies
     return replies[-1] if replies else None

@@ -22,17 +22,17 @@ __all__ = [
 
 EXPRESSION_TYPE: Final = "SQL92"
 CACHE_CHARS_MAX: Final = 1 << 20
-"""Characters of the expressions that stay compiled: some 75 bytes of memory each."""
-_EXPRESSION_COST: Final = 64  # of one in the cache beside its characters
+"""Characters of the cached expressions; each costs about 75 bytes of memory compiled."""
+_EXPRESSION_COST: Final = 64  # of one cached expression beside its characters
 
 
 class SqlFilter:
-    """A compiled expression; it never changes, so all subscriptions to it share it."""
+    """A compiled expression; it is immutable, so all subscriptions to it share it."""
 
     __slots__ = ("__weakref__", "comparison_count", "expression", "matches_values", "names")
 
     def __init__(self, expression: str, node: Node | None = None) -> None:
-        """Use `compile_sql` instead, which compiles an expression once; `node` is it parsed."""
+        """Call `compile_sql` instead, which caches; `node` is the parsed expression."""
         node = node or parse(expression)
         self.expression = expression
         self.comparison_count = max(1, comparison_count(node))
@@ -41,12 +41,12 @@ class SqlFilter:
         self.names, self.matches_values = matcher(node)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Tell whether a message with these properties is wanted."""
+        """Return whether a message with these properties matches."""
         return self.matches_values([properties.get(name) for name in self.names])
 
 
 class _Compiled:
-    """The expressions used last, or what is wrong with them: as filters or as texts."""
+    """Cache of recently used expressions: the filter, or the error text of an invalid one."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, SqlFilter | str] = OrderedDict()
@@ -66,7 +66,7 @@ class _Compiled:
 
     def put(self, expression: str, found: SqlFilter | str) -> None:
         if len(expression) > CHARS_MAX or expression in self._found:
-            return  # what is longer costs nothing to refuse
+            return  # too long ones are refused without parsing
         self._found[expression] = found
         self._cost += len(expression) + _EXPRESSION_COST
         while self._cost > CACHE_CHARS_MAX:
@@ -85,7 +85,7 @@ def _compile(expression: str) -> SqlFilter | str:
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the filter that an expression states; raise SqlError with what is wrong with it."""
+    """Return the filter for an expression; raise SqlError for an invalid one."""
     found = _compiled.get(expression)
     if isinstance(found, str):
         raise SqlError(found)
@@ -93,7 +93,7 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def compiling(expression: str) -> Iterator[None]:
-    """Do the work of `compile_sql` in parts, so that it has nothing to do afterwards."""
+    """Compile in steps and fill the cache of `compile_sql`."""
     try:
         node = yield from parsing(expression)
         _compiled.put(expression, SqlFilter(expression, node))
@@ -102,5 +102,5 @@ def compiling(expression: str) -> Iterator[None]:
 
 
 def is_compiled(expression: str) -> bool:
-    """Tell whether `compile_sql` has nothing to do."""
+    """Return whether `compile_sql` would find the expression in its cache."""
     return expression in _compiled

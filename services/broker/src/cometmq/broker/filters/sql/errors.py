@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with an expression, in the words of RocketMQ's parser.
+"""Errors of expressions, in the words of RocketMQ's parser.
 
-Compatibility: clients show the text to people as it is, with the Java class in front, and tools
-look for that.
+Compatibility: clients show the text unchanged to users, with the Java class in front, and tools
+search for it.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ _PARSER: Final = "org.apache.rocketmq.filter.parser."
 
 
 class SqlError(ValueError):
-    """An expression that is no filter; the text is the remark of code 23."""
+    """An invalid expression; the text is the remark of code 23."""
 
 
 class EvaluationError(Exception):
@@ -24,12 +24,12 @@ def syntax_error(text: str) -> SqlError:
 
 
 def lexical_error(text: str) -> SqlError:
-    """Return the error of a character that begins nothing."""
+    """Return the error of a character that starts no token."""
     return SqlError(f"{_PARSER}TokenMgrError: Lexical error {text}")
 
 
 def meaning_error(text: str) -> SqlError:
-    """Return the error of an expression whose operands do not fit."""
+    """Return the error of an expression with operands of the wrong type."""
     return SqlError(f"java.lang.RuntimeException: {text}")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tree to function: what a filter runs for each message.
+"""Compiles the tree of an expression to a function that runs for each message.
 
 A node becomes a closure over the values of the properties that the expression names, in the order
 of `names`. Three-valued logic: a condition is true, false or None (unknown); only true matches.
 
-Hot path: once per message that a filtered pull looks at (budget 1 us for two comparisons);
+Hot path: once per message that a filtered pull tests (budget 1 us for two comparisons);
 bench/micro/bench_sql.py. The usual comparisons (property with constant) have closures of their own.
 """
 
@@ -35,7 +35,7 @@ from cometmq.broker.filters.sql.values import (
 )
 
 Values: TypeAlias = Sequence[str | None]
-"""What the message has for the properties that the expression names; None: nothing."""
+"""The values of the properties that the expression names; None for a missing one."""
 Evaluate: TypeAlias = Callable[[Values], Value]
 
 _TESTS: Final[dict[str, Callable[[int, int], bool]]] = {
@@ -53,7 +53,7 @@ _FINDS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def compiled(node: Node, names: dict[str, int]) -> Evaluate:
-    """Return the function of a node; properties that it names get their places in `names`."""
+    """Return the function of a node; properties that it names are added to `names`."""
     return _MAKERS[type(node)](node, names)
 
 
@@ -99,7 +99,7 @@ def _cast(node: Cast, names: dict[str, int]) -> Evaluate:
 
 def _logic(node: Logic, names: dict[str, int]) -> Evaluate:
     parts = tuple(compiled(part, names) for part in node.parts)
-    decisive = node.symbol == "||"  # this value of one part is the value of all
+    decisive = node.symbol == "||"  # if one part has this value, so has the whole
 
     def evaluate(values: Values) -> Value:
         result: Value = not decisive
@@ -179,7 +179,7 @@ def _with_integer(test: Callable[[Any, Any], bool], place: int, constant: int) -
         value = values[place]
         if value is None:
             return None
-        if len(value) < 10 and value.isdigit() and value.isascii():  # what most values are
+        if len(value) < 10 and value.isdigit() and value.isascii():  # fast path for most values
             return test(int(value), constant)
         return test(read_as(value, constant), constant)
 

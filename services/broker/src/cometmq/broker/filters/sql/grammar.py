@@ -3,7 +3,7 @@
 
 Compatibility: RocketMQ 4.9.4's precedence and its quirks (NOT and the signs bind tighter than any
 comparison, comparisons may be chained, IN takes texts only), with the operators that 5.x added:
-CONTAINS, STARTSWITH, ENDSWITH. The names of the terminals are those that error texts show.
+CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in error texts.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ texts: "(" STRING_LITERAL ("," STRING_LITERAL)* ")"
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
 LATER_KEYWORDS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
-"""Of 5.x: words only where an operator may stand, so that properties of these names stay usable."""
+"""Keywords of 5.x, recognized only where an operator may stand: properties may have these names."""
 
 SYMBOLS: Final[Mapping[str, str]] = {
     "=": "EQUAL", "<>": "UNEQUAL", ">": "GREATER", ">=": "GREATER_EQUAL",
@@ -73,4 +73,4 @@ SHOWN: Final[Mapping[str, str]] = {
     **{name: f"<{name}>" for name in _LITERALS},
     **{name: f'"{symbol}"' for symbol, name in SYMBOLS.items()},
 }
-"""How error texts show a terminal, in the order in which they list them."""
+"""Terminals as error texts show them, in the order in which they are listed."""

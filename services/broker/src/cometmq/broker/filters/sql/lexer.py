@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts an expression into tokens, one when it is asked for.
+"""Splits an expression into tokens, on demand.
 
-Compatibility: the longest token counts, keywords in any case; what stands behind the end of the
-expression is never looked at, so a fault there is none. Columns count as RocketMQ's do: from 1,
-a tab goes on to the next multiple of eight.
+Compatibility: the longest token wins, keywords match in any case. Text after the end of the
+expression is never read, so errors there go unnoticed. Columns count as RocketMQ's do: from 1, a
+tab advances to the next multiple of eight.
 """
 
 import re
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(
 
 
 class Token(msgspec.Struct, gc=False, frozen=True):
-    """A piece of an expression; `start` is its place in the text."""
+    """A token of an expression; `start` is its index in the text."""
 
     kind: str
     image: str
@@ -40,7 +40,9 @@ class Token(msgspec.Struct, gc=False, frozen=True):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens, then one of the kind END; raise SqlError where none begins."""
+    """Yield the tokens, then one of the kind END; raise SqlError at a character that starts
+    none.
+    """
     at = 0
     while True:
         space = _SPACE.match(text, at)
@@ -68,7 +70,7 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def place(text: str, index: int) -> str:
-    """Say where a character is."""
+    """Return line and column of a character, as error texts show them."""
     line, column = _position(text, index)
     return f"line {line}, column {column}"
 
@@ -88,9 +90,9 @@ def _no_token(text: str, start: int) -> SqlError:
     """Describe the character that fits no token, or the end of the text inside of one."""
     fault = start
     if text[start] == "'" or text.startswith("/*", start):
-        fault = len(text) - 1  # it has no end
+        fault = len(text) - 1  # unterminated
     elif text[start] in "/.":
-        fault = min(start + 1, len(text) - 1)  # it goes on as nothing that begins so
+        fault = min(start + 1, len(text) - 1)  # neither a comment nor a number
     if fault < len(text) - 1:
         char = text[fault]
         shown = f'"{escaped(char)}" ({ord(char)}), after : "{escaped(text[start:fault])}"'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as trees, and which operands each operator takes.
+"""Expressions as trees, and the operands that each operator accepts.
 
-The functions make nodes and raise SqlError for operands that do not fit; `str` shows a node as
-RocketMQ's error texts do.
+The functions create nodes and raise SqlError for invalid operands; `str` shows a node as RocketMQ's
+error texts do.
 """
 
 from typing import Final, TypeAlias
@@ -28,7 +28,7 @@ from cometmq.broker.filters.sql.values import (
 )
 
 DEPTH_MAX: Final = 100
-"""How deep operators may be nested; AND and OR in a row count once."""
+"""Bound on the nesting of operators; a chain of AND or OR counts once."""
 
 
 class Property(msgspec.Struct, frozen=True):
@@ -38,18 +38,17 @@ class Property(msgspec.Struct, frozen=True):
     depth: int = 1
 
     def __str__(self) -> str:
-        """Return its name."""
         return self.name
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A value that stands in the expression."""
+    """A literal."""
 
     value: Value
     depth: int = 1
 
     def __str__(self) -> str:
-        """Return the value as one would write it."""
+        """Return the literal in the syntax of expressions."""
         value = self.value
         if value is None:
             return "NULL"
@@ -61,35 +60,30 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Minus(msgspec.Struct, frozen=True):
-    """The number with the other sign; null for everything that is no number."""
+    """The negated number; null for all other values."""
 
     operand: "Node"
     depth: int
 
     def __str__(self) -> str:
-        """Return the sign and the operand."""
         return f"(- {self.operand})"
 
 
 class Invert(msgspec.Struct, frozen=True):
-    """NOT."""
-
     operand: "Node"
     depth: int
 
     def __str__(self) -> str:
-        """Return the operator and the operand."""
         return f"(NOT {self.operand})"
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """A property where a condition is wanted: false if it is there, as a text is never true."""
+    """A property used as a condition: false if it exists, because a text is never true."""
 
     operand: Property
     depth: int
 
     def __str__(self) -> str:
-        """Return the property."""
         return str(self.operand)
 
 
@@ -102,19 +96,18 @@ class Compare(msgspec.Struct, frozen=True):
     depth: int
 
     def __str__(self) -> str:
-        """Return both sides around the symbol."""
         return f"({self.left} {self.symbol} {self.right})"
 
 
 class Logic(msgspec.Struct, frozen=True):
-    """Several conditions with && or with || between them."""
+    """Several conditions joined by && or by ||."""
 
     symbol: str
     parts: tuple["Node", ...]
     depth: int
 
     def __str__(self) -> str:
-        """Return the conditions in pairs."""
+        """Return the conditions in nested pairs."""
         text = str(self.parts[0])
         for part in self.parts[1:]:
             text = f"({text} {self.symbol} {part})"
@@ -130,13 +123,12 @@ class Within(msgspec.Struct, frozen=True):
     depth: int
 
     def __str__(self) -> str:
-        """Return the property and the texts."""
         word = "NOT IN" if self.is_negated else "IN"
         return f"{self.operand} {word} ( {', '.join(self.texts)} )"
 
 
 class Search(msgspec.Struct, frozen=True):
-    """CONTAINS, STARTSWITH, ENDSWITH and their opposites."""
+    """CONTAINS, STARTSWITH, ENDSWITH and their negations."""
 
     word: str
     operand: "Node"
@@ -153,7 +145,7 @@ Node: TypeAlias = Property | Constant | Minus | Invert | Cast | Compare | Logic 
 
 
 def whole(image: str) -> Constant:
-    """Make a number without a fraction: 32 bits where it fits, else 64."""
+    """Return an integer constant: 32 bits if it fits, else 64."""
     digits = image.rstrip("lL")
     if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
         raise number_error(digits)
@@ -162,7 +154,7 @@ def whole(image: str) -> Constant:
 
 
 def floating(image: str) -> Constant:
-    """Make a double; zero is none, because RocketMQ takes it for an underflow."""
+    """Return a double; zero raises, because RocketMQ takes it for an underflow."""
     number = float(image)
     if number == float("inf"):
         raise meaning_error(f"{image} is greater than {DOUBLE_MAX}")
@@ -172,28 +164,26 @@ def floating(image: str) -> Constant:
 
 
 def text(image: str) -> Constant:
-    """Make a text from its form with quotes, in which a quote is doubled."""
+    """Return a text from its quoted form, in which a quote is doubled."""
     return Constant(unquoted(image))
 
 
 def unquoted(image: str) -> str:
-    """Return what stands between the quotes."""
+    """Return the text between the quotes."""
     return image[1:-1].replace("''", "'")
 
 
 def minus(operand: Node) -> Minus:
-    """Change the sign."""
     return Minus(operand, _above(operand))
 
 
 def invert(operand: Node) -> Invert:
-    """Negate a condition."""
     condition = as_condition(operand)
     return Invert(condition, _above(condition))
 
 
 def as_condition(node: Node) -> Node:
-    """Return a node where a condition must stand."""
+    """Return a node in a place that requires a condition."""
     if isinstance(node, Property):
         return Cast(node, 2)
     if not _is_condition(node):
@@ -211,7 +201,6 @@ def logic(symbol: str, left: Node, right: Node) -> Logic:
 
 
 def equal(left: Node, right: Node) -> Compare:
-    """Compare for equality."""
     for side in (left, right):
         if isinstance(side, Constant) and side.value is None:
             raise meaning_error(f"'{side}' cannot be compared.")
@@ -226,7 +215,6 @@ def equal(left: Node, right: Node) -> Compare:
 
 
 def is_null(operand: Node) -> Compare:
-    """Ask whether there is no value."""
     return Compare("==", operand, Constant(None), _above(operand))
 
 
@@ -240,31 +228,27 @@ def ordered(symbol: str, left: Node, right: Node) -> Compare:
 
 
 def between(operand: Node, low: Node, high: Node) -> Logic:
-    """Make the two comparisons of BETWEEN."""
     if isinstance(low, Constant) and isinstance(high, Constant):
         _check_bounds(low.value, high.value)
     return logic("&&", ordered(">=", operand, low), ordered("<=", operand, high))
 
 
 def not_between(operand: Node, low: Node, high: Node) -> Logic:
-    """Make the two comparisons of NOT BETWEEN."""
     return logic("||", ordered("<", operand, low), ordered(">", operand, high))
 
 
 def within(operand: Node, texts: tuple[str, ...], *, is_negated: bool) -> Within:
-    """Ask whether a property is one of some texts."""
     if not isinstance(operand, Property):
         raise meaning_error(f"Expected a property for In expression, got: {operand}")
     return Within(operand, texts, is_negated, 2)
 
 
 def search(word: str, operand: Node, wanted: str, *, is_negated: bool) -> Search:
-    """Look for a text in another one."""
     return Search(word, operand, wanted, is_negated, _above(operand))
 
 
 def comparison_count(node: Node) -> int:
-    """Return how many comparisons a condition may take: what it costs."""
+    """Return the most comparisons that a condition makes: the measure of its cost."""
     match node:
         case Logic(parts=parts):
             return sum(map(comparison_count, parts))

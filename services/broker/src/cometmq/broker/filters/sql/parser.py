@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to tree: the grammar's rules become nodes as soon as they are complete.
+"""Parses text to a tree: each rule of the grammar becomes a node as soon as it is complete.
 
-Compatibility: as in RocketMQ an expression ends where the next token cannot go on with it, and
-what follows is ignored (`a > 5 foo` is `a > 5`). Error texts are those of RocketMQ's parser, with
-the tokens that it would have taken.
+Compatibility: as in RocketMQ an expression ends before the first token that cannot continue it, and
+the rest is ignored (`a > 5 foo` is `a > 5`). Error texts are those of RocketMQ's parser, with the
+tokens that it would have accepted.
 """
 
 from collections.abc import Collection, Generator
@@ -22,9 +22,9 @@ from cometmq.broker.filters.sql.lexer import END, Token, place, tokens
 from cometmq.broker.filters.sql.nodes import Node
 
 CHARS_MAX: Final = 8_192
-"""A longer expression would take too much of the broker's time; this one takes 25 ms in parts."""
+"""Bounds the time of the broker: an expression of this length takes 25 ms, in steps."""
 PART_TOKENS: Final = 64
-"""What one part of the work is: some 0.4 ms."""
+"""Tokens per step of the work: about 0.4 ms."""
 
 _SYMBOLS: Final = {"GREATER": ">", "GREATER_EQUAL": ">=", "LESS": "<", "LESS_EQUAL": "<="}
 _AFTER_NOT: Final = ("BETWEEN", "IN", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
@@ -32,7 +32,7 @@ _AFTER_NOT: Final = ("BETWEEN", "IN", "GREATER", "GREATER_EQUAL", "LESS", "LESS_
 
 @v_args(inline=True)
 class _Build(Transformer[Leaf, Node]):
-    """Makes the nodes; the names are the grammar's."""
+    """Creates the nodes; methods are named after rules of the grammar."""
 
     either = staticmethod(lambda left, _, right: nodes.logic("||", left, right))
     both = staticmethod(lambda left, _, right: nodes.logic("&&", left, right))
@@ -75,13 +75,11 @@ class _Build(Transformer[Leaf, Node]):
 
 
 class _NoLexer(Lexer):
-    """Lark asks for one; `parse` hands over the tokens itself."""
+    """Lark requires a lexer, but `parsing` feeds the tokens itself."""
 
-    def __init__(self, _: Any) -> None:
-        """Need nothing of the grammar."""
+    def __init__(self, _: Any) -> None: ...
 
     def lex(self, *_: Any) -> NoReturn:
-        """Refuse."""
         raise AssertionError("tokens are fed")
 
 
@@ -89,7 +87,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=_NoLexer, transformer=_Build
 
 
 def parse(text: str) -> Node:
-    """Return the condition that a text states, or raise SqlError with what is wrong with it."""
+    """Return the condition in a text; raise SqlError for an invalid one."""
     parts = parsing(text)
     while True:
         try:
@@ -100,7 +98,7 @@ def parse(text: str) -> Node:
 
 
 def parsing(text: str) -> Generator[None, None, Node]:
-    """Do what `parse` does, with a stop after each part of the work."""
+    """Parse like `parse`, with a yield after each step of the work."""
     if len(text) > CHARS_MAX:
         raise SqlError(f"an expression has at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()
@@ -113,7 +111,7 @@ def parsing(text: str) -> Generator[None, None, Node]:
 
 
 def _feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
-    """Give the parser what it takes; return the first token that it does not."""
+    """Feed the parser; return the first token that it does not accept."""
     for number, token in enumerate(tokens(text)):
         if number % PART_TOKENS == PART_TOKENS - 1:
             yield
@@ -133,13 +131,13 @@ def _feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
 def _unexpected(
     text: str, parser: InteractiveParser, token: Token, expected: Collection[str]
 ) -> SqlError:
-    """Describe a token that cannot stand where it does."""
+    """Return the error about a token in the wrong place."""
     stack = parser.parser_state.value_stack
     kinds = [leaf.type if isinstance(leaf, Leaf) else "" for leaf in stack]
     wanted = [kind for kind in SHOWN if kind in expected]
-    if "PLUS" in kinds:  # RocketMQ looks ahead of a plus and blames it for what follows
+    if "PLUS" in kinds:  # RocketMQ looks ahead of a plus and blames it for the next token
         token, wanted = _blamed(stack[kinds.index("PLUS")]), _operand_kinds()
-    elif kinds[-1:] == ["NOT"] and "BETWEEN" in expected:  # so with a NOT behind an operand
+    elif kinds[-1:] == ["NOT"] and "BETWEEN" in expected:  # the same for a NOT after an operand
         token, wanted = _blamed(stack[-1]), list(_AFTER_NOT)
     elif kinds[-1:] == ["IS"]:
         wanted = ["NOT"]

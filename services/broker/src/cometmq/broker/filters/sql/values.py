@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of filters and how RocketMQ compares them.
+"""The values of filters, and how RocketMQ compares them.
 
-Properties are texts. A number in the expression decides how a text is read: `a > 5` reads `a` as
-an int, `a > 5000000000` as a long, `a > 5.0` as a double; a text that is none is an error, and the
-message does not match.
+Properties are texts. A number in the expression determines the type as which a text is read: `a >
+5` reads `a` as an int, `a > 5000000000` as a long, `a > 5.0` as a double. A text that cannot be
+read as that type is an error, and the message does not match.
 
-Compatibility: Java's conversions, also where they surprise (`1.5` is no int, `0x1p3` is a double,
+Compatibility: Java's conversions, including surprising ones (`1.5` is no int, `0x1p3` is a double,
 `NaN` equals itself and is greater than everything).
 """
 
@@ -25,13 +25,13 @@ Value: TypeAlias = str | int | float | bool | None
 
 
 class Long(int):
-    """A number that Java keeps in 64 bits; a plain int is one of 32."""
+    """A 64-bit number in Java; a plain int is a 32-bit number."""
 
     __slots__ = ()
 
 
 _DIGITS_MAX: Final = 19
-_BLANKS: Final = "".join(map(chr, range(33)))  # what Java's trim removes
+_BLANKS: Final = "".join(map(chr, range(33)))  # removed by Java's trim
 _DOUBLE: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)"
 )
@@ -90,9 +90,9 @@ def _rank(number: float) -> int:
 
 
 def compare(left: Value, right: Value) -> int:
-    """Compare two values, neither of them null, after bringing the left one to the right's type.
+    """Compare two values that are not null, converting the left one to the right one's type.
 
-    Raise EvaluationError where Java fails; -1 stands for values that have no order.
+    Raise EvaluationError where Java fails; return -1 for values without an order.
     """
     if isinstance(left, str) and isinstance(right, str):
         return (left > right) - (left < right)
