@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker refuses at its start, which ports it takes, and that it runs in a test's loop."""
 
 import asyncio
 import socket
@@ -46,12 +45,12 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
         ("brokerRole", "SLAVE"),
     ],
 )
-def test_what_is_not_built_is_refused_and_not_ignored(name: str, value: str) -> None:
+def test_unsupported_settings_are_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}={value}"):
         check_settings(settings(**{name: value}))
 
 
-def test_a_file_of_rocketmq_with_sql_filters_is_taken() -> None:
+def test_rocketmqs_file_with_sql_filters_is_accepted() -> None:
     check_settings(settings(enablePropertyFilter="true"))
 
 
@@ -82,7 +81,7 @@ def test_addresses_in_texts_and_records() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "0", "::", "[::]", "0:0::0", "::ffff:0.0.0.0"])
-def test_addresses_that_stand_for_all_are_not_advertised(host: str) -> None:
+def test_wildcard_addresses_are_not_advertised(host: str) -> None:
     assert is_unspecified(host)
     with pytest.raises(SettingsError, match=r"brokerIP2: others cannot connect to .*example"):
         check_advertised(host, setting="brokerIP2")
@@ -140,7 +139,7 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
     assert not (tmp_path / "abort").exists()
 
 
-async def test_a_stop_answers_the_sends_that_wait_for_the_disk(
+async def test_a_stop_answers_pending_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_disk_ready = threading.Event()
@@ -186,7 +185,7 @@ async def test_a_stop_answers_the_sends_that_wait_for_the_disk(
 
 
 class StalledWorker:
-    """Ends a job only when the test says so, as a thread that the system does not schedule."""
+    """Ends a job only when the test says so, like a thread that the system does not schedule."""
 
     def __init__(self) -> None:
         self.started: list[asyncio.Future[None]] = []
@@ -198,8 +197,8 @@ class StalledWorker:
         return future
 
 
-async def test_the_end_waits_for_the_checkpoint_that_is_under_way() -> None:
-    """The store closes on a thread: nothing of the loop may touch it meanwhile."""
+async def test_a_drain_waits_for_a_running_checkpoint() -> None:
+    """The store closes on a thread: the loop must not touch it meanwhile."""
     clock = FakeClock()
     rig = StoreRig(MemoryDisk())
     stalled = StalledWorker()

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected consumers: merging of heartbeats, and what members are told."""
 
 import pytest
 
@@ -17,8 +16,6 @@ from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 
 
 class Told:
-    """Counts the changes that are reported."""
-
     def __init__(self) -> None:
         self.groups: list[str] = []
 
@@ -53,9 +50,7 @@ def data(*topics: str, group: str = "G", sub_version: int = 1, tags: str = "*") 
     )
 
 
-def test_a_new_member_is_a_change_and_its_next_heartbeat_is_none(
-    consumers: Consumers, told: Told
-) -> None:
+def test_only_the_first_heartbeat_of_a_member_is_a_change(consumers: Consumers, told: Told) -> None:
     peer = FakePeer()
 
     assert consumers.register(data("T"), client(peer))
@@ -100,7 +95,7 @@ def test_only_a_higher_version_replaces_a_subscription_and_silently(
     assert told.groups == ["G"]
 
 
-def test_the_same_connection_with_another_client_id_is_no_new_member(
+def test_another_client_id_on_a_connection_is_no_new_member(
     consumers: Consumers, told: Told
 ) -> None:
     peer = FakePeer()
@@ -124,7 +119,7 @@ def test_groups_may_forbid_notices(consumers: Consumers, told: Told) -> None:
     assert told.groups == []
 
 
-def test_leaving_tells_those_who_stay_and_the_last_one_ends_the_group(
+def test_leaving_notifies_the_others_and_the_last_removes_the_group(
     consumers: Consumers, told: Told
 ) -> None:
     one, two = FakePeer(), FakePeer()
@@ -156,7 +151,7 @@ def test_a_closed_connection_leaves_all_its_groups(consumers: Consumers, told: T
     assert (consumers.group_count, consumers.client_count) == (1, 1)
 
 
-def test_silence_longer_than_two_minutes_is_noticed(consumers: Consumers) -> None:
+def test_clients_silent_for_over_two_minutes_are_reported(consumers: Consumers) -> None:
     peer = FakePeer()
     consumers.register(data("T"), client(peer, seen_ms=0))
 
@@ -164,7 +159,7 @@ def test_silence_longer_than_two_minutes_is_noticed(consumers: Consumers) -> Non
     assert consumers.silent(CLIENT_SILENCE_MS + 1) == {peer}
 
 
-def test_all_members_are_told_by_a_oneway_request() -> None:
+def test_all_members_get_a_oneway_notice() -> None:
     consumers = Consumers(changed=tell_members)
     one, two = FakePeer(), FakePeer()
     consumers.register(data("T"), client(one))
@@ -176,7 +171,7 @@ def test_all_members_are_told_by_a_oneway_request() -> None:
     assert two.sent == [notice]
 
 
-def test_members_that_want_different_things_are_told_apart_once_a_minute() -> None:
+def test_different_subscriptions_are_logged_once_a_minute() -> None:
     log = RecordingLog()
     consumers = Consumers(changed=Told(), log=log)
     one, two = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted when messages are sent, delayed, sent back and read; kinds of topics."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -78,7 +77,7 @@ def test_a_delayed_message_counts_in_its_level_then_in_its_topic(broker: Broker)
     assert stats.groups[SCHEDULE_TOPIC, "SCHEDULE_CONSUMER"].get_count == 1
 
 
-def test_messages_sent_back_count_for_the_topic_they_first_came_from(broker: Broker) -> None:
+def test_messages_sent_back_count_for_their_original_topic(broker: Broker) -> None:
     send(broker, "RETRY_TOPIC\x01Origin", topic="%RETRY%G", reconsume_times=1)
     (record,) = records(broker, "%RETRY%G", 1)
     header = ConsumerSendMsgBack(record.physical_offset, "G", 0)
@@ -91,7 +90,7 @@ def test_messages_sent_back_count_for_the_topic_they_first_came_from(broker: Bro
     assert broker.stats.levels[3].put_count == 1
 
 
-def test_a_pull_that_is_held_has_missed_and_then_found(broker: Broker) -> None:
+def test_a_held_pull_counts_as_missed_and_then_found(broker: Broker) -> None:
     broker.topics.create("T", queue_nums=4)
     call = call_with(Code.PULL_MESSAGE, PULL)
     assert ask(broker, call) is None
@@ -104,7 +103,7 @@ def test_a_pull_that_is_held_has_missed_and_then_found(broker: Broker) -> None:
     assert (broker.stats.found_count, group.pull_count, group.get_count) == (1, 1, 1)
 
 
-def test_messages_of_a_multi_tag_topic_say_so(broker: Broker) -> None:
+def test_messages_of_a_multi_tag_topic_carry_the_flag(broker: Broker) -> None:
     config = broker.topics.create("T", queue_nums=4)
     broker.topics.put(msgspec.structs.replace(config, topic_filter_type="MULTI_TAG"))
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages arrive when due, in order, once; positions pass only what is stored."""
 
 import errno
 from pathlib import Path
@@ -47,7 +46,7 @@ class BrokenQueue(FakeQueue):
 
 
 class FakeStore:
-    """A store with one delay queue; what is put is kept, and found by its unique key."""
+    """A store with one delay queue; puts are kept and found by their unique key."""
 
     def __init__(self) -> None:
         self.delayed = FakeQueue()
@@ -140,7 +139,7 @@ def step(delay_service: DelayService, store: FakeStore, now_ms: int) -> None:
     delay_service.step(now_ms)
 
 
-def test_messages_move_when_they_are_due_and_not_before(store: FakeStore, path: str) -> None:
+def test_messages_move_when_due_and_not_before(store: FakeStore, path: str) -> None:
     store.add("a", 1_000)
     store.add("b", 2_000)
     delays = service(store, path)
@@ -158,16 +157,14 @@ def test_messages_move_when_they_are_due_and_not_before(store: FakeStore, path: 
     assert delays.offsets() == {LEVEL: 2}
 
 
-def test_a_clock_set_back_does_not_hold_messages_for_ever(store: FakeStore, path: str) -> None:
+def test_a_clock_set_back_does_not_hold_messages_forever(store: FakeStore, path: str) -> None:
     store.add("a", 1_000_000)
     delays = service(store, path)
     step(delays, store, 10)
     assert store.delivered == ["a"]
 
 
-def test_a_refused_copy_is_tried_again_and_nothing_overtakes_it(
-    store: FakeStore, path: str
-) -> None:
+def test_a_refused_copy_is_retried_before_later_messages(store: FakeStore, path: str) -> None:
     store.add("a", 0)
     store.add("b", 0)
     delays = service(store, path)
@@ -182,7 +179,7 @@ def test_a_refused_copy_is_tried_again_and_nothing_overtakes_it(
     assert delays.offsets() == {LEVEL: 2}
 
 
-def test_fillers_and_lost_records_are_passed(store: FakeStore, path: str) -> None:
+def test_fillers_and_lost_records_are_skipped(store: FakeStore, path: str) -> None:
     store.add("a", 0)
     store.add("b", 0)
     store.delayed.entries = FILLER + store.delayed.entries
@@ -195,7 +192,7 @@ def test_fillers_and_lost_records_are_passed(store: FakeStore, path: str) -> Non
     assert delays.offsets() == {LEVEL: 3}
 
 
-def test_trailing_lost_records_are_passed_too(store: FakeStore, path: str) -> None:
+def test_trailing_lost_records_are_skipped_too(store: FakeStore, path: str) -> None:
     store.add("a", 0)
     store.add("b", 0)
     del store.records[max(store.records)]
@@ -218,7 +215,7 @@ def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) 
 
 
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
-    """Otherwise a power loss would take the copy and the position would have passed it."""
+    """Otherwise a power loss would lose the copy, and the position would have passed it."""
     store.add("a", 0)
     delays = service(store, path)
 
@@ -269,9 +266,7 @@ def test_a_stop_on_a_disk_that_fails_saves_no_position_of_an_unsynced_copy(
     assert delay_file(path).load() is None or not delay_file(path).load().offset_table
 
 
-def test_a_record_that_cannot_be_read_holds_up_its_own_level_only(
-    store: FakeStore, path: str
-) -> None:
+def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path: str) -> None:
     store.add("a", 0)
     delays = service(store, path)
     queue_of = store.queue
@@ -286,7 +281,7 @@ def test_a_record_that_cannot_be_read_holds_up_its_own_level_only(
 
 
 def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, path: str) -> None:
-    """Clients choose that key: only a message that is the same in all its parts is a copy."""
+    """Clients choose that key: only a message that is equal in all its parts is a copy."""
     store.add("a", 0)
     step(service(store, path), store, 5_500)
     store.add("a", 100)
@@ -300,13 +295,11 @@ def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, p
     assert store.delivered == ["a", "another"]
 
 
-def test_a_backlog_is_delivered_in_one_step_and_lost_records_in_it_are_passed(
-    store: FakeStore, path: str
-) -> None:
+def test_a_backlog_with_lost_records_is_delivered_in_one_step(store: FakeStore, path: str) -> None:
     keys = [str(number) for number in range(3 * BATCH_COUNT_MAX + 5)]
     for key in keys:
         store.add(key, 0)
-    for lost in (BATCH_COUNT_MAX - 1, BATCH_COUNT_MAX):  # the end of a batch, the next one's start
+    for lost in (BATCH_COUNT_MAX - 1, BATCH_COUNT_MAX):  # the end of a batch, the start of the next
         del store.records[list(store.records)[lost]]
         del keys[lost]
     delays = service(store, path)
@@ -331,7 +324,7 @@ def test_a_refusal_ends_a_backlogs_step(store: FakeStore, path: str) -> None:
     assert store.delivered == [str(number) for number in range(2 * BATCH_COUNT_MAX)]
 
 
-def test_a_backlog_does_not_hold_up_the_end(store: FakeStore, path: str) -> None:
+def test_a_backlog_does_not_hold_up_a_stop(store: FakeStore, path: str) -> None:
     for number in range(2 * BATCH_COUNT_MAX):
         store.add(str(number), 0)
     delays = service(store, path)

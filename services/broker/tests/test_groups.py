@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscription groups: defaults, creation by a heartbeat, versions, the file."""
 
 import json
 from pathlib import Path
@@ -61,7 +60,7 @@ def test_each_change_is_a_new_version(groups: Groups, saves: Saves) -> None:
     assert (saves.count, groups.version.counter) == (3, 3)
 
 
-def test_a_group_can_be_disabled_once(groups: Groups) -> None:
+def test_disabling_a_group_twice_is_no_change(groups: Groups) -> None:
     groups.put(SubscriptionGroupConfig(group_name="G"))
 
     assert groups.disable("G")
@@ -100,10 +99,10 @@ def test_a_file_of_an_old_broker_gets_the_defaults(tmp_path: Path) -> None:
     assert group.notify_consumer_ids_changed_enable
 
 
-def test_groups_that_come_by_themselves_have_a_bound(
+def test_the_number_of_automatic_groups_is_bounded(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may pull or send heartbeats for any group."""
+    """Any client may pull or send heartbeats for any group."""
     monkeypatch.setattr(groups_module, "COUNT_MAX", len(groups.table) + 1)
     assert groups.find("G", auto_create=True) is not None
     assert groups.find("H", auto_create=True) is None

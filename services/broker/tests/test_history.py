@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The totals at midnight."""
 
 from cometmq.broker.statistics.daily_totals import History, Totals
 
@@ -7,7 +6,7 @@ NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 
 
-def test_a_new_day_remembers_the_totals_of_the_last_ones() -> None:
+def test_midnight_copies_the_totals() -> None:
     totals = Totals(10, 4)
     history = History(lambda: totals, now_ms=NOON_MS)
 

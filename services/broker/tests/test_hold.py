@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Held pulls wake when they should, once, and never otherwise."""
 
 from collections.abc import Callable
 
@@ -43,13 +42,13 @@ def test_an_arrival_wakes_the_pulls_of_its_queue(table: HoldTable) -> None:
     assert table.count == 2
 
 
-def test_an_older_arrival_wakes_nobody(table: HoldTable) -> None:
+def test_an_older_arrival_wakes_no_pull(table: HoldTable) -> None:
     table.hold(pull(5), count_max=10)
     table.arrived("T", 0, 5, A)
     assert table.take_ready(10) == []
 
 
-def test_a_filter_keeps_the_pull_until_its_tag_comes(table: HoldTable) -> None:
+def test_a_filter_keeps_the_pull_until_its_tag_arrives(table: HoldTable) -> None:
     held = pull(5, accept=frozenset({B}).__contains__)
     table.hold(held, count_max=10)
 
@@ -72,7 +71,7 @@ def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable)
     assert table.count == 1
 
 
-def test_time_wakes(table: HoldTable) -> None:
+def test_the_deadline_wakes(table: HoldTable) -> None:
     soon, late = pull(5, deadline_ms=100), pull(5, deadline_ms=101)
     table.hold(soon, count_max=10)
     table.hold(late, count_max=10)
@@ -85,7 +84,7 @@ def test_time_wakes(table: HoldTable) -> None:
     assert table.take_ready(10) == [late]
 
 
-def test_what_woke_first_is_served_first_and_the_rest_later(table: HoldTable) -> None:
+def test_woken_pulls_are_served_in_order(table: HoldTable) -> None:
     pulls = [pull(5) for _ in range(5)]
     for held in pulls:
         table.hold(held, count_max=10)
@@ -104,7 +103,7 @@ def test_the_table_is_bounded() -> None:
     assert table.hold(pull(6), count_max=1)
 
 
-def test_a_closed_connection_is_forgotten(table: HoldTable) -> None:
+def test_pulls_of_a_closed_connection_are_dropped(table: HoldTable) -> None:
     gone, stays = object(), object()
     kept = pull(5, peer=stays)
     table.hold(pull(5, peer=gone), count_max=10)
@@ -143,7 +142,7 @@ def test_held_pulls_without_traffic_are_not_visited(
         table.sweep(second * 1_000, lambda *_: 5)
     assert not visited
 
-    table.arrived("T", 7, 5, A)  # which suits nobody
+    table.arrived("T", 7, 5, A)  # which no filter accepts
     table.sweep(19_000, lambda *_: 5)
     table.expire(20_010)
     assert visited[:2] == [("T", 7)] * 2
@@ -151,7 +150,7 @@ def test_held_pulls_without_traffic_are_not_visited(
     assert len(table.take_ready(300)) == 11
 
 
-def test_a_message_that_came_before_the_pull_was_held_wakes_it(table: HoldTable) -> None:
+def test_a_message_stored_before_the_hold_wakes_the_pull(table: HoldTable) -> None:
     held = pull(5)
     table.arrived("T", 0, 6, A)
     table.hold(held, count_max=10)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large tables are encoded in parts, to the same bytes as at once."""
 
 import pytest
 
@@ -11,7 +10,7 @@ from cometmq.runtime.incremental import finish
 
 
 @pytest.mark.parametrize("count", [0, 1, PART_ENTRIES, PART_ENTRIES + 1, 3 * PART_ENTRIES])
-def test_the_bytes_are_those_of_the_whole(count: int) -> None:
+def test_the_bytes_equal_those_of_one_encoding(count: int) -> None:
     offsets = {f"t{number}@g": {0: number, 1: -1} for number in range(count)}
     whole = OffsetFile(offset_table=offsets)
     assert finish(encode_large(OffsetFile(), offsets, len)) == encode_json(whole)
@@ -24,13 +23,13 @@ def test_members_beside_the_table_stay_in_their_place() -> None:
     assert finish(encode_large(around, topics)) == encode_json(whole)
 
 
-def test_heavy_entries_are_parts_of_their_own() -> None:
+def test_heavy_entries_get_steps_of_their_own() -> None:
     queues = dict.fromkeys(range(PART_WEIGHT), 0)
     table = {"a@g": queues, "b@g": queues, "c@g": {0: 1}}
     assert len(list(encode_large(OffsetFile(), table, len))) == 2
 
 
-def test_entries_that_come_and_go_between_the_parts() -> None:
+def test_entries_added_and_removed_between_steps() -> None:
     table = {f"t{number}@g": {0: 1} for number in range(PART_ENTRIES + 2)}
     parts = encode_large(OffsetFile(), table, len)
     next(parts)

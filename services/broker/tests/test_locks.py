@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly locks: one client per queue, renewed or lost after 60 s."""
 
 import pytest
 
@@ -26,7 +25,7 @@ def test_groups_lock_independently() -> None:
     assert locks.lock("H", "two", [Q0], now_ms=0) == [Q0]
 
 
-def test_a_lock_is_taken_over_only_after_its_life() -> None:
+def test_a_lock_is_taken_over_only_after_it_expires() -> None:
     locks = QueueLocks()
     locks.lock("G", "one", [Q0], now_ms=0)
 
@@ -63,8 +62,8 @@ def test_expired_locks_take_no_memory() -> None:
     assert locks.count == 1
 
 
-def test_the_table_has_a_bound_and_holders_renew_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may lock queues that do not exist, megabytes of them in one request."""
+def test_the_table_is_bounded_and_holders_can_still_renew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client may lock queues that do not exist, megabytes of them in one request."""
     monkeypatch.setattr(locks_module, "COUNT_MAX", 1)
     locks = QueueLocks()
     assert locks.lock("G", "one", [Q0, Q1], now_ms=0) == [Q0]

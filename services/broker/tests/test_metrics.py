@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of a broker, from its counters to the text of a scrape."""
 
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from cometmq.store.write_state import Refusal
 LABELS = 'broker="broker-a",cluster="PeersCluster"'
 
 
-async def test_a_scrape_shows_messages_lag_and_why_the_store_refuses(tmp_path: Path) -> None:
+async def test_a_scrape_shows_messages_lag_and_refusals(tmp_path: Path) -> None:
     async with stored_broker(tmp_path) as broker:
         registry = Registry(has_process_metrics=False)
         for source in collectors(broker, TransportStats):

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that clients choose: what is legal, and what RocketMQ answers to the rest."""
 
 import pytest
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name server addresses: the setting's text, and names that are resolved anew."""
 
 import pytest
 
@@ -8,8 +7,6 @@ from cometmq.remoting.errors import SettingsError
 
 
 class Resolver:
-    """A name service whose answers tests change."""
-
     def __init__(self, **known: list[str]) -> None:
         self.known = known
 
@@ -34,12 +31,12 @@ def test_the_setting_lists_hosts_and_ports(text: str, expected: list[HostPort]) 
 
 
 @pytest.mark.parametrize("text", ["a:port", ":9876", "a:0", "a:70000", "a:1;b:-1"])
-def test_a_bad_entry_is_named(text: str) -> None:
+def test_the_error_names_a_malformed_entry(text: str) -> None:
     with pytest.raises(SettingsError, match="namesrvAddr="):
         parse_addresses(text)
 
 
-async def test_a_name_stands_for_all_its_addresses_and_is_asked_each_time() -> None:
+async def test_a_name_is_resolved_each_time_to_all_its_addresses() -> None:
     resolver = Resolver(headless=["10.0.0.1", "10.0.0.2"])
     addresses = NamesrvAddresses("headless:9876;10.0.0.1:9876;[::1]:5", lookup=resolver)
 
@@ -57,13 +54,13 @@ async def test_a_failed_lookup_keeps_the_last_addresses() -> None:
     assert await addresses.resolve() == ["10.0.0.1:9876"]
 
 
-async def test_a_name_that_was_never_known_gives_nothing_yet() -> None:
+async def test_a_name_that_never_resolved_has_no_addresses() -> None:
     addresses = NamesrvAddresses("ns:9876", lookup=Resolver())
 
     assert await addresses.resolve() == []
 
 
-async def test_another_list_is_used_from_the_next_time_on() -> None:
+async def test_another_list_is_used_from_the_next_resolution() -> None:
     addresses = NamesrvAddresses("10.0.0.1:1", lookup=Resolver())
     addresses.replace("10.0.0.2:2")
 

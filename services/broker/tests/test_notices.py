@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of changed groups: the first at once, those of a storm together."""
 
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from cometmq.broker.clients.rebalance_notices import QUIET_MS, Notices
 
 
 class Timers:
-    """Calls that wait until the test lets the time pass."""
+    """Timers that fire when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -20,7 +19,6 @@ class Timers:
         self.waiting.append(call)
 
     def pass_time(self) -> None:
-        """Let one interval pass."""
         due, self.waiting = self.waiting, []
         for call in due:
             call()
@@ -45,14 +43,14 @@ def group(name: str = "G") -> ConsumerGroup:
     return ConsumerGroup(name, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")
 
 
-def test_the_first_change_is_told_at_once(notices: Notices, told: list[str]) -> None:
+def test_the_first_change_is_sent_at_once(notices: Notices, told: list[str]) -> None:
     notices(group("G"))
     notices(group("H"))
 
     assert told == ["G", "H"]
 
 
-def test_a_storm_is_told_once_more_at_its_end(
+def test_a_storm_ends_with_one_more_notice(
     notices: Notices, timers: Timers, told: list[str]
 ) -> None:
     for _ in range(1000):
@@ -67,7 +65,7 @@ def test_a_storm_is_told_once_more_at_its_end(
     assert timers.waiting == []
 
 
-def test_the_members_at_the_end_are_told(timers: Timers) -> None:
+def test_the_last_notice_goes_to_the_current_members(timers: Timers) -> None:
     told: list[ConsumerGroup] = []
     notices = Notices(timers.later, told.append)
     first, second = group(), group()
@@ -80,7 +78,7 @@ def test_the_members_at_the_end_are_told(timers: Timers) -> None:
     assert told[1] is second
 
 
-def test_after_a_quiet_time_a_change_is_told_at_once_again(
+def test_after_a_quiet_time_a_change_is_sent_at_once_again(
     notices: Notices, timers: Timers, told: list[str]
 ) -> None:
     notices(group())

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets in memory and in consumerOffset.json."""
 
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def test_the_last_commit_wins_also_backwards() -> None:
     assert offsets.committed("other", "t", 3) is None
 
 
-def test_groups_and_topics_find_each_other() -> None:
+def test_groups_and_topics_are_indexed() -> None:
     offsets = Offsets()
     offsets.commit("g1", "t1", 0, 1)
     offsets.commit("g1", "%RETRY%g1", 0, 1)
@@ -38,7 +37,7 @@ def test_groups_and_topics_find_each_other() -> None:
     assert offsets.committed("g2", "t1", 0) == 1
 
 
-def test_names_of_a_file_and_of_a_clone_are_found_and_what_is_gone_is_not(tmp_path: Path) -> None:
+def test_the_index_follows_loads_clones_and_deletions(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"t@g":{"0":1},"odd":{"0":1},"x@y@z":{"0":1}}}')
     offsets = Offsets(offset_file(str(path)))
@@ -51,7 +50,7 @@ def test_names_of_a_file_and_of_a_clone_are_found_and_what_is_gone_is_not(tmp_pa
     assert (offsets.topics_of("h"), offsets.groups_of("t")) == (set(), set())
 
 
-def test_what_is_committed_while_the_file_is_encoded_is_saved_with_the_next() -> None:
+def test_commits_during_a_save_make_the_table_dirty_again() -> None:
     offsets = Offsets()
     for number in range(PART_ENTRIES + 1):
         offsets.commit("g", f"t{number}", 0, 1)
@@ -65,7 +64,7 @@ def test_what_is_committed_while_the_file_is_encoded_is_saved_with_the_next() ->
     assert not offsets.is_dirty
 
 
-def test_offsets_stay_dirty_when_their_encoding_is_broken_off() -> None:
+def test_offsets_stay_dirty_when_encoding_is_cancelled() -> None:
     offsets = Offsets()
     for number in range(PART_ENTRIES + 1):
         offsets.commit("g", f"t{number}", 0, 1)
@@ -90,10 +89,10 @@ def test_the_file_is_strict_json_and_java_files_are_read(tmp_path: Path) -> None
     assert path.read_bytes() == b'{"offsetTable":{"t@g":{"0":12,"1":3,"2":9},"odd":{"0":1}}}'
 
 
-def test_the_table_has_a_bound_and_known_queues_go_on_at_it(
+def test_the_table_is_bounded_and_known_queues_can_still_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may commit for any group, topic and queue."""
+    """Any client may commit for any group, topic and queue."""
     monkeypatch.setattr(offsets_module, "COUNT_MAX", 3)
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"t@g":{"0":1,"1":1}}}')
@@ -110,7 +109,7 @@ def test_the_table_has_a_bound_and_known_queues_go_on_at_it(
     assert offsets.committed("g", "u", 0) == 1
 
 
-def test_a_commit_that_changes_nothing_is_not_saved() -> None:
+def test_an_unchanged_commit_is_not_saved() -> None:
     offsets = Offsets()
     offsets.commit("G", "T", 0, 5)
     assert offsets.is_dirty

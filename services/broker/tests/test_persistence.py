@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables are written off the loop, each save with the content of its start."""
 
 import errno
 from collections.abc import Iterator
@@ -16,8 +15,6 @@ from cometmq.store.json_config import OsFiles
 
 
 class FullDisk(OsFiles):
-    """Refuses to write while it is full."""
-
     __slots__ = ("is_full",)
 
     def write(self, path: Path, data: bytes) -> None:
@@ -38,7 +35,7 @@ def offsets(tmp_path: Path) -> Offsets:
     return Offsets(offset_file(str(tmp_path / "consumerOffset.json")))
 
 
-async def test_a_table_in_parts_is_on_disk_after_the_save(
+async def test_a_table_encoded_in_steps_is_on_disk_after_the_save(
     saver: TableSaver, offsets: Offsets
 ) -> None:
     offsets.commit("g", "t", 0, 5)
@@ -78,7 +75,7 @@ async def test_only_changed_tables_are_saved(saver: TableSaver, offsets: Offsets
     assert not offsets.file.path.exists()
 
 
-async def test_a_failure_is_told_and_tried_again(saver: TableSaver, offsets: Offsets) -> None:
+async def test_a_failed_save_is_logged_and_retried(saver: TableSaver, offsets: Offsets) -> None:
     disk = FullDisk()
     disk.is_full = True
     assert offsets.file is not None

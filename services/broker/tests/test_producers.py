@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected producers: who belongs to a group, and when somebody is given up."""
 
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client, Producers
 from cometmq.broker.testing import FakePeer
@@ -45,7 +44,7 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
     assert [known.client_id for known in producers.clients("H")] == ["c2"]
 
 
-def test_leaving_a_group_one_is_not_in_does_nothing() -> None:
+def test_leaving_without_membership_does_nothing() -> None:
     producers, peer = Producers(), FakePeer()
     producers.register("G", client(peer))
 
@@ -55,7 +54,7 @@ def test_leaving_a_group_one_is_not_in_does_nothing() -> None:
     assert producers.client_count == 1
 
 
-def test_silence_longer_than_two_minutes_is_noticed() -> None:
+def test_clients_silent_for_over_two_minutes_are_reported() -> None:
     producers, one, two = Producers(), FakePeer(), FakePeer()
     producers.register("G", client(one, seen_ms=0))
     producers.register("G", client(two, seen_ms=1))

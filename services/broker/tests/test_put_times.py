@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long puts took, in RocketMQ's classes."""
 
 from cometmq.broker.statistics.put_times import PutTimes
 
@@ -39,7 +38,7 @@ def test_the_last_whole_minute_is_shown() -> None:
     assert times.max_ms == 70
 
 
-def test_what_is_told_before_it_is_counted_harms_nothing() -> None:
+def test_latencies_added_before_the_put_count_are_harmless() -> None:
     times = PutTimes(lambda: 0)
     times.add(5, 3)
 

@@ -8,7 +8,7 @@ def half(offset: int, *, body_bytes: int = 1) -> RecentHalf:
     return RecentHalf("P", ("T", 1), 0, offset, offset * 100, 200, message)
 
 
-def test_each_is_taken_once() -> None:
+def test_a_half_message_is_taken_once() -> None:
     recent = RecentHalves()
     recent.add(one := half(1))
     assert recent.take(100) is one
@@ -16,7 +16,7 @@ def test_each_is_taken_once() -> None:
     assert one.to_new_message() is one.message
 
 
-def test_the_oldest_go_when_there_are_too_many() -> None:
+def test_the_oldest_are_dropped_above_the_limit() -> None:
     recent = RecentHalves(count_max=2)
     for offset in range(3):
         recent.add(half(offset))

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration: what each name server is sent, when, and what an answer means."""
 
 import asyncio
 import zlib
@@ -37,8 +36,6 @@ NS1, NS2 = "10.0.0.1:9876", "10.0.0.2:9876"
 
 
 class Request(NamedTuple):
-    """What a name server got."""
-
     address: str
     code: int
     header: msgspec.Struct | None
@@ -46,7 +43,7 @@ class Request(NamedTuple):
 
 
 class Namesrvs:
-    """Name servers that answer what a test tells them to."""
+    """Name servers whose answers the test sets."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -71,14 +68,12 @@ class Namesrvs:
         return self.answers.get(int(code), Response(0, None, {}, b""))
 
     def topics_sent(self) -> list[set[str]]:
-        """Return the names in each registration."""
         return [
             set(sent.topic_config_serialize_wrapper.topic_config_table)
             for sent in self.registrations()
         ]
 
     def registrations(self) -> list[RegisterBrokerBody]:
-        """Return the decoded bodies of all registrations."""
         return [
             decode_register_body(request.body, compressed=request.header.compressed)
             for request in self.requests
@@ -111,7 +106,6 @@ def registration(
 
 @asynccontextmanager
 async def running(subject: Registration) -> AsyncIterator[None]:
-    """Run the background task until the block ends."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(subject.run())
         yield
@@ -119,7 +113,7 @@ async def running(subject: Registration) -> AsyncIterator[None]:
 
 
 async def until(namesrvs: Namesrvs, count: int) -> None:
-    """Wait until so many requests have arrived."""
+    """Wait until this number of requests has arrived."""
     async with asyncio.timeout(5):
         while len(namesrvs.requests) < count:
             namesrvs.arrived.clear()
@@ -210,7 +204,7 @@ async def test_after_a_lost_connection_everything_is_sent_at_once(
     assert namesrvs.topics_sent()[-1] == {"T", "U"}
 
 
-async def test_nobody_is_told_what_he_knows(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_known_versions_are_not_sent_again(namesrvs: Namesrvs, topics: Topics) -> None:
     subject = registration(namesrvs, topics)
     async with running(subject):
         await until(namesrvs, 1)
@@ -222,7 +216,7 @@ async def test_nobody_is_told_what_he_knows(namesrvs: Namesrvs, topics: Topics) 
     assert namesrvs.topics_sent() == [{"T"}, {"U"}]
 
 
-async def test_all_name_servers_hear_and_a_dead_one_delays_nobody(
+async def test_an_unreachable_name_server_delays_no_other(
     namesrvs: Namesrvs, topics: Topics
 ) -> None:
     namesrvs.dead.add(NS2)
@@ -266,7 +260,7 @@ async def test_the_first_round_of_a_broker_without_name_servers_is_over_at_once(
     assert not namesrvs.requests
 
 
-async def test_a_failure_is_tried_again_with_everything(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_a_failure_is_retried_with_everything(namesrvs: Namesrvs, topics: Topics) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     await subject.register(link)
     namesrvs.dead.add(NS1)
@@ -281,7 +275,7 @@ async def test_a_failure_is_tried_again_with_everything(namesrvs: Namesrvs, topi
     assert (link.is_up, link.failed_count) == (True, 0)
 
 
-async def test_the_compressed_form_says_the_same(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_the_compressed_form_is_equivalent(namesrvs: Namesrvs, topics: Topics) -> None:
     subject = registration(namesrvs, topics, compressed_register=True)
 
     await subject.register(Link(NS1))
@@ -295,7 +289,7 @@ async def test_the_compressed_form_says_the_same(namesrvs: Namesrvs, topics: Top
 
 
 @pytest.mark.parametrize("perm", [0, 2, 4])
-async def test_a_broker_without_a_permission_takes_it_from_its_topics(
+async def test_a_missing_broker_permission_applies_to_all_topics(
     namesrvs: Namesrvs, topics: Topics, perm: int
 ) -> None:
     subject = registration(namesrvs, topics, broker_permission=perm)
@@ -308,7 +302,7 @@ async def test_a_broker_without_a_permission_takes_it_from_its_topics(
 
 
 @pytest.mark.parametrize(("changed", "registered"), [("true", 1), ("false", 0)])
-async def test_without_force_the_version_is_asked_for_first(
+async def test_without_force_the_version_is_queried_first(
     namesrvs: Namesrvs, topics: Topics, changed: str, registered: int
 ) -> None:
     namesrvs.answers[RequestCode.QUERY_DATA_VERSION] = Response(0, None, {"changed": changed}, b"")
@@ -322,9 +316,7 @@ async def test_without_force_the_version_is_asked_for_first(
     assert link.acknowledged == topics.version
 
 
-async def test_an_answer_tells_master_and_ordered_topics(
-    namesrvs: Namesrvs, topics: Topics
-) -> None:
+async def test_an_answer_sets_master_and_ordered_topics(namesrvs: Namesrvs, topics: Topics) -> None:
     namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(
         0,
         None,

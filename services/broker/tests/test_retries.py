@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a message goes that could not be consumed."""
 
 import pytest
 
@@ -29,6 +28,6 @@ def test_the_client_may_set_the_count_since_3_4_9() -> None:
     assert consume_count_max(16, None, version=V4_9_4) == 16
 
 
-def test_each_retry_waits_a_level_longer() -> None:
+def test_each_retry_is_delayed_a_level_more() -> None:
     assert [retry_level(0, times) for times in range(3)] == [3, 4, 5]
     assert retry_level(1, 7) == 1

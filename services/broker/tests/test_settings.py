@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's broker.conf: every key has its meaning here, or a reason why it has none."""
 
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from cometmq.runtime.settings_fields import fields_of
 from cometmq.store.settings import StoreSettings
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
-UNSET = {  # of BrokerConfig and MessageStoreConfig: the answers of a broker leave them out
+UNSET = {  # of BrokerConfig and MessageStoreConfig: a broker's answer leaves them out
     "dLegerGroup", "dLegerPeers", "dLegerSelfId", "haMasterAddress", "messageStorePlugIn",
     "namesrvAddr", "preferredLeaderId", "readOnlyCommitLogStorePaths", "storePathDLedgerCommitLog",
 }  # fmt: skip
@@ -34,7 +33,7 @@ def test_every_key_of_rocketmq_is_known() -> None:
     assert keys - fields_of(BrokerSettings).keys() == set()
 
 
-def test_every_setting_without_effect_says_why() -> None:
+def test_every_setting_without_effect_has_a_reason() -> None:
     accepted, store = fields_of(AcceptedSettings), fields_of(StoreSettings)
     silent = [
         name
@@ -44,7 +43,7 @@ def test_every_setting_without_effect_says_why() -> None:
     assert silent == []
 
 
-def test_settings_that_ask_for_what_is_not_there_are_named() -> None:
+def test_ineffective_settings_are_reported() -> None:
     settings = loaded(enableLmq="true", sendMessageThreadPoolNums="16", brokerPermission="4")
 
     assert settings.ineffective() == {
@@ -58,5 +57,5 @@ def test_settings_that_ask_for_what_is_not_there_are_named() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("enableLmq", "false"), ("warmMapedFileEnable", "false")]
 )
-def test_rocketmqs_defaults_ask_for_nothing(name: str, value: str) -> None:
+def test_rocketmqs_defaults_are_not_reported(name: str, value: str) -> None:
     assert loaded(**{name: value}).ineffective() == {}

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changed settings in the file of the operator: only they change, and never half."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +33,7 @@ def test_a_key_changes_in_its_place_or_is_added(text: str, expected: str) -> Non
     assert properties.parse(merge(text, {"a": "9"}))["a"] == "9"
 
 
-def test_several_keys_and_values_that_need_escapes() -> None:
+def test_several_keys_and_escaped_values() -> None:
     merged = merge("a=1\\\n 1\nb=2\n", {"b": "C:\\x", "a": " lead", "c": "3"})
 
     assert properties.parse(merged) == {"a": " lead", "b": "C:\\x", "c": "3"}

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that read too far behind are found."""
 
 from cometmq.broker.clients.consumers import ConsumerGroup
 from cometmq.broker.clients.slow_consumers import slow_groups
@@ -18,7 +17,7 @@ def group(name: str, topic: str = "T") -> ConsumerGroup:
     return ConsumerGroup(name, "", "", "", subscriptions={topic: SubscriptionData(topic=topic)})
 
 
-def test_only_connected_groups_with_old_positions_count() -> None:
+def test_only_connected_groups_far_behind_are_slow() -> None:
     offsets = Offsets()
     offsets.commit("slow", "T", 0, 3)
     offsets.commit("near", "T", 0, 8)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the last minute, hour and day: what RocketMQ answers to code 315."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +34,7 @@ def minute(counters: BrokerStats, name: str, key: str) -> StatsItem:
     return found.stats_minute
 
 
-def test_the_first_copy_counts_from_one_pause_before() -> None:
+def test_the_first_copy_counts_from_one_interval_before() -> None:
     """As captured: six messages, ten seconds later 0.6 a second, and no hour or day yet."""
     windows = Windows(2)
 
@@ -44,7 +43,7 @@ def test_the_first_copy_counts_from_one_pause_before() -> None:
     assert windows.data(0, 1) == BrokerStatsData(stats_minute=StatsItem(avgpt=1.0, sum=6, tps=0.6))
 
 
-def test_a_minute_is_six_pauses_long() -> None:
+def test_a_minute_is_six_intervals_long() -> None:
     windows = Windows(1)
     for number in range(1, 21):
         windows.add([MINUTE], number * 10_000, (number * 10,))
@@ -52,7 +51,7 @@ def test_a_minute_is_six_pauses_long() -> None:
     assert windows.item(MINUTE, 0, None) == StatsItem(avgpt=0.0, sum=60, tps=1.0)
 
 
-def test_an_hour_and_a_day_have_their_own_pauses() -> None:
+def test_an_hour_and_a_day_have_their_own_intervals() -> None:
     windows = Windows(1)
     for number in range(1, 49):
         windows.add([HOUR], number * 600_000, (number * 600,))
@@ -62,9 +61,7 @@ def test_an_hour_and_a_day_have_their_own_pauses() -> None:
     assert windows.item(DAY, 0, None) == StatsItem(sum=86_400, tps=1.0)
 
 
-def test_what_is_put_counts_for_its_topic_and_the_broker(
-    counters: BrokerStats, sampler: StatSampler
-) -> None:
+def test_puts_count_for_topic_and_broker(counters: BrokerStats, sampler: StatSampler) -> None:
     counters.count_put("T", 1, 100)
     counters.count_put("T", 9, 900)  # a batch
 
@@ -75,9 +72,7 @@ def test_what_is_put_counts_for_its_topic_and_the_broker(
     assert minute(counters, "BROKER_PUT_NUMS", "C") == StatsItem(sum=10, tps=1.0)
 
 
-def test_what_is_read_counts_for_its_group_and_the_broker(
-    counters: BrokerStats, sampler: StatSampler
-) -> None:
+def test_reads_count_for_group_and_broker(counters: BrokerStats, sampler: StatSampler) -> None:
     counters.count_get("T", "G", 4, 400)
     counters.count_get("T", "G", 2, 200)
     counters.count_wait("T", "G", 30)
@@ -130,7 +125,7 @@ def test_delayed_messages_count_in_their_level_and_when_delivered(
         ("", ""),
     ],
 )
-def test_what_was_never_counted_does_not_exist(
+def test_statistics_that_never_counted_do_not_exist(
     counters: BrokerStats, sampler: StatSampler, name: str, key: str
 ) -> None:
     counters.count_put("T", 1, 1)
@@ -141,7 +136,7 @@ def test_what_was_never_counted_does_not_exist(
     assert data(counters, name, key) is None
 
 
-def test_what_was_counted_since_the_last_copy_exists(counters: BrokerStats) -> None:
+def test_statistics_counted_since_the_last_copy_exist(counters: BrokerStats) -> None:
     counters.count_put("T", 1, 1)
 
     assert data(counters, "TOPIC_PUT_NUMS", "T") == BrokerStatsData()
@@ -177,7 +172,7 @@ def test_a_step_copies_a_bounded_number_of_sources(
     assert all(topic.windows is not None for topic in counters.topics.values())
 
 
-def test_deleted_topics_and_groups_are_forgotten_but_not_their_totals(
+def test_deleting_topics_and_groups_keeps_the_totals(
     counters: BrokerStats, sampler: StatSampler
 ) -> None:
     counters.count_put("T", 3, 30)
@@ -230,7 +225,7 @@ PAUSES = st.sampled_from([1, 2, 3, 5, 7, 8, 61, 367])  # rounds of ten seconds
 
 
 @given(st.lists(st.tuples(COUNTED, PAUSES, st.booleans()), max_size=25))
-def test_copies_made_later_are_those_of_every_round(
+def test_late_copies_equal_those_of_every_round(
     events: list[tuple[list[str], int, bool]],
 ) -> None:
     counters = BrokerStats()

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag expressions mean what RocketMQ's parser makes of them."""
 
 import pytest
 
@@ -8,7 +7,7 @@ from cometmq.remoting.message.flags import tag_code
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_everything(expression: str | None) -> None:
+def test_all_messages(expression: str | None) -> None:
     assert tag_codes(expression) is None
     assert tag_filter(None) is None
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: those of the system, creation by a send, versions and changes, the file."""
 
 import json
 from pathlib import Path
@@ -55,7 +54,7 @@ def test_the_topics_of_a_new_broker_are_rocketmqs(topics: Topics) -> None:
     assert topics.is_dirty
 
 
-def test_settings_decide_which_topics_of_the_system_there_are() -> None:
+def test_settings_decide_which_system_topics_exist() -> None:
     topics = Topics(clock_ms=lambda: 0)
     topics.boot(
         BrokerSettings(
@@ -139,7 +138,7 @@ def test_the_order_flag_follows_the_name_servers_only(topics: Topics, saves: Sav
     assert topics.version.counter == version.counter + 2
 
 
-def test_an_order_that_is_known_is_not_looked_for_again(topics: Topics) -> None:
+def test_an_unchanged_list_of_ordered_topics_is_skipped(topics: Topics) -> None:
     topics.put(config("T"))
     topics.set_ordered({"T"})
     version = topics.version
@@ -170,7 +169,7 @@ def test_setting_a_topic_again_is_a_change_for_the_name_servers(
     assert set(topics.changes(before)) == {"T"}
 
 
-def test_changes_since_a_version_are_exactly_those(topics: Topics) -> None:
+def test_changes_since_a_version_are_exact(topics: Topics) -> None:
     assert topics.changes(None) == topics.table
     start = topics.version
     assert topics.changes(start) == {}
@@ -186,7 +185,7 @@ def test_changes_since_a_version_are_exactly_those(topics: Topics) -> None:
     assert topics.changes(topics.version) == {}
 
 
-def test_a_change_of_everything_makes_all_older_versions_useless(topics: Topics) -> None:
+def test_a_touch_invalidates_all_older_versions(topics: Topics) -> None:
     topics.put(config("T"))
     before = topics.version
 
@@ -196,7 +195,7 @@ def test_a_change_of_everything_makes_all_older_versions_useless(topics: Topics)
     assert topics.changes(topics.version) == {}
 
 
-def test_what_was_saved_is_loaded_with_its_version(tmp_path: Path) -> None:
+def test_saved_topics_are_loaded_with_their_version(tmp_path: Path) -> None:
     file = topic_file(tmp_path / "topics.json")
     topics = Topics(file, clock_ms=lambda: 7)
     topics.boot(SETTINGS)
@@ -221,7 +220,7 @@ def test_what_was_saved_is_loaded_with_its_version(tmp_path: Path) -> None:
     }
 
 
-def test_a_topic_of_the_system_that_the_file_lacks_is_a_new_version(tmp_path: Path) -> None:
+def test_a_missing_system_topic_makes_a_new_version(tmp_path: Path) -> None:
     file = topic_file(tmp_path / "topics.json")
     topics = Topics(file, clock_ms=lambda: 7)
     topics.put(config("T"))
@@ -259,7 +258,7 @@ def test_topics_whose_configuration_was_lost_are_adopted(topics: Topics) -> None
     assert "../bad" not in topics.table
 
 
-def test_topics_that_sends_create_have_a_bound(
+def test_the_number_of_automatic_topics_is_bounded(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics_module, "COUNT_MAX", len(topics.table) + 1)

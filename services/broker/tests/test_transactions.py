@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of transactions, and what is known of their ends."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from cometmq.remoting.message.record import (
     encode_record,
 )
 
-# Written by a Java 4.9.4 broker: a half message, what was committed of it, and its op message.
+# Written by a Java 4.9.4 broker: a half message, its committed message, and its op message.
 HALF = bytes.fromhex(
     "000000c6daa320a77b5a41210000000000000007000000000000000000000000000002bd00000000000001a1f7b9"
     "e1bc0a0000020000c350000001a1f7b9e1bc0a00000100002a9f0000000000000000000000000000000468616c66"
@@ -49,7 +48,7 @@ def test_an_op_record_is_javas() -> None:
     assert message.tag_code == 100
 
 
-def test_a_half_record_holds_what_javas_does() -> None:
+def test_a_half_record_equals_javas() -> None:
     """Its properties come in another order: Java's is that of a hash table."""
     model = decode_record(HALF)
     message = decode_record(COMMITTED).to_new_message()
@@ -79,8 +78,8 @@ def test_op_messages_of_rocketmq_5_name_several_half_messages() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "forget"]), st.integers(0, 400)), max_size=60))
-def test_what_is_said_to_be_ended_is_ended(steps: list[tuple[str, int]]) -> None:
-    """Forgetting is allowed, inventing is not."""
+def test_ended_half_messages_are_never_invented(steps: list[tuple[str, int]]) -> None:
+    """The cache may lose an end, but never invent one."""
     ended = EndedHalves(bits_max=64)
     added: set[int] = set()
     for what, offset in steps:
@@ -92,7 +91,7 @@ def test_what_is_said_to_be_ended_is_ended(steps: list[tuple[str, int]]) -> None
         assert {one for one in range(401) if one in ended} <= added
 
 
-def test_ends_are_remembered_until_they_are_examined() -> None:
+def test_ends_are_kept_until_they_are_examined() -> None:
     ended = EndedHalves(bits_max=1 << 10)
     for offset in (*range(200, 300), *range(199, 99, -1)):
         ended.add(offset)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of a group that want different things."""
 
 import pytest
 
@@ -53,7 +52,7 @@ def test_expressions_that_differ(
     assert wishes.mismatch() == Mismatch("T", "c1", texts[0], "c2", texts[1])
 
 
-def test_it_ends_when_a_member_changes_its_mind_or_leaves() -> None:
+def test_a_conflict_ends_when_a_member_resubscribes_or_leaves() -> None:
     wishes, one, two, three = Wishes(), FakePeer(), FakePeer(), FakePeer()
     wishes.note(one, "c1", [wants("A")])
     wishes.note(two, "c2", [wants("B")])
@@ -79,7 +78,7 @@ def test_a_member_that_has_not_subscribed_yet_does_not_count() -> None:
     assert wishes.count == 0
 
 
-def test_one_connection_is_one_member_whatever_it_calls_itself() -> None:
+def test_one_connection_is_one_member_under_any_client_id() -> None:
     wishes, peer = Wishes(), FakePeer()
     wishes.note(peer, "old", [wants("A")])
     wishes.note(peer, "new", [wants("A")])

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns of remote addresses."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -18,13 +17,13 @@ def matches(pattern: str | None, address: str) -> bool:
 
 
 @pytest.mark.parametrize("pattern", [None, "", "  "])
-def test_a_blank_pattern_is_nobody(pattern: str | None) -> None:
+def test_a_blank_pattern_matches_no_address(pattern: str | None) -> None:
     assert not matches(pattern, "10.0.0.1")
     assert not matches(pattern, "::1")
 
 
 @pytest.mark.parametrize("pattern", ["*", "*.*.*.*", "*:*:*:*:*:*:*:*"])
-def test_stars_are_everybody_of_either_kind(pattern: str) -> None:
+def test_stars_match_all_addresses_of_both_families(pattern: str) -> None:
     assert matches(pattern, "10.0.0.1")
     assert matches(pattern, "::1")
 
@@ -65,13 +64,13 @@ def test_patterns(pattern: str, inside: str, outside: str) -> None:
         "::1-10000", "localhost", "10.0.0.٣-٤",
     ],
 )  # fmt: skip
-def test_what_is_no_pattern_is_named(pattern: str) -> None:
+def test_the_error_names_an_invalid_pattern(pattern: str) -> None:
     with pytest.raises(AclError, match="Netaddress examine Exception netaddress is"):
         Addresses(pattern)
 
 
 @given(st.ip_addresses(), st.ip_addresses())
-def test_an_address_is_a_pattern_of_itself_alone(
+def test_an_address_matches_only_itself(
     one: IPv4Address | IPv6Address, other: IPv4Address | IPv6Address
 ) -> None:
     def of_v4(address: IPv4Address | IPv6Address) -> object:
@@ -83,7 +82,7 @@ def test_an_address_is_a_pattern_of_itself_alone(
 
 
 @given(st.ip_addresses(v=4), st.integers(0, 3), st.integers(0, 255), st.integers(0, 255))
-def test_a_range_holds_what_lies_between_its_ends(
+def test_a_range_matches_the_values_between_its_ends(
     address: IPv4Address, index: int, first: int, last: int
 ) -> None:
     low, high = sorted((first, last))
@@ -95,7 +94,7 @@ def test_a_range_holds_what_lies_between_its_ends(
 
 
 @given(st.ip_addresses(v=6), st.integers(1, 0xFFFF))
-def test_a_star_at_the_end_is_any_last_part(address: IPv6Address, last: int) -> None:
+def test_a_star_at_the_end_matches_any_last_part(address: IPv6Address, last: int) -> None:
     parts = address.exploded.split(":")
     pattern = ":".join([*parts[:-1], "*"])
 
@@ -104,7 +103,7 @@ def test_a_star_at_the_end_is_any_last_part(address: IPv6Address, last: int) -> 
 
 
 @given(st.text(alphabet="0123456789abcdef.:*-{}, ", max_size=24))
-def test_any_text_is_a_pattern_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         addresses = Addresses(text)
     except AclError:

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are refused, in which order, and with which words."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,7 +54,6 @@ def control(accounts: Iterable[AclAccount] = (ADMIN, USER), white: str = "") -> 
 
 
 def received(code: int, ext: dict[str, str], body: bytes = b"") -> Call[Any]:
-    """Return a request as the server receives it."""
     codec = Codec(COMMANDS)
     sender, receiver = Connection(codec, FakePeer()), Connection(codec, FakePeer())
     sender.send(Request(code, None, body, ext))
@@ -95,7 +93,7 @@ def denied(resource: str) -> str:
     [one for one in load_exchanges(GOLDEN, "acl.jsonl") if one.receiver == "broker"],
     ids=lambda one: one.name,
 )
-def test_captured_requests_are_judged_as_a_java_broker_judged(exchange: Exchange) -> None:
+def test_captured_requests_get_the_java_brokers_verdict(exchange: Exchange) -> None:
     answer = expected_answer(exchange) if exchange.response is not None else None
     remark = answer.remark if answer and "AclException" in (answer.remark or "") else None
     if exchange.request.code == Code.QUERY_MESSAGE:
@@ -118,7 +116,7 @@ def test_refusals_are_counted() -> None:
     assert access.refused_count == 1
 
 
-def test_the_order_of_checks_and_their_words() -> None:
+def test_the_order_of_checks_and_their_remarks() -> None:
     unsigned = received(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     assert refusal(unsigned) == (
         f"{ACL}No accessKey is configured, {PLACE}validate(PlainPermissionManager.java:663)"
@@ -137,7 +135,7 @@ def test_the_order_of_checks_and_their_words() -> None:
     )
 
 
-def test_a_body_that_was_changed_on_the_way_is_refused() -> None:
+def test_a_modified_body_is_refused() -> None:
     call = signed(Code.UPDATE_BROKER_CONFIG, body=b"a=1", account=ADMIN)
     assert refusal(call) is None
     call.body = b"a=2"
@@ -217,18 +215,18 @@ def test_every_rule(code: int, ext: dict[str, str], body: bytes, resource: str) 
     assert refusal(signed(code, ext, body), control([allowed])) is None
 
 
-def test_the_table_of_rules_is_tested_as_a_whole() -> None:
+def test_every_row_of_the_table_is_tested() -> None:
     rows = test_every_rule.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {row[0] for row in rows} == set(NEEDS)
 
 
 @pytest.mark.parametrize("code", sorted(ADMIN_CODES))
-def test_orders_of_administrators_are_refused_to_others(code: int) -> None:
+def test_admin_codes_are_refused_without_the_admin_role(code: int) -> None:
     assert f"Need admin permission for request code={code}" in (refusal(signed(code)) or "")
     assert refusal(signed(code, account=ADMIN)) is None
 
 
-def test_an_administrator_with_rights_of_its_own_is_bound_by_them() -> None:
+def test_explicit_rights_restrict_an_administrator() -> None:
     bound = AclAccount("adminKey1", admin=True, secret_key="adminSecret1", topic_perms=["A=PUB"])
     to_a, to_b = ({**SEND_V2, "b": topic} for topic in "AB")
     assert refusal(signed(310, to_a, account=ADMIN), control([bound])) is None
@@ -236,14 +234,14 @@ def test_an_administrator_with_rights_of_its_own_is_bound_by_them() -> None:
     assert refusal(signed(310, to_b, account=ADMIN)) is None
 
 
-def test_everybody_may_send_traces() -> None:
+def test_every_account_may_send_traces() -> None:
     trace = {**SEND_V2, "b": "RMQ_SYS_TRACE_TOPIC"}
     assert refusal(signed(Code.SEND_MESSAGE_V2, trace)) is None
     assert refusal(signed(Code.SEND_BATCH_MESSAGE, trace)) is None
     assert refusal(signed(Code.QUERY_MESSAGE, {**QUERY, "topic": "RMQ_SYS_TRACE_TOPIC"}))
 
 
-def test_everybody_may_reply() -> None:
+def test_every_account_may_reply() -> None:
     reply = {**SEND_V2, "b": "DefaultCluster_REPLY_TOPIC"}
     assert refusal(signed(Code.SEND_REPLY_MESSAGE_V2, reply)) is None
 
@@ -263,10 +261,10 @@ def test_everybody_may_reply() -> None:
         ),
     ],
 )  # fmt: skip
-def test_default_rights_do_not_extend_to_what_all_share(
+def test_default_rights_exclude_shared_topics(
     code: int, ext: dict[str, str], resource: str
 ) -> None:
-    """Half and delayed messages of topics that an account must not read lie there."""
+    """These topics hold half and delayed messages of topics that an account must not read."""
     fields = {"access_key": "userKey1", "secret_key": "userSecret1"}
     every = AclAccount(**fields, default_topic_perm="PUB|SUB", default_group_perm="SUB")
     assert (refusal(signed(code, ext), control([every])) or "").startswith(denied(resource))
@@ -278,12 +276,12 @@ def test_default_rights_do_not_extend_to_what_all_share(
     assert refusal(signed(code, ext, account=ADMIN)) is None
 
 
-def test_the_place_tells_a_missing_right_from_one_that_is_denied() -> None:
+def test_missing_and_denied_rights_have_different_remarks() -> None:
     missing = refusal(signed(Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "Other"})) or ""
     given = refusal(signed(Code.SEND_MESSAGE_V2, {**SEND_V2, "b": "AclReadOnly"})) or ""
     assert missing.endswith("checkPerm(PlainPermissionManager.java:605)")
     assert given.endswith("checkPerm(PlainPermissionManager.java:610)")
 
 
-def test_a_heartbeat_that_cannot_be_read_is_answered() -> None:
+def test_an_undecodable_heartbeat_is_answered() -> None:
     assert refusal(signed(Code.HEART_BEAT, {}, b"{")) is not None

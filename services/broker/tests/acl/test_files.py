@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of accounts: what they may say, how they change, what happens to broken ones."""
 
 import asyncio
 import stat
@@ -54,8 +53,6 @@ OTHER = "accounts:\n- accessKey: otherKey1\n  secretKey: otherSecret1\n"
 
 
 class Warnings:
-    """A log that keeps the names of what calls for attention."""
-
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -70,8 +67,6 @@ class Warnings:
 
 
 class FullDisk(OsFiles):
-    """Refuses to write, or to read one file."""
-
     unreadable: Path | None = None
 
     def read(self, path: Path) -> bytes | None:
@@ -98,7 +93,7 @@ def acl_files(folder: Path, text: str | None = JAVA, **options: object) -> AclFi
     )
 
 
-def test_the_file_of_rocketmq_is_understood(tmp_path: Path) -> None:
+def test_rocketmqs_file_is_loaded(tmp_path: Path) -> None:
     accounts = acl_files(tmp_path).load()
 
     assert list(accounts.by_key) == ["RocketMQ", "rocketmq2"]
@@ -115,7 +110,7 @@ def test_the_file_of_rocketmq_is_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "# nothing yet\n"])
-def test_a_file_without_accounts_is_sound(tmp_path: Path, text: str | None) -> None:
+def test_a_file_without_accounts_is_valid(tmp_path: Path, text: str | None) -> None:
     accounts = acl_files(tmp_path, text).load()
     assert not accounts.by_key
     assert accounts.version.counter == 0
@@ -146,7 +141,7 @@ def test_a_file_without_accounts_is_sound(tmp_path: Path, text: str | None) -> N
         ("a: \xff", "codec"),
     ],
 )
-def test_a_broken_file_is_named_with_what_is_wrong(
+def test_the_error_names_an_invalid_file_and_its_fault(
     tmp_path: Path, text: str, complaint: str
 ) -> None:
     files = acl_files(tmp_path, None)
@@ -157,7 +152,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     assert "secret-1" not in str(caught.value)
 
 
-def test_files_of_the_folder_count_too_and_the_first_of_two_accounts(tmp_path: Path) -> None:
+def test_the_folder_is_loaded_and_the_first_duplicate_account_wins(tmp_path: Path) -> None:
     folder = tmp_path / "acl" / "team"
     folder.mkdir(parents=True)
     (folder / "one.yml").write_text(OTHER)
@@ -174,7 +169,7 @@ def test_files_of_the_folder_count_too_and_the_first_of_two_accounts(tmp_path: P
     assert len(accounts.versions) == 3
 
 
-def test_a_new_account_is_added_and_everything_else_stays(tmp_path: Path) -> None:
+def test_adding_an_account_changes_nothing_else(tmp_path: Path) -> None:
     files = acl_files(tmp_path)
     files.path.chmod(0o640)
     new = AclAccount("newKey1", secret_key="00001234", topic_perms=["T=PUB"], admin=True)
@@ -195,7 +190,7 @@ def test_a_new_account_is_added_and_everything_else_stays(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["plain_acl.yml"]
 
 
-def test_what_is_not_given_of_an_account_stays(tmp_path: Path) -> None:
+def test_omitted_fields_of_an_account_are_unchanged(tmp_path: Path) -> None:
     files = acl_files(tmp_path)
 
     files.put_account(AclAccount("RocketMQ", secret_key="new-secret", default_topic_perm="PUB"))
@@ -208,7 +203,7 @@ def test_what_is_not_given_of_an_account_stays(tmp_path: Path) -> None:
     assert accounts.version.counter == 2
 
 
-def test_an_account_is_changed_and_deleted_where_it_is(tmp_path: Path) -> None:
+def test_an_account_is_changed_and_deleted_in_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "acl").mkdir()
     path = tmp_path / "acl" / "one.yml"
     path.write_text(OTHER)
@@ -227,14 +222,14 @@ def test_an_account_is_changed_and_deleted_where_it_is(tmp_path: Path) -> None:
     assert files.path.read_text() == JAVA
 
 
-def test_a_new_file_holds_secrets_and_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     files = acl_files(tmp_path / "conf", None)
     files.put_account(AclAccount("newKey1", secret_key="secret-1"))
     assert stat.S_IMODE(files.path.stat().st_mode) == 0o600
     assert "newKey1" in files.load().by_key
 
 
-def test_white_addresses_are_replaced_in_the_file_that_is_named(tmp_path: Path) -> None:
+def test_white_addresses_are_replaced_in_the_given_file(tmp_path: Path) -> None:
     (tmp_path / "acl").mkdir()
     path = tmp_path / "acl" / "one.yml"
     path.write_text(OTHER)
@@ -253,7 +248,7 @@ def test_white_addresses_are_replaced_in_the_file_that_is_named(tmp_path: Path) 
     assert strange.read_text() == "accounts: []\n"
 
 
-def test_a_change_that_would_break_the_file_is_not_written(tmp_path: Path) -> None:
+def test_an_invalid_change_is_not_written(tmp_path: Path) -> None:
     files = acl_files(tmp_path)
     with pytest.raises(AclFileError, match="Netaddress examine"):
         files.set_white_addresses(["10.0.0"], None)
@@ -271,7 +266,7 @@ def test_nothing_changes_when_the_disk_is_full(tmp_path: Path) -> None:
     assert files.path.read_text() == JAVA
 
 
-def test_accounts_have_a_bound() -> None:
+def test_the_number_of_accounts_is_bounded() -> None:
     accounts = [{"accessKey": f"key-{n:06}"} for n in range(ACCOUNTS_MAX)]
     document = Document(yaml.dump({"accounts": accounts}, Dumper=yaml.CSafeDumper))
     document.put_account(AclAccount("key-000001", secret_key="secret-1"))
@@ -319,14 +314,14 @@ async def worker() -> AsyncIterator[Worker]:
 
 async def poll(keeper: AclKeeper, worker: Worker) -> None:
     keeper.poll()
-    await worker.submit(lambda: None)  # what was submitted before it is done
+    await worker.submit(lambda: None)  # earlier jobs are done
 
 
 def kept(files: AclFiles, worker: Worker, log: Warnings | None = None) -> AclKeeper:
     return AclKeeper(files, AccessControl(files.load()), worker=worker, log=log or NO_LOG)
 
 
-async def test_changed_files_are_used_from_then_on(tmp_path: Path, worker: Worker) -> None:
+async def test_changed_files_are_reloaded(tmp_path: Path, worker: Worker) -> None:
     files = acl_files(tmp_path)
     keeper = kept(files, worker)
     before = keeper.control.accounts
@@ -339,7 +334,7 @@ async def test_changed_files_are_used_from_then_on(tmp_path: Path, worker: Worke
     assert list(keeper.control.accounts.by_key) == ["otherKey1"]
 
 
-async def test_a_broken_file_changes_nothing_and_is_told_once(
+async def test_an_invalid_file_changes_nothing_and_is_logged_once(
     tmp_path: Path, worker: Worker
 ) -> None:
     log = Warnings()
@@ -360,7 +355,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(
     assert list(keeper.control.accounts.by_key) == ["otherKey1"]
 
 
-async def test_an_unreadable_file_is_told_once(tmp_path: Path, worker: Worker) -> None:
+async def test_an_unreadable_file_is_logged_once(tmp_path: Path, worker: Worker) -> None:
     log, disk = Warnings(), FullDisk()
     files = acl_files(tmp_path, files=disk)
     keeper = kept(files, worker, log)
@@ -373,7 +368,7 @@ async def test_an_unreadable_file_is_told_once(tmp_path: Path, worker: Worker) -
     assert keeper.fault == f"{files.path}: Input/output error"
 
 
-async def test_a_change_is_in_force_when_it_is_answered(tmp_path: Path, worker: Worker) -> None:
+async def test_a_change_is_in_force_before_its_answer(tmp_path: Path, worker: Worker) -> None:
     keeper = kept(acl_files(tmp_path), worker)
 
     assert await keeper.change(lambda files: files.delete_account("RocketMQ"))

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker with access control, from its settings to what clients are answered."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,7 +80,7 @@ def sample(metrics: bytes, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-async def test_without_access_control_everybody_is_served(tmp_path: Path) -> None:
+async def test_without_access_control_every_request_is_served(tmp_path: Path) -> None:
     app = BrokerApp(settings(tmp_path, aclEnable="false"), log=NO_LOG, clock=SystemClock())
     async with running(app) as address:
         assert await ask(address, None) == 0
@@ -99,7 +98,7 @@ async def test_a_broken_file_refuses_the_start_in_one_line(tmp_path: Path) -> No
     )
 
 
-def test_where_the_accounts_are(tmp_path: Path) -> None:
+def test_the_path_of_the_accounts(tmp_path: Path) -> None:
     conf = Path("/etc/cometmq/broker.conf")
     chosen = settings(tmp_path, aclFile="/a/b.yml", rocketmqHome="/opt/rocketmq").value
     home = settings(tmp_path, rocketmqHome="/opt/rocketmq").value

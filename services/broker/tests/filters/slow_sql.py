@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions and what they mean, made independently of the parser: slow, plain, exact.
+"""Conditions with their meaning, built independently of the parser: slow, plain, exact.
 
 A condition is its text and a function of properties that returns True, False, None (unknown), or
 raises Impossible.
@@ -16,8 +16,7 @@ NAMES = ("a", "b", "Price", "$x_1")
 WORDS = ("", "x", "it's", "true", "TRUE", "5", "-5", "5.5", "1e1", "4000000000", " 6 ", "é", "0")
 
 
-class Impossible(Exception):
-    """Values that cannot be compared."""
+class Impossible(Exception): ...
 
 
 Truth = bool | None
@@ -30,7 +29,7 @@ class Condition(NamedTuple):
 
 
 def number_of(text: str, literal: str) -> Decimal:
-    """Read a property for a comparison with a literal: its form decides."""
+    """Read a property for a comparison with a literal, whose form determines the type."""
     if re.fullmatch(r"-?\d+", literal):
         bits = 32 if abs(int(literal)) < 2**31 else 64
         if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of bits are those that RocketMQ's filter library computes."""
 
 import pytest
 

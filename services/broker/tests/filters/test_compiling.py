@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions are compiled in a bounded time: short ones at once, others in parts."""
 
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ from cometmq.runtime.clock import FakeClock
 
 
 class Rig:
-    """A compiler whose turns are run by hand."""
+    """A compiler whose turns the test runs."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -22,7 +21,7 @@ class Rig:
         self.compiler = Compiler(self.clock.now_ms, self.turns.append)
 
     def run(self) -> int:
-        """Do all turns; return how many."""
+        """Run all turns; return their number."""
         count = 0
         while self.turns:
             self.turns.pop(0)()
@@ -40,7 +39,7 @@ def long_text(name: str) -> str:
     return text[: text.rindex(" OR", 0, CHARS_MAX)]
 
 
-def test_a_short_expression_waits_for_nothing(rig: Rig) -> None:
+def test_a_short_expression_is_compiled_at_once(rig: Rig) -> None:
     done: list[bool] = []
     rig.compiler.when_ready("short = 1", lambda: done.append(True))
     assert done == [True]
@@ -48,7 +47,7 @@ def test_a_short_expression_waits_for_nothing(rig: Rig) -> None:
     assert not rig.turns
 
 
-def test_a_long_one_is_compiled_a_part_in_each_turn(rig: Rig) -> None:
+def test_a_long_expression_is_compiled_in_steps(rig: Rig) -> None:
     text, done = long_text("parts"), []
     rig.compiler.when_ready(text, lambda: done.append(is_compiled(text)))
     assert not done
@@ -59,7 +58,7 @@ def test_a_long_one_is_compiled_a_part_in_each_turn(rig: Rig) -> None:
     rig.compiler.check(text)
 
 
-def test_what_is_wrong_with_a_long_one_is_known_afterwards(rig: Rig) -> None:
+def test_the_error_of_a_long_expression_is_cached(rig: Rig) -> None:
     text = long_text("wrong") + " OR"
     rig.compiler.when_ready(text, lambda: None)
     rig.run()
@@ -68,7 +67,7 @@ def test_what_is_wrong_with_a_long_one_is_known_afterwards(rig: Rig) -> None:
         compile_sql(text)
 
 
-def test_who_cannot_wait_is_told_to_try_again(rig: Rig) -> None:
+def test_a_synchronous_caller_has_to_retry(rig: Rig) -> None:
     text = long_text("again")
     for _ in range(2):
         with pytest.raises(SystemBusy, match="COMPILING_FILTER"):
@@ -77,7 +76,7 @@ def test_who_cannot_wait_is_told_to_try_again(rig: Rig) -> None:
     rig.compiler.check(text)
 
 
-def test_several_that_want_the_same_share_the_work(rig: Rig) -> None:
+def test_equal_expressions_are_compiled_once(rig: Rig) -> None:
     text, done = long_text("shared"), []
     rig.compiler.when_ready(text, lambda: done.append(1))
     alone = len(rig.turns)
@@ -87,7 +86,7 @@ def test_several_that_want_the_same_share_the_work(rig: Rig) -> None:
     assert done == [1, 2]
 
 
-def test_long_ones_come_one_after_the_other(rig: Rig) -> None:
+def test_long_expressions_are_compiled_one_after_the_other(rig: Rig) -> None:
     done: list[str] = []
     for name in ("first", "second"):
         rig.compiler.when_ready(long_text(name), lambda name=name: done.append(name))
@@ -96,7 +95,7 @@ def test_long_ones_come_one_after_the_other(rig: Rig) -> None:
     assert done == ["first", "second"]
 
 
-def test_many_short_ones_at_the_same_moment_wait_too(rig: Rig) -> None:
+def test_many_short_expressions_at_once_are_queued(rig: Rig) -> None:
     for number in range(AT_ONCE_CHARS_MAX // 100):
         rig.compiler.check(f"moment = {number}".ljust(100))
     with pytest.raises(SystemBusy, match="COMPILING_FILTER"):
@@ -105,7 +104,7 @@ def test_many_short_ones_at_the_same_moment_wait_too(rig: Rig) -> None:
     rig.compiler.check("moment = 'later'".ljust(100))
 
 
-def test_all_together_have_a_bound(rig: Rig) -> None:
+def test_the_total_of_characters_is_bounded(rig: Rig) -> None:
     for number in range(COMPILED_CHARS_MAX // CHARS_MAX):
         rig.compiler.when_ready(f"load = '{number}'".ljust(CHARS_MAX), lambda: None)
     with pytest.raises(SystemBusy, match="TOO_MANY_FILTERS"):
@@ -116,7 +115,9 @@ def test_all_together_have_a_bound(rig: Rig) -> None:
     rig.compiler.check("load = 1000")
 
 
-def test_so_has_the_number_of_those_who_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_pending_callbacks_is_bounded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiling, "WAITING_MAX", 2)
     text = long_text("crowd")
     for _ in range(2):
@@ -127,6 +128,6 @@ def test_so_has_the_number_of_those_who_wait(rig: Rig, monkeypatch: pytest.Monke
     rig.compiler.when_ready(long_text("crowd2"), lambda: None)
 
 
-def test_an_expression_that_is_too_long_is_refused_at_once(rig: Rig) -> None:
+def test_a_too_long_expression_is_refused_at_once(rig: Rig) -> None:
     rig.compiler.check("x" * (CHARS_MAX + 1))
     assert not rig.turns

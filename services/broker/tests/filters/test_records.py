@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters on stored records: only the named properties are read, the last of equal names counts."""
 
 import pytest
 from hypothesis import given
@@ -34,20 +33,20 @@ def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") ->
 
 
 @given(st.text("abc\x01\x02", max_size=30), st.sampled_from(["a", "ab", "c"]))
-def test_a_property_is_what_a_full_parse_finds(text: str, name: str) -> None:
+def test_a_property_equals_that_of_a_full_parse(text: str, name: str) -> None:
     assert reader([name])(text.encode()) == [parse_properties(text).get(name)]
 
 
 @given(st.text("abc\x01\x02", max_size=30))
-def test_many_properties_are_found_alike(text: str) -> None:
+def test_many_properties_equal_those_of_a_full_parse(text: str) -> None:
     names = ["a", "ab", "c", *(f"x{number}" for number in range(NAMES_MAX))]
     found = parse_properties(text)
     assert reader(names)(text.encode()) == [found.get(name) for name in names]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10_000])
-def test_empty_pairs_are_passed_over(count: int) -> None:
-    """A text of 32 KB holds 10,000 of them: they go many at a time."""
+def test_empty_pairs_are_skipped(count: int) -> None:
+    """A text of 32 KB contains 10,000 of them: they are removed many at a time."""
     empty = b"a\x01\x02" * count
     assert reader(["a"])(empty) == [None]
     assert reader(["a"])(b"a\x01x\x02" + empty + b"b\x01y") == ["x"]
@@ -55,14 +54,14 @@ def test_empty_pairs_are_passed_over(count: int) -> None:
 
 @pytest.mark.parametrize("host", [bytes(8), bytes(20)])
 @pytest.mark.parametrize("body", [b"", b"x" * 70_000])
-def test_the_text_is_found_behind_every_body_and_host(host: bytes, body: bytes) -> None:
+def test_the_text_is_found_after_every_body_and_host(host: bytes, body: bytes) -> None:
     stored = record("a\x01é", host=host, body=body)
     assert property_bytes(stored) == scan_record(stored).properties == "a\x01é".encode()
     assert property_bytes(memoryview(stored)) == "a\x01é".encode()
 
 
 @given(st.integers(0, 120), st.integers(0, 255))
-def test_a_damaged_record_has_some_text_or_none(at: int, value: int) -> None:
+def test_a_damaged_record_raises_nothing(at: int, value: int) -> None:
     stored = bytearray(record("a\x01x\x02b\x01y", body=b"body" * 10))
     stored[at % len(stored)] = value
     assert isinstance(property_bytes(bytes(stored)), bytes)
@@ -87,7 +86,7 @@ def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
 
 
 def counted(expression: str) -> tuple[SqlFilter, list[object]]:
-    """Return a filter of its own, and what it was asked about."""
+    """Return a filter, and the values of each of its calls."""
     sql, asked = SqlFilter(expression), []
     judge = sql.matches_values
 
@@ -99,7 +98,7 @@ def counted(expression: str) -> tuple[SqlFilter, list[object]]:
     return sql, asked
 
 
-def test_what_was_said_about_values_is_remembered() -> None:
+def test_verdicts_are_cached() -> None:
     sql, asked = counted("a > 5 AND b = 'x'")
     wanted = sql_record_filter(sql)
     for number in range(3):
@@ -108,12 +107,12 @@ def test_what_was_said_about_values_is_remembered() -> None:
     assert asked == [["6", "x"], ["4", "x"]]
 
 
-def test_filters_do_not_share_what_they_said() -> None:
+def test_filters_do_not_share_verdicts() -> None:
     assert sql_record_filter(SqlFilter("a > 5")).matches(record("a\x016"))
     assert not sql_record_filter(SqlFilter("a > 6")).matches(record("a\x016"))
 
 
-def test_long_values_are_not_remembered() -> None:
+def test_verdicts_about_long_values_are_not_cached() -> None:
     sql, asked = counted("a CONTAINS 'y'")
     wanted = sql_record_filter(sql)
     for _ in range(2):
@@ -121,7 +120,7 @@ def test_long_values_are_not_remembered() -> None:
     assert len(asked) == 2
 
 
-def test_the_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "VERDICTS_MAX", 4)
     wanted = sql_record_filter(SqlFilter("a >= 5"))
     for number in [*range(10), *range(10)]:
@@ -133,7 +132,7 @@ EXPRESSIONS = ["a > 5", "a > 6", "a = '6'", "b IS NULL", "a > 5 AND b = 'x'", "b
 VALUES = st.sampled_from(["", "5", "6", "7", "x", "y" * VERDICT_BYTES_MAX])
 
 
-def test_remembered_verdicts_are_those_of_the_expression() -> None:
+def test_cached_verdicts_equal_those_of_the_expression() -> None:
     asked = 0
     judged: list[object] = []
 

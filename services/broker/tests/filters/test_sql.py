@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL filters: each production, what 5.x added, and the bounds."""
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_productions(expression: str, wanted: dict[str, str], unwanted: dict[str
 
 
 @pytest.mark.parametrize("word", ["contains", "startswith", "endswith"])
-def test_nothing_contains_the_empty_text_or_is_contained_in_nothing(word: str) -> None:
+def test_empty_texts_and_missing_properties_never_match(word: str) -> None:
     for condition in (f"a {word} ''", f"a NOT {word} ''"):
         assert not matches(condition, a="x")
     for condition in (f"a {word} 'x'", f"a NOT {word} 'x'", f"5 {word} '5'", f"5 NOT {word} '5'"):
@@ -78,7 +77,7 @@ def test_nothing_contains_the_empty_text_or_is_contained_in_nothing(word: str) -
 
 
 @pytest.mark.parametrize("word", ["contains", "STARTSWITH", "endsWith"])
-def test_the_new_operators_are_still_names_of_properties(word: str) -> None:
+def test_the_new_operators_remain_valid_property_names(word: str) -> None:
     assert matches(f"{word} = 1", **{word: "1"})
     assert matches(f"NOT {word} AND {word} > 0", **{word: "1"})
     assert matches(f"{word} {word} '1'", **{word: "1"})
@@ -91,11 +90,11 @@ def test_the_new_operators_are_still_names_of_properties(word: str) -> None:
 @pytest.mark.parametrize(
     "expression", ["a = 1 OR b > 5", "b > 5 OR a = 2", "NOT (b = 5)", "TRUE = a", "a > b"]
 )
-def test_what_cannot_be_compared_does_not_match(expression: str) -> None:
+def test_incomparable_values_do_not_match(expression: str) -> None:
     assert not matches(expression, a="2", b="text")
 
 
-def test_what_is_decided_before_needs_no_comparison() -> None:
+def test_logic_short_circuits() -> None:
     assert matches("a = 2 OR b > 5", a="2", b="text")
 
 
@@ -108,7 +107,7 @@ def test_unknown_is_not_false() -> None:
     assert not matches("a = 1 AND TRUE")
 
 
-def test_names_are_those_of_the_expression_once_each() -> None:
+def test_names_are_distinct() -> None:
     assert compile_sql("b = 1 AND a BETWEEN 1 AND b OR c IN ('x')").names == ("b", "a", "c")
 
 
@@ -116,7 +115,7 @@ def test_equal_expressions_share_one_filter() -> None:
     assert compile_sql("a = 77") is compile_sql("a = 77")
 
 
-def test_the_filters_used_last_stay_compiled() -> None:
+def test_recently_used_filters_stay_cached() -> None:
     used = compile_sql("a = 78")
     padding = " " * (CHARS_MAX - 20)
     for number in range(CACHE_CHARS_MAX // CHARS_MAX + 2):
@@ -126,14 +125,14 @@ def test_the_filters_used_last_stay_compiled() -> None:
     assert is_compiled(f"b = {number}{padding}")
 
 
-def test_what_is_none_is_found_out_once() -> None:
+def test_errors_are_cached() -> None:
     for _ in range(2):
         with pytest.raises(SqlError, match="Encountered"):
             compile_sql("a = 79 AND")
         assert is_compiled("a = 79 AND")
 
 
-def test_an_expression_has_a_bound() -> None:
+def test_the_length_of_an_expression_is_bounded() -> None:
     text = "a = '" + "x" * CHARS_MAX + "'"
     with pytest.raises(SqlError, match="8192 characters"):
         parse(text)
@@ -147,13 +146,13 @@ def test_long_chains_are_flat() -> None:
 
 
 @pytest.mark.parametrize("text", ["NOT ", "- ", "a = ("])
-def test_nesting_has_a_bound(text: str) -> None:
+def test_nesting_is_bounded(text: str) -> None:
     deep = text * (DEPTH_MAX + 1) + "a" + ")" * (DEPTH_MAX + 1)
     with pytest.raises(SqlError, match="100 operators"):
         parse(deep)
 
 
-def test_parentheses_alone_nest_as_deep_as_they_like() -> None:
+def test_parentheses_do_not_count_as_nesting() -> None:
     assert matches("(" * 4_000 + "a=1" + ")" * 4_000, a="1")
 
 

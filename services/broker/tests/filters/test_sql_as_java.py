@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parser of RocketMQ 4.9.4 said to hundreds of expressions: errors, trees, results.
+"""Answers of RocketMQ 4.9.4's parser to hundreds of expressions: errors, trees, results.
 
-`data/java_answers.jsonl` was recorded from its filter library. A result is one letter for each
-set of properties: true, false, null, or ! for an exception.
+`data/java_answers.jsonl` was recorded from its filter library. A result is one letter for each set
+of properties: true, false, null, or ! for an exception.
 """
 
 import json
@@ -54,7 +54,7 @@ def test_the_error_is_javas(answer: dict[str, Any]) -> None:
 @pytest.mark.parametrize("answer", TAKEN, ids=lambda answer: answer["sql"])
 def test_the_tree_is_javas(answer: dict[str, Any]) -> None:
     if "contains" in answer["sql"]:
-        assert str(parse(answer["sql"])) == "(CONTAINS a)"  # for 4.9.4 it ends behind the `a`
+        assert str(parse(answer["sql"])) == "(CONTAINS a)"  # for 4.9.4 it ends after the `a`
     elif answer["sql"] not in NOT_SHOWN_SO:
         assert str(parse(answer["sql"])) == answer["text"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions mean the same to the compiled filter and to a slow evaluator of its own."""
+"""Compiled filters agree with an independent slow evaluator."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +15,7 @@ from .slow_sql import Condition, Impossible, conditions, property_sets
 
 
 @given(conditions, property_sets)
-def test_compiled_filters_mean_what_the_conditions_say(
+def test_compiled_filters_agree_with_the_slow_evaluator(
     condition: Condition, properties: Mapping[str, str]
 ) -> None:
     try:
@@ -27,12 +27,12 @@ def test_compiled_filters_mean_what_the_conditions_say(
 
 
 @given(conditions)
-def test_the_form_of_a_tree_is_an_expression_again(condition: Condition) -> None:
+def test_a_tree_prints_as_an_equivalent_expression(condition: Condition) -> None:
     words = str(parse(condition.text))
     for symbol, word in (("&&", " AND "), ("||", " OR "), ("==", "=")):
         words = words.replace(symbol, word)
     if " IN (" in words or "= NULL" in words or "CONTAINS" in words:
-        return  # these are shown in a form of their own
+        return  # these have a form of their own
     assert str(parse(words)) == str(parse(condition.text))
 
 
@@ -43,7 +43,7 @@ def test_any_text_is_a_filter_or_an_error(text: str) -> None:
 
 
 @given(st.text("ab5.'-+()<>=, \n\tNOT", max_size=40))
-def test_tokens_and_spaces_are_the_whole_text(text: str) -> None:
+def test_tokens_and_spaces_cover_the_whole_text(text: str) -> None:
     try:
         found = list(tokens(text))
     except SqlError:

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of groups: versions, death and revival, the file."""
 
 import json
 from collections.abc import Callable
@@ -33,10 +32,8 @@ def table(clock: FakeClock | None = None, **fields: Any) -> FilterSubscriptions:
 
 
 class Turns(list[Callable[[], None]]):
-    """Work for later turns of the loop."""
-
     def run(self) -> int:
-        """Do it all; return how many turns it took."""
+        """Run all turns; return their number."""
         count = 0
         while self:
             self.pop(0)()
@@ -58,7 +55,7 @@ def expression(filters: FilterSubscriptions) -> str | None:
     return None if found is None else found.expression
 
 
-def test_tags_leave_no_trace() -> None:
+def test_tag_subscriptions_are_not_stored() -> None:
     filters = table()
     filters.register("G", [tags(), sql("")])
     assert filters.get("T", "G") is None
@@ -76,7 +73,7 @@ def test_a_filter_is_kept_compiled() -> None:
     assert filters.get("T", "other") is filters.get("other", "G") is None
 
 
-def test_a_broken_filter_is_not_kept_and_removes_the_one_before() -> None:
+def test_an_invalid_filter_removes_its_predecessor() -> None:
     filters = table()
     filters.register("G", [sql("a >")])
     assert expression(filters) is None
@@ -106,7 +103,7 @@ def test_the_same_expression_takes_the_later_version() -> None:
     assert before.client_version == 6
 
 
-def test_filters_die_with_their_group_and_come_back_with_it() -> None:
+def test_filters_are_marked_dead_and_revived_with_their_group() -> None:
     filters = table()
     filters.register("G", [sql("a > 5")])
     filters.unregister("G")
@@ -119,7 +116,7 @@ def test_filters_die_with_their_group_and_come_back_with_it() -> None:
     assert found.is_dead
 
 
-def test_the_dead_are_forgotten_after_a_day() -> None:
+def test_dead_filters_are_deleted_after_a_day() -> None:
     clock = FakeClock()
     filters = table(clock)
     filters.register("G", [sql("a > 5"), sql("b > 5", topic="U")])
@@ -133,7 +130,7 @@ def test_the_dead_are_forgotten_after_a_day() -> None:
     assert filters.get("U", "G") is not None
 
 
-def test_the_number_of_filters_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_filters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "COUNT_MAX", 2)
     filters = table()
     filters.register("G", [sql("a > 5", topic=f"T{number}") for number in range(3)])
@@ -190,7 +187,7 @@ def test_filters_of_a_file_count_as_dead_since_before_the_start(tmp_path: Path) 
     assert loaded.count == 0
 
 
-def test_what_a_newer_broker_wrote_is_kept_but_no_filter(tmp_path: Path) -> None:
+def test_an_unknown_type_in_the_file_is_kept_but_not_applied(tmp_path: Path) -> None:
     path = tmp_path / "consumerFilter.json"
     data = {"bornTime": 1, "consumerGroup": "G", "expressionType": "SQL2050", "topic": "T"}
     path.write_text(
@@ -201,7 +198,7 @@ def test_what_a_newer_broker_wrote_is_kept_but_no_filter(tmp_path: Path) -> None
     assert found.compiled() is None
 
 
-def test_a_filter_that_is_compiled_in_parts_comes_when_it_is_ready() -> None:
+def test_a_filter_compiled_in_steps_is_stored_when_ready() -> None:
     turns = Turns()
     clock = FakeClock()
     filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
@@ -214,7 +211,7 @@ def test_a_filter_that_is_compiled_in_parts_comes_when_it_is_ready() -> None:
 
 
 @pytest.mark.parametrize("leave", [True, False])
-def test_a_filter_that_nobody_wants_any_more_does_not_come(leave: bool) -> None:
+def test_a_filter_dropped_during_compilation_is_not_stored(leave: bool) -> None:
     turns = Turns()
     clock = FakeClock()
     filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
@@ -227,7 +224,7 @@ def test_a_filter_that_nobody_wants_any_more_does_not_come(leave: bool) -> None:
     assert filters.count == 0
 
 
-def test_the_newer_of_two_late_filters_counts() -> None:
+def test_the_newer_of_two_filters_being_compiled_wins() -> None:
     turns = Turns()
     clock = FakeClock()
     filters = table(clock, compiler=Compiler(clock.now_ms, turns.append))
@@ -237,7 +234,7 @@ def test_the_newer_of_two_late_filters_counts() -> None:
     assert expression(filters) == long_text("newer")
 
 
-def test_a_filter_that_the_compiler_has_no_time_for_is_refused() -> None:
+def test_a_filter_above_the_compilers_allowance_is_refused() -> None:
     filters = table()
     spend_all(filters.compiler)
     filters.register("G", [sql("refused = 1")])

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of access control: captured exchanges and their effects."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,7 +42,6 @@ accounts:
 
 
 def exchanges(pattern: str, *, is_on: bool) -> list[Exchange]:
-    """Captured exchanges with a broker that has access control, or has not."""
     return [
         one for one in load_exchanges(GOLDEN, pattern) if ("AccessKey" in one.request.ext) is is_on
     ]
@@ -108,7 +106,7 @@ async def test_captured_changes_of_white_addresses(broker: Broker, exchange: Exc
 
 
 @pytest.mark.parametrize("exchange", exchanges("052-*.jsonl", is_on=True), ids=lambda one: one.name)
-async def test_captured_questions_for_versions(
+async def test_captured_queries_of_versions(
     broker: Broker, exchange: Exchange, tmp_path: Path
 ) -> None:
     answer = await replay(broker, exchange, HANDLERS[52])
@@ -125,7 +123,7 @@ async def test_captured_questions_for_versions(
 
 
 @pytest.mark.parametrize("exchange", exchanges("054-*.jsonl", is_on=True), ids=lambda one: one.name)
-async def test_captured_questions_for_accounts(broker: Broker, exchange: Exchange) -> None:
+async def test_captured_queries_of_accounts(broker: Broker, exchange: Exchange) -> None:
     white = msgspec.json.decode(expected_answer(exchange).body)["globalWhiteAddrs"]
     header = UpdateGlobalWhiteAddrsConfig(global_white_addrs=",".join(white))
     assert await ask(broker, 53, header) == (0, None)

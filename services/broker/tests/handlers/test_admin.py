@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions and orders about the whole broker, over the wire."""
 
 import json
 from pathlib import Path
@@ -47,13 +46,11 @@ def config_change(text: str) -> Call[NoHeader]:
 
 
 def client_of(one: Connection) -> Client:
-    """Return the client that an answer names."""
     language = int(Language[one.language])
     return Client(FakePeer(one.client_addr), one.client_id, language, one.version, seen_ms=0)
 
 
 def assert_same(answer: Answer, expected: Answer) -> None:
-    """Compare answers whose JSON may have another order."""
     assert (answer.code, answer.remark, answer.ext) == (
         expected.code,
         expected.remark,
@@ -77,7 +74,7 @@ async def test_captured_changes_of_settings(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", exchanges("026-*"), ids=name_of)
 async def test_captured_settings(exchange: Exchange) -> None:
-    """Keys that both know have the same value, but for those that the captured files set."""
+    """Keys that both have get the same value, except those that the captured files set."""
     broker = memory_broker()
     expected = expected_answer(exchange)
 
@@ -217,7 +214,7 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
         ("namesrvAddr=host:port\n", "namesrvAddr="),
     ],
 )
-async def test_a_change_that_cannot_be_made_changes_nothing(text: str, remark: str) -> None:
+async def test_a_refused_change_changes_nothing(text: str, remark: str) -> None:
     broker = memory_broker()
     before = broker.settings
 
@@ -229,7 +226,7 @@ async def test_a_change_that_cannot_be_made_changes_nothing(text: str, remark: s
     assert broker.settings_version.counter == 0
 
 
-async def test_sending_all_settings_back_is_no_change() -> None:
+async def test_setting_equal_values_is_no_change() -> None:
     broker = memory_broker()
     text = broker.loaded.as_properties()
 
@@ -257,7 +254,7 @@ async def test_figures_of_the_disk_and_of_delays(
     store_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def usage(_path: object) -> object:
-        return SimpleNamespace(total=1000, used=100, free=200)  # the rest is kept for root
+        return SimpleNamespace(total=1000, used=100, free=200)  # the rest is reserved for root
 
     monkeypatch.setattr("cometmq.broker.handlers.runtime_info.shutil.disk_usage", usage)
     store = MemoryStore()
@@ -275,7 +272,7 @@ async def test_figures_of_the_disk_and_of_delays(
     assert table["earliestMessageTimeStamp"] == "-1"
 
 
-async def test_figures_of_what_was_stored_and_of_its_times(store_folder: str) -> None:
+async def test_figures_of_puts_and_their_latencies(store_folder: str) -> None:
     broker = memory_broker(storePathRootDir=store_folder)
     broker.driver.put_times.add(20, 1)
     broker.stats.get_time_max_ms = 7

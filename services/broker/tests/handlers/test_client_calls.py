@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker passes on to clients: captured exchanges, each check, each remark."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -73,8 +72,8 @@ def clients_in(reply: Reply) -> set[str]:
 
 
 @pytest.mark.parametrize("exchange", exchanges("223-*"), ids=name_of)
-async def test_captured_questions_about_offsets(exchange: Exchange) -> None:
-    """An unknown group is answered in words where Java shows its exception."""
+async def test_captured_queries_of_offsets(exchange: Exchange) -> None:
+    """An unknown group is answered with a remark where Java shows its exception."""
     broker, ext = memory_broker(), exchange.request.ext
     expected = expected_answer(exchange)
     wanted = decode_json(ConsumerStatus, expected.body) if expected.body else ConsumerStatus()
@@ -114,7 +113,7 @@ async def test_members_that_fail_are_left_out_and_logged() -> None:
     assert "who?" in str(failed["refuses"])
 
 
-async def test_one_member_may_be_asked_alone() -> None:
+async def test_a_single_member_can_be_asked() -> None:
     broker = memory_broker()
     one, two = join(broker, "c1", port=1), join(broker, "c2", port=2)
     one.answers[221] = two.answers[221] = answer(body=STATUS)
@@ -125,7 +124,7 @@ async def test_one_member_may_be_asked_alone() -> None:
     assert clients_in(await ask_status(broker, " ")) == {"c1", "c2"}
 
 
-async def test_members_too_old_for_the_question() -> None:
+async def test_members_too_old_for_the_request() -> None:
     broker = memory_broker()
     join(broker, version=RESET_OFFSET_MIN - 1)
 
@@ -138,7 +137,7 @@ async def test_members_too_old_for_the_question() -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("307-*"), ids=name_of)
-async def test_captured_questions_for_the_state_of_a_client(exchange: Exchange) -> None:
+async def test_captured_queries_of_a_clients_state(exchange: Exchange) -> None:
     broker, ext = memory_broker(), exchange.request.ext
     expected = expected_answer(exchange)
     is_known = ext["clientId"] != "nobody"
@@ -153,7 +152,6 @@ async def test_captured_questions_for_the_state_of_a_client(exchange: Exchange) 
 
 @pytest.fixture
 async def stored(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A broker with one message of topic T."""
     async with stored_broker(tmp_path) as broker:
         ask(broker, call_with(310, SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0), b"hello"))
         yield broker
@@ -164,7 +162,7 @@ def id_at(offset: int) -> str:
 
 
 @pytest.mark.parametrize("exchange", exchanges("309-*"), ids=name_of)
-async def test_captured_orders_to_consume_a_message(stored: Broker, exchange: Exchange) -> None:
+async def test_captured_requests_to_consume_a_message(stored: Broker, exchange: Exchange) -> None:
     """The captured broker had more messages: ours has the first only."""
     ext = exchange.request.ext
     expected = expected_answer(exchange)
@@ -183,8 +181,10 @@ async def test_captured_orders_to_consume_a_message(stored: Broker, exchange: Ex
 
 
 @pytest.mark.parametrize("exchange", exchanges("309-*", "client"), ids=name_of)
-async def test_captured_orders_that_a_broker_passed_on(stored: Broker, exchange: Exchange) -> None:
-    """A client gets the fields that came, the broker's name, and the stored record."""
+async def test_captured_requests_that_a_broker_forwarded(
+    stored: Broker, exchange: Exchange
+) -> None:
+    """A client gets the request's fields, the broker's name, and the stored record."""
     ext = exchange.request.ext
     peer = join(stored, ext["clientId"], ext["consumerGroup"])
     peer.answers[309] = answer()
@@ -204,7 +204,9 @@ async def test_captured_orders_that_a_broker_passed_on(stored: Broker, exchange:
 
 
 @pytest.mark.parametrize("message_id", [None, "", "x" * 32, "7F"])
-async def test_what_is_no_message_id_is_named(stored: Broker, message_id: str | None) -> None:
+async def test_the_error_names_an_invalid_message_id(
+    stored: Broker, message_id: str | None
+) -> None:
     join(stored)
     header = ConsumeMessageDirectly("G", "c1", message_id)
 
@@ -220,7 +222,7 @@ async def state(broker: Broker, client_id: str = "c1", group: str = "G") -> tupl
     return reply.code, reply.remark
 
 
-async def test_clients_that_cannot_be_asked() -> None:
+async def test_clients_that_are_offline_or_too_old() -> None:
     broker = memory_broker()
     assert await state(broker) == (1, "The Consumer <G> <c1> not online")
     join(broker, version=CLIENT_CALLS_MIN - 1)
@@ -249,7 +251,7 @@ async def test_clients_that_do_not_answer() -> None:
     )
 
 
-async def test_the_refusal_of_a_client_is_passed_back() -> None:
+async def test_the_refusal_of_a_client_is_forwarded() -> None:
     broker = memory_broker()
     join(broker).answers[307] = answer(1, remark="The Consumer Group <G> not exist")
 

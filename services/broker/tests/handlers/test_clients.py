@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats and their kin: captured exchanges, and what they do to the tables."""
 
 import json
 from pathlib import Path
@@ -72,7 +71,7 @@ async def test_captured_heartbeats(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("035-*"), ids=name_of)
-async def test_captured_goodbyes(exchange: Exchange) -> None:
+async def test_captured_unregistrations(exchange: Exchange) -> None:
     broker, peer = memory_broker(), FakePeer()
     ext = exchange.request.ext
     if "consumerGroup" in ext:
@@ -87,7 +86,7 @@ async def test_captured_goodbyes(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("038-*"), ids=name_of)
-async def test_captured_questions_for_members(exchange: Exchange) -> None:
+async def test_captured_queries_of_members(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
     ids = json.loads(expected.body)["consumerIdList"] if expected.body else []
@@ -102,10 +101,10 @@ async def test_captured_questions_for_members(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
-async def test_captured_questions_about_filters_to_a_broker_without_sql(
+async def test_captured_filter_checks_by_a_broker_without_sql(
     exchange: Exchange,
 ) -> None:
-    """Only one of the captured brokers had SQL off; its refusal is that to all questions."""
+    """Only one of the captured brokers had SQL off; its refusal answers all questions."""
     answer = await replay(memory_broker(), exchange, clients.check_client_config)
 
     assert answer.code == 1
@@ -113,7 +112,7 @@ async def test_captured_questions_about_filters_to_a_broker_without_sql(
 
 
 @pytest.mark.parametrize("exchange", exchanges("046-*"), ids=name_of)
-async def test_captured_questions_about_filters(exchange: Exchange) -> None:
+async def test_captured_filter_checks(exchange: Exchange) -> None:
     expected = expected_answer(exchange)
     enabled = "false" if expected.code == 1 else "true"
     broker = memory_broker(enablePropertyFilter=enabled)
@@ -127,13 +126,13 @@ async def test_captured_questions_about_filters(exchange: Exchange) -> None:
     "subscription",
     [None, {"expressionType": "TAG"}, {"expressionType": ""}, {"subString": "*"}],
 )
-def test_tags_need_no_permission(subscription: dict[str, str] | None) -> None:
+def test_tags_are_always_supported(subscription: dict[str, str] | None) -> None:
     body = msgspec.json.encode({"clientId": "c", "group": "G", "subscriptionData": subscription})
 
     clients.check_client_config(memory_broker(), Call(46, NoHeader(), body=body))
 
 
-def test_other_languages_of_filters_are_named_in_the_refusal() -> None:
+def test_the_refusal_names_an_unknown_filter_type() -> None:
     body = b'{"subscriptionData":{"expressionType":"LUA"}}'
 
     with pytest.raises(ServerError, match="filter message by LUA"):
@@ -158,7 +157,7 @@ def test_a_heartbeat_creates_group_and_retry_topic() -> None:
     assert [sent.code for sent in peer.sent] == [40, 40]
 
 
-def test_an_unknown_group_may_consume_but_creates_nothing_where_that_is_off() -> None:
+def test_without_auto_creation_an_unknown_group_consumes() -> None:
     broker = memory_broker(autoCreateSubscriptionGroup="false")
 
     heartbeat(broker, FakePeer(), consumer("G"))
@@ -188,7 +187,7 @@ def test_a_heartbeat_with_a_dangerous_name_changes_nothing(group: str) -> None:
     assert broker.producers.group_count == 0
 
 
-def test_one_client_cannot_create_groups_without_end() -> None:
+def test_the_number_of_groups_of_a_client_is_bounded() -> None:
     broker = memory_broker()
     many = [consumer(f"G{number}") for number in range(clients.GROUPS_PER_CLIENT_MAX + 1)]
 
@@ -199,12 +198,12 @@ def test_one_client_cannot_create_groups_without_end() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5}', b"\xff"])
-def test_a_body_that_is_no_heartbeat_is_an_error(body: bytes) -> None:
+def test_a_malformed_heartbeat_is_an_error(body: bytes) -> None:
     with pytest.raises(ServerError, match="the body is no Heartbeat"):
         clients.heart_beat(memory_broker(), Call(34, NoHeader(), body=body, peer=FakePeer()))
 
 
-def test_a_closed_connection_leaves_and_the_others_are_told() -> None:
+def test_a_closed_connection_leaves_and_the_others_are_notified() -> None:
     broker, one, two = memory_broker(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
     heartbeat(broker, one, consumer(), producers=("P",))
     heartbeat(broker, two, consumer())
@@ -217,7 +216,7 @@ def test_a_closed_connection_leaves_and_the_others_are_told() -> None:
     assert broker.consumers.client_count == 1
 
 
-def test_a_broker_may_forbid_notices() -> None:
+def test_notices_can_be_switched_off() -> None:
     broker = memory_broker(notifyConsumerIdsChangedEnable="false")
     one, two = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
     heartbeat(broker, one, consumer())
@@ -228,7 +227,7 @@ def test_a_broker_may_forbid_notices() -> None:
     assert two.sent == []
 
 
-def test_clients_that_fall_silent_are_closed() -> None:
+def test_silent_clients_are_closed() -> None:
     broker, one, two = memory_broker(), FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
     heartbeat(broker, one, consumer(), producers=("P",))
     broker.clock.advance(CLIENT_SILENCE_MS)  # type: ignore[attr-defined]  # a FakeClock

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing on the loop waits for the disk: cold answers come later and are the same as hot ones."""
 
 import asyncio
 import errno
@@ -67,7 +66,7 @@ QUESTIONS = [
 
 
 class Disk:
-    """Notes which thread waits for the disk; nothing is in memory while it is cold."""
+    """Records which thread reads the disk; nothing is in memory while it is cold."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold = False
@@ -95,7 +94,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 async def broker(tmp_path: Path, disk: Disk) -> AsyncIterator[Broker]:
-    """A broker started on a store of 40 messages, so that all it knows of them is in files."""
+    """A broker started on a store of 40 messages, so that all of them are in files only."""
     async with stored_broker(tmp_path, **SETTINGS) as broker:
         for number in range(COUNT):
             text = f"KEYS\x01shared k{number}\x02UNIQ_KEY\x01U{number}\x02DELAY\x011"
@@ -168,7 +167,7 @@ async def test_delayed_messages_are_read_on_a_worker(broker: Broker, disk: Disk)
     broker.clock.advance(10_000)
 
     broker.delay.step(broker.clock.now_ms())
-    broker.delay.step(broker.clock.now_ms())  # finds the first one under way
+    broker.delay.step(broker.clock.now_ms())  # skips the level whose read is in flight
     assert broker.delay.delivered_count == 0
     await broker.driver.drain()
     assert broker.delay.delivered_count == COUNT // 2
@@ -224,7 +223,7 @@ def unexpected(error: Exception) -> None:
     raise AssertionError(error)
 
 
-async def test_a_long_search_lets_others_have_their_turn(broker: Broker) -> None:
+async def test_a_long_search_yields_to_other_work(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
     broker.driver.look_up(endless(reads), ended.append, unexpected)
@@ -236,7 +235,7 @@ async def test_a_long_search_lets_others_have_their_turn(broker: Broker) -> None
     assert len(reads) == 10 * TURN_READS_MAX
 
 
-async def test_large_reads_end_the_turn_sooner(broker: Broker) -> None:
+async def test_large_reads_use_up_the_bound_of_a_turn(broker: Broker) -> None:
     reads: list[int] = []
     ended: list[None] = []
     broker.driver.look_up(endless(reads, TURN_BYTES_MAX // 4), ended.append, unexpected)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of groups over the wire."""
 
 import json
 from pathlib import Path
@@ -34,7 +33,6 @@ def name_of(exchange: Exchange) -> str:
 
 
 def role_for(exchange: Exchange) -> str:
-    """Return the role of the broker that gave the answer."""
     is_slave = "from slave broker" in (expected_answer(exchange).remark or "")
     return "SLAVE" if is_slave else "ASYNC_MASTER"
 
@@ -119,7 +117,7 @@ async def test_a_slave_refuses() -> None:
     assert (answer.remark or "").startswith("Can't modify topic or subscription group")
 
 
-async def test_one_group_can_be_asked_for() -> None:
+async def test_a_single_group_can_be_read() -> None:
     broker = memory_broker()
     known = Call(352, GetSubscriptiongroupConfig("TOOLS_CONSUMER"))
     unknown = Call(352, GetSubscriptiongroupConfig("G"))
@@ -133,7 +131,7 @@ async def test_one_group_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("queues", [-1, 16_385, 2**31 - 1])
 async def test_a_group_has_no_more_retry_queues_than_a_topic_may_have(queues: int) -> None:
-    """Its retry topic gets them, and every look at that topic goes through all of them."""
+    """Its retry topic gets them, and every scan of that topic visits all of them."""
     broker = memory_broker()
     body = json.dumps({"groupName": "G", "retryQueueNums": queues}).encode()
     call = Call(200, NoHeader(), body=body)

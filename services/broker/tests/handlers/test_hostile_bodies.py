@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged requests to the control plane: each is answered, none is a bug of ours."""
 
 import random
 from pathlib import Path
@@ -30,7 +29,7 @@ HEAD_BYTES = 8
 
 
 def damaged(frame: bytes, chance: random.Random) -> bytes:
-    """Return the frame with a few bytes changed behind its length words, which stay true."""
+    """Return the frame with a few bytes changed after its length words, which stay correct."""
     changed = bytearray(frame)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(HEAD_BYTES, len(changed))

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly locks over the wire."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders to clean up, over the wire and on a real store."""
 
 import json
 from collections.abc import AsyncIterator
@@ -47,7 +46,7 @@ def order(code: Code) -> Call[Any]:
 @pytest.mark.parametrize(
     "exchange", [*exchanges("306-*"), *exchanges("316-*"), *exchanges("329-*")], ids=name_of
 )
-async def test_captured_orders(broker: Broker, exchange: Exchange) -> None:
+async def test_captured_clean_ups(broker: Broker, exchange: Exchange) -> None:
     handler = HANDLERS[int(exchange.name[:3])]
     assert await replay(broker, exchange, handler) == expected_answer(exchange)
 
@@ -64,7 +63,7 @@ async def test_queues_of_unknown_topics_are_deleted(broker: Broker) -> None:
     assert broker.stats.topics.keys() == {"Known", "TBW102"}
 
 
-async def test_statistics_of_deleted_topics_stay_unless_the_settings_say_otherwise(
+async def test_statistics_of_deleted_topics_stay_by_default(
     tmp_path: Path,
 ) -> None:
     async with stored_broker(tmp_path) as broker:
@@ -98,7 +97,7 @@ async def test_captured_registration_of_filter_servers(exchange: Exchange) -> No
 
 @pytest.mark.parametrize("code", [13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302])
 def test_codes_that_a_4_9_4_broker_refuses_are_not_served(code: int) -> None:
-    """The captures say so; the dispatcher answers a code without a handler with 3."""
+    """As captured; the dispatcher answers a code without a handler with 3."""
     answers = [expected_answer(one) for one in exchanges(f"{code:03d}-*")]
 
     assert answers
@@ -106,6 +105,6 @@ def test_codes_that_a_4_9_4_broker_refuses_are_not_served(code: int) -> None:
     assert code not in HANDLERS
 
 
-def test_orders_answer_at_once(broker: Broker) -> None:
+def test_clean_ups_are_answered_at_once(broker: Broker) -> None:
     assert ask(broker, order(Code.CLEAN_EXPIRED_CONSUMEQUEUE)) == Reply()
     assert ask(broker, order(Code.DELETE_EXPIRED_COMMITLOG)) == Reply()

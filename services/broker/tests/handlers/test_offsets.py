@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets over the wire, where new groups start, and the ends of queues."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -89,21 +88,21 @@ def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
 
 
 def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
-    """As with RocketMQ: whoever sends first and then starts a group gets these messages."""
+    """As with RocketMQ: a group that starts after the first send gets these messages."""
     store(broker)
     broker.clock.advance(10)
     subscribe(broker)
     assert committed(broker) == 0
 
 
-def test_a_first_message_that_is_not_in_memory_is_left_to_the_client(broker: Broker) -> None:
+def test_an_old_first_message_leaves_the_start_to_the_client(broker: Broker) -> None:
     store(broker)
     broker.memory_bytes = 0
     store(broker)
     assert committed(broker) is None
 
 
-def test_by_the_strict_rule_a_new_group_decides_for_itself(strict: Broker) -> None:
+def test_by_the_strict_rule_a_new_group_obeys_consume_from_where(strict: Broker) -> None:
     store(strict)
     strict.clock.advance(10)
     subscribe(strict)
@@ -120,7 +119,7 @@ def test_clients_that_cannot_choose_get_the_rule_of_rocketmq(strict: Broker) -> 
 
 
 def test_messages_after_the_subscription_are_not_skipped(strict: Broker) -> None:
-    """The consumer learns of a new topic's queues later than the first message comes."""
+    """The consumer discovers a new topic's queues after the first message arrives."""
     broker = strict
     subscribe(broker)
     broker.clock.advance(10)
@@ -182,7 +181,7 @@ EXCHANGES = [
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
 async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
-    """Each queue is brought to the length that the captured answer tells of."""
+    """Each queue gets the length that the captured answer reports."""
     expected = expected_answer(exchange)
     call = call_of(exchange.request, FakePeer())
     header = call.header

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far groups are, over the wire."""
 
 import json
 from pathlib import Path
@@ -55,7 +54,7 @@ def subscribe(broker: Broker, group: str, topic: str) -> None:
 
 
 def restore(broker: Broker, store: MemoryStore, group: str, stats: ConsumeStats) -> None:
-    """Have the queues and offsets that an answer is about."""
+    """Create the queues and offsets of an answer."""
     for queue, pair in stats.offset_table.items():
         known = broker.topics.get(queue.topic)
         if known is None or known.write_queue_nums <= queue.queue_id:
@@ -85,7 +84,7 @@ async def test_captured_progress_of_groups(exchange: Exchange) -> None:
     assert found.offset_table == expected.offset_table
 
 
-async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
+async def test_a_topic_left_by_a_connected_group_is_omitted() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     for topic in ("T", "U"):
@@ -101,7 +100,7 @@ async def test_a_topic_that_a_connected_group_left_is_not_counted() -> None:
 
 
 def rows(stats: BrokerConsumeStats) -> dict[str, Any]:
-    """Return group -> topic -> what is the same in every run."""
+    """Return group -> topic -> the values that are the same in every run."""
     groups = {group: parts for one in stats.consume_stats_list for group, parts in one.items()}
     return {
         group: sorted(
@@ -134,7 +133,7 @@ async def test_captured_progress_of_all_groups(exchange: Exchange) -> None:
     assert (found.total_diff, found.broker_addr) == (expected.total_diff, broker.address)
 
 
-async def test_only_ordered_topics_if_asked() -> None:
+async def test_only_ordered_topics_on_request() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     for topic in ("T", "U"):
@@ -155,7 +154,7 @@ async def test_only_ordered_topics_if_asked() -> None:
     assert (parts[0].consume_tps, found.total_diff) == (1.0, 6)
 
 
-async def test_an_answer_that_nobody_could_read_is_refused(
+async def test_an_answer_larger_than_a_frame_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "QUEUES_MAX", 3)
@@ -203,7 +202,7 @@ async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
 
 @pytest.mark.parametrize("exchange", exchanges("303-*"), ids=name_of)
 async def test_captured_time_spans(exchange: Exchange) -> None:
-    """The captured queues hold messages of several moments, those here of one."""
+    """The captured queues contain messages of several times, those here of one."""
     store = MemoryStore()
     broker = memory_broker(store)
     expected = expected_answer(exchange)
@@ -255,7 +254,10 @@ async def test_the_delay_is_the_age_of_the_next_message() -> None:
     unread, behind, done, empty = await spans_of(broker)
 
     assert (unread.delay_time, unread.consume_time_stamp) == (700, now_ms - 700)
-    assert (behind.delay_time, behind.consume_time_stamp) == (800, -1)  # its last one is gone
+    assert (behind.delay_time, behind.consume_time_stamp) == (
+        800,
+        -1,
+    )  # its last message is deleted
     assert (done.delay_time, done.consume_time_stamp) == (0, now_ms - 900)
     assert (empty.delay_time, empty.min_time_stamp, empty.max_time_stamp) == (0, -1, -1)
 

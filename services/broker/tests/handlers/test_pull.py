@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulls: the checks, statuses and offsets, long polling, cold reads."""
 
 import asyncio
 import errno
@@ -218,7 +217,7 @@ def test_broadcasting_must_be_allowed(broker: Broker) -> None:
     )
 
 
-def test_a_commit_comes_along(broker: Broker) -> None:
+def test_a_pull_may_carry_a_commit(broker: Broker) -> None:
     pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=7)
     assert broker.offsets.committed("G", "T", 1) == 7
     pull(broker, sys_flag=SUBSCRIPTION, commit_offset=9)
@@ -244,7 +243,7 @@ def test_a_held_pull_is_answered_by_an_arrival(broker: Broker) -> None:
     assert broker.hold.count == 0
 
 
-async def test_a_message_for_many_pulls_answers_some_of_them_in_each_turn(broker: Broker) -> None:
+async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) -> None:
     flushed: list[int] = []
     calls = [pull_call(sys_flag=SUBSCRIPTION | SUSPEND) for _ in range(RESUMES_MAX * 2 + 1)]
 
@@ -287,7 +286,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     assert (answer.code, answer.header.next_begin_offset) == (20, 1)
 
 
-def test_a_held_pull_ends_with_its_time(broker: Broker) -> None:
+def test_a_held_pull_ends_at_its_deadline(broker: Broker) -> None:
     call = hold(broker, suspend_timeout_millis=500)
     broker.clock.advance(499)
     broker.hold.expire(broker.clock.monotonic_ms())
@@ -310,7 +309,7 @@ def test_the_offset_is_committed_once_although_the_pull_runs_twice(broker: Broke
     assert broker.offsets.committed("G", "T", 1) == 6
 
 
-def test_a_topic_deleted_meanwhile_answers_the_held_pull(broker: Broker) -> None:
+def test_deleting_the_topic_answers_a_held_pull(broker: Broker) -> None:
     call = hold(broker)
     broker.topics.remove("T")
     broker.hold.wake_all()
@@ -336,7 +335,7 @@ async def test_held_pulls_are_bounded(tmp_path: Path) -> None:
         assert reply.code == ResponseCode.SYSTEM_BUSY
 
 
-async def test_without_long_polling_a_pull_waits_shortly(tmp_path: Path) -> None:
+async def test_without_long_polling_a_pull_is_held_briefly(tmp_path: Path) -> None:
     settings = {"longPollingEnable": "false", "shortPollingTimeMills": "100"}
     async with stored_broker(tmp_path, **settings) as broker:
         broker.topics.create("T", queue_nums=4)
@@ -368,7 +367,7 @@ GOLDEN_PULLS = [one for one in load_exchanges(GOLDEN, "011-*") if one.response i
 
 @pytest.mark.parametrize("exchange", GOLDEN_PULLS, ids=lambda exchange: exchange.name)
 async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
-    """The broker is put into the state of the captured one; code, remark and ext must agree."""
+    """The broker gets the state of the captured one; code, remark and ext must agree."""
     expected = expected_answer(exchange)
     settings = {}
     if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
@@ -398,7 +397,7 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
 
 
 def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
-    """Bring topic, group, subscription and queue into the state that the answer tells of."""
+    """Give topic, group, subscription and queue the state that the answer reports."""
     remark = expected.remark or ""
     if expected.code != ResponseCode.TOPIC_NOT_EXIST:
         queue_nums = 2 if "readQueueNums:[2]" in remark else 8
@@ -453,7 +452,7 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
 async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a member that leaves turns its own last commit back, and messages come again."""
+    """Otherwise a member that leaves reverts its own last commit, and messages are redelivered."""
     store(broker, "a")
     monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
 
@@ -485,7 +484,7 @@ async def test_a_cold_read_that_fails_is_an_answer(
     assert "EIO" in (answer.remark or "")
 
 
-def test_a_failing_disk_fails_one_held_pull_and_no_other(
+def test_a_failing_read_fails_one_held_pull_only(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bytes:
@@ -501,10 +500,10 @@ def test_a_failing_disk_fails_one_held_pull_and_no_other(
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_pull_that_fails_leaves_the_others_their_answers(
+def test_a_failing_pull_does_not_affect_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever goes wrong with one of the pulls that a message wakes."""
+    """Any exception in one of the pulls that a message wakes affects that pull only."""
     calls = [hold(broker) for _ in range(3)]
     get_messages = broker.store.get_messages
     failures = [KeyError("a bug"), None, DiskError("read", "/store/commitlog/0", errno.EIO)]

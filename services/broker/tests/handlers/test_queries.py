@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages by key and by offset id."""
 
 import json
 from collections.abc import AsyncIterator
@@ -98,7 +97,7 @@ async def test_captured_queries_without_messages(broker: Broker, exchange: Any) 
     assert reply is not None
     if expected.code:
         assert (reply.code, reply.remark) == (expected.code, expected.remark)
-    else:  # the captured broker had the message, this one has not
+    else:  # the captured broker had the message, this one does not
         assert reply.code in {ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR}
 
 
@@ -119,7 +118,7 @@ def subscribe(broker: Broker, group: str, text: str) -> None:
     "exchange", list(load_exchanges(GOLDEN, "321-*")), ids=lambda exchange: exchange.name
 )
 async def test_captured_entries_of_queues(broker: Broker, exchange: Any) -> None:
-    """The same members as in the captured answer, and the same tag codes of the same tags."""
+    """Use the members of the captured answer, and its tags."""
     expected = expected_answer(exchange)
     ext = exchange.request.ext
     wanted = json.loads(expected.body) if expected.body else None

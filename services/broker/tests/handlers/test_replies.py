@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies: who gets them, what is stored, and what the replier hears."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +47,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def requester(broker: Broker, client_id: str = "asker") -> FakePeer:
-    """Connect a producer that takes replies."""
+    """Connect a producer that accepts replies."""
     peer = FakePeer("127.0.0.1:50001")
     peer.answers[326] = TAKEN
     broker.producers.register("P", Client(peer, client_id, language=0, version=401, seen_ms=0))
@@ -70,7 +69,7 @@ async def served(broker: Broker, call: Call[Any]) -> Answer:
 
 @pytest.mark.parametrize("exchange", [*exchanges("324-*"), *exchanges("325-*")], ids=name_of)
 async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
-    """Ours is stored at another place than the captured one; all else is the same."""
+    """Our reply is stored at another position than the captured one; all else is equal."""
     call = call_of(exchange.request, FakePeer())
     client_id = parse_properties(call.header.properties).get("REPLY_TO_CLIENT", "nobody")
     peer = FakePeer() if client_id == "nobody" else requester(broker, client_id)
@@ -88,7 +87,7 @@ async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", exchanges("326-*"), ids=name_of)
 async def test_captured_deliveries(broker: Broker, exchange: Exchange) -> None:
-    """What the Java broker sent to a requester is what ours sends for the same reply."""
+    """Ours sends to the requester what the Java broker sent for the same reply."""
     captured = call_of(exchange.request, FakePeer())
     wanted: PushReplyMessageToClient = captured.header
     properties = parse_properties(wanted.properties)
@@ -121,7 +120,7 @@ async def test_captured_deliveries(broker: Broker, exchange: Exchange) -> None:
     )
 
 
-async def test_a_reply_is_stored_as_it_came(broker: Broker) -> None:
+async def test_a_reply_is_stored_unchanged(broker: Broker) -> None:
     requester(broker)
 
     reply = await send(broker, sys_flag=1 | 0x8)
@@ -135,7 +134,7 @@ async def test_a_reply_is_stored_as_it_came(broker: Broker) -> None:
     assert broker.stats.topics[TOPIC].put_count == 1
 
 
-async def test_without_storing_the_place_is_nowhere(tmp_path: Path) -> None:
+async def test_without_storing_the_answer_has_no_position(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, storeReplyMessageEnable="false") as broker:
         requester(broker)
 
@@ -147,7 +146,7 @@ async def test_without_storing_the_place_is_nowhere(tmp_path: Path) -> None:
         assert stored(broker) == []
 
 
-async def test_a_reply_that_cannot_be_stored_is_handed_over_all_the_same(broker: Broker) -> None:
+async def test_a_reply_that_cannot_be_stored_is_still_pushed(broker: Broker) -> None:
     log = RecordingLog()
     broker.log = log
     peer = requester(broker)
@@ -170,7 +169,9 @@ async def test_a_reply_that_cannot_be_stored_is_handed_over_all_the_same(broker:
         ),
     ],
 )
-async def test_replies_to_nobody_are_stored(broker: Broker, text: str, remark: str) -> None:
+async def test_replies_without_a_requester_are_stored(
+    broker: Broker, text: str, remark: str
+) -> None:
     reply = await send(broker, properties=text)
 
     assert (reply.code, reply.remark) == (1, remark)
@@ -181,7 +182,7 @@ async def test_replies_to_nobody_are_stored(broker: Broker, text: str, remark: s
 @pytest.mark.parametrize(
     "answer", [Response(1, None, {}, b"", "no"), RequestTimeout("no answer")], ids=["no", "late"]
 )
-async def test_a_requester_that_does_not_take_the_reply(
+async def test_a_requester_that_refuses_the_reply(
     broker: Broker, answer: Response | RequestTimeout
 ) -> None:
     log = RecordingLog()
@@ -237,8 +238,8 @@ async def test_any_queue_may_be_chosen_by_the_broker(broker: Broker) -> None:
     assert peer.asked[0].header.queue_id == -1
 
 
-async def test_a_replier_who_left_harms_nobody(broker: Broker) -> None:
-    """Its task may be cancelled while the store still has to say where the reply is."""
+async def test_a_disconnected_replier_causes_no_error(broker: Broker) -> None:
+    """Its task may be cancelled before the store has answered."""
     requester(broker)
     serving = replies.send_reply_message(broker, call_with(325, HEADER, b"answer"))
     waited_for = serving.send(None)

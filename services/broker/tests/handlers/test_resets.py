@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets, corrections and copies of offsets: captured exchanges, each check, each remark."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,6 @@ def join(
     language: Language = Language.JAVA,
     port: int = 40001,
 ) -> FakePeer:
-    """Connect a member that subscribes to some topics."""
     peer = FakePeer(f"127.0.0.1:{port}")
     data = ConsumerData(
         group_name=group,
@@ -72,7 +70,7 @@ def join(
 
 
 def broker_with(queue_count: int = 2, *, max_offset: int = 10) -> Broker:
-    """Return a broker with a topic T whose queues have messages of one moment."""
+    """Return a broker with a topic T whose queues have messages of one time."""
     store = MemoryStore()
     broker = memory_broker(store)
     broker.topics.create("T", queue_nums=queue_count)
@@ -82,7 +80,6 @@ def broker_with(queue_count: int = 2, *, max_offset: int = 10) -> Broker:
 
 
 def reset(broker: Broker, timestamp: int, *, is_force: bool = True, **fields: Any) -> Reply:
-    """Reset group G in topic T as a tool does."""
     header = InvokeBrokerToResetOffset(
         **{"topic": "T", "group": "G", **fields}, timestamp=timestamp, is_force=is_force
     )
@@ -129,8 +126,8 @@ async def test_captured_resets(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", exchanges("220-*"), ids=name_of)
-def test_captured_orders_to_clients_are_what_ours_are(exchange: Exchange) -> None:
-    """A forced reset too says isForce=false to the clients."""
+def test_requests_to_clients_are_as_captured(exchange: Exchange) -> None:
+    """Even a forced reset sends isForce=false to the clients."""
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     peer = join(broker, "G", "T")
@@ -155,7 +152,7 @@ def test_the_end_of_each_queue() -> None:
     assert offsets_in(reset(broker, -1).body) == {0: 10, 1: 10}
 
 
-def test_without_force_a_group_goes_only_backwards() -> None:
+def test_without_force_a_group_only_moves_backwards() -> None:
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     broker.offsets.commit("G", "T", 1, 7)
@@ -166,7 +163,7 @@ def test_without_force_a_group_goes_only_backwards() -> None:
 
 
 def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
-    """RocketMQ refuses all when a queue was added to the topic and not consumed yet."""
+    """RocketMQ refuses the reset when a queue was added to the topic and not consumed yet."""
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     join(broker)
@@ -175,7 +172,7 @@ def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
     assert offsets_in(reset(broker, -1, is_force=True).body) == {0: 10, 1: 10}
 
 
-def test_all_members_are_told_and_nothing_is_stored() -> None:
+def test_all_members_get_the_offsets_and_none_is_stored() -> None:
     broker, log = broker_with(), RecordingLog()
     broker.log = log
     broker.offsets.commit("G", "T", 0, 5)
@@ -206,7 +203,7 @@ def test_members_in_cpp_get_a_list() -> None:
     assert java.sent[0].body == reply.body
 
 
-def test_a_member_that_takes_nothing_is_logged() -> None:
+def test_an_unwritable_member_is_logged() -> None:
     broker, log = broker_with(), RecordingLog()
     broker.log = log
     broker.offsets.commit("G", "T", 0, 5)
@@ -219,7 +216,7 @@ def test_a_member_that_takes_nothing_is_logged() -> None:
     assert len(well.sent) == 1
 
 
-def test_one_queue_as_tools_of_5_name_it() -> None:
+def test_a_single_queue_as_sent_by_5_x_tools() -> None:
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     join(broker)
@@ -255,7 +252,7 @@ def test_refusals_in_their_order() -> None:
     )
 
 
-def test_a_group_with_an_old_member_is_left_alone() -> None:
+def test_a_group_with_an_old_member_is_not_reset() -> None:
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     new = join(broker, version=RESET_OFFSET_MIN, port=1)
@@ -288,7 +285,7 @@ def corrections(broker: Broker, filter_groups: str | None = None) -> dict[int, i
     return decode_json(CorrectionOffsets, reply.body).correction_offsets  # type: ignore[arg-type]
 
 
-def test_corrections_are_the_least_offsets_but_for_who_is_behind() -> None:
+def test_corrections_mark_queues_where_the_compared_group_is_behind() -> None:
     store = MemoryStore()
     broker = memory_broker(store)
     store.set_queue("T", 2, min_offset=5, max_offset=9, stored_ms=1)
@@ -318,7 +315,7 @@ def clone(broker: Broker, topic: str | None = None, *, offline: bool = False) ->
     return resets.clone_group_offset(broker, Call(314, header, peer=FakePeer()))
 
 
-def test_copies_of_all_topics_but_those_that_are_gone_or_left() -> None:
+def test_copies_skip_deleted_and_left_topics() -> None:
     broker = memory_broker()
     for topic in ("T", "Left", "Gone"):
         broker.offsets.commit("G", topic, 0, 4)
@@ -333,7 +330,7 @@ def test_copies_of_all_topics_but_those_that_are_gone_or_left() -> None:
     assert broker.offsets.topics_of("G") == {"T", "Left", "Gone"}
 
 
-def test_a_copy_replaces_what_the_group_had_and_follows_nobody() -> None:
+def test_a_copy_replaces_offsets_once() -> None:
     broker = memory_broker()
     broker.topics.create("T", queue_nums=3)
     broker.offsets.commit("G", "T", 0, 4)

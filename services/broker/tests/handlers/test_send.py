@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends: the checks, their order and remarks, and what is stored."""
 
 import struct
 from collections.abc import AsyncIterator
@@ -120,14 +119,14 @@ def test_refusals(broker: Broker, fields: dict[str, Any], code: int, remark: str
     assert broker.store.stats().put_count == 0
 
 
-async def test_a_broker_that_must_not_create_topics(tmp_path: Path) -> None:
+async def test_a_broker_without_topic_creation(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, autoCreateTopicEnable="false") as broker:
         reply = send(broker)
         assert reply.code == ResponseCode.TOPIC_NOT_EXIST
         assert broker.topics.get("T") is None
 
 
-async def test_a_broker_that_does_not_serve_yet(tmp_path: Path) -> None:
+async def test_a_broker_before_its_start_time(tmp_path: Path) -> None:
     later = str(4_102_444_800_000)
     async with stored_broker(tmp_path, startAcceptSendRequestTimeStamp=later) as broker:
         reply = send(broker)
@@ -144,7 +143,7 @@ async def test_only_ordered_topics_obey_a_broker_without_write_permission(tmp_pa
         assert reply.remark == "the broker[127.0.0.1] sending message is forbidden"
 
 
-def test_a_store_that_takes_nothing_answers_14_with_the_reasons(broker: Broker) -> None:
+def test_an_unwritable_store_answers_14_with_the_reasons(broker: Broker) -> None:
     broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
     reply = send(broker)
 
@@ -165,13 +164,13 @@ def test_too_long_properties_are_illegal(broker: Broker, fields: dict[str, Any])
     assert send(broker, **fields).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-async def test_a_body_may_be_as_long_as_allowed_and_no_longer(tmp_path: Path) -> None:
+async def test_the_body_size_is_bounded(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, maxMessageSize="1000") as broker:
         assert send(broker, b"x" * 1000).code == 0
         assert send(broker, b"x" * 1001).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_layout_bits_of_a_hostile_client_change_nothing(broker: Broker) -> None:
+def test_layout_bits_from_clients_are_ignored(broker: Broker) -> None:
     send(broker, sys_flag=0x10 | 0x20 | 0x40 | 0x80 | 1)
     send(broker)
     first, second = records(broker, "T", 1)
@@ -209,7 +208,7 @@ def test_a_consumers_own_retry_goes_to_its_retry_topic(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("version", "count_max", "is_dead"), [(401, 2, True), (401, None, False), (100, 2, False)]
 )
-def test_a_retry_too_many_is_a_dead_letter(
+def test_a_retry_above_the_limit_is_a_dead_letter(
     broker: Broker, version: int, count_max: int | None, *, is_dead: bool
 ) -> None:
     broker.groups.find("G", auto_create=True)
@@ -241,7 +240,7 @@ def batch(broker: Broker, items: list[BatchItem], **fields: Any) -> Reply:
     return reply
 
 
-def test_a_batch_becomes_records_side_by_side(broker: Broker) -> None:
+def test_a_batch_becomes_contiguous_records(broker: Broker) -> None:
     items = [BatchItem(7, b"%d" % number, f"TAGS\x01t{number}") for number in range(3)]
     reply = batch(broker, items, properties="WAIT\x01true")
 
@@ -263,7 +262,7 @@ def test_a_single_send_with_the_batch_flag_is_a_batch(broker: Broker) -> None:
 
 
 def test_an_encoded_batch_without_the_flag_stays_one_message(broker: Broker) -> None:
-    """The C++ client sends batches so, and its consumers expect them so."""
+    """The C++ client sends batches in this form, and its consumers expect them."""
     body = join_batch([BatchItem(0, b"a"), BatchItem(0, b"b")])
     send(broker, body)
     assert [record.body for record in records(broker, "T", 1)] == [body]
@@ -286,7 +285,7 @@ def test_batches_that_are_refused(broker: Broker, fields: dict[str, Any], code: 
 @pytest.mark.parametrize(
     "body", [b"", b"\x00", struct.pack(">iiiii", 30, 0, 0, 0, 1 << 30) + b"\x00\x00"]
 )
-def test_a_batch_that_cannot_be_read(broker: Broker, body: bytes) -> None:
+def test_an_undecodable_batch(broker: Broker, body: bytes) -> None:
     header = msgspec.structs.replace(HEADER, batch=True)
     reply = ask(broker, call_with(320, header, body))
     assert reply is not None
@@ -318,7 +317,7 @@ async def test_sync_flush_answers_after_the_flush(tmp_path: Path) -> None:
             assert answer.code == 0
 
 
-async def test_too_many_waiting_sends_are_told_so(tmp_path: Path) -> None:
+async def test_too_many_pending_sends_are_refused(tmp_path: Path) -> None:
     settings = {"flushDiskType": "SYNC_FLUSH", "sendThreadPoolQueueCapacity": "1"}
     async with stored_broker(tmp_path, **settings) as broker:
         assert ask(broker, call_with(310, HEADER)) is None
@@ -328,7 +327,7 @@ async def test_too_many_waiting_sends_are_told_so(tmp_path: Path) -> None:
 
 
 def comparable(exchange: Exchange) -> bool:
-    """Leave out what needs ACL, replication or an overloaded broker, or reaches no handler."""
+    """Exclude requests that need ACL, replication or an overloaded broker, or reach no handler."""
     answer = expected_answer(exchange)
     if not exchange.request.ext.get("b", exchange.request.ext.get("topic")):
         return False
@@ -363,10 +362,10 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
     ("item", "request_text", "waiting"),
     [("WAIT\x01false", "", 1), ("WAIT\x01true", "WAIT\x01false", 0), ("", "WAIT\x01true", 1)],
 )
-async def test_the_request_says_whether_a_batch_waits_for_the_disk(
+async def test_the_request_decides_whether_a_batch_waits_for_the_flush(
     tmp_path: Path, item: str, request_text: str, waiting: int
 ) -> None:
-    """An item's own wish must not answer for the others."""
+    """An item's own WAIT must not decide for the others."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         items = [BatchItem(0, b"a", item), BatchItem(0, b"b")]
         header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)

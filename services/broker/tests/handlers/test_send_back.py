@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages sent back: tried again later, or given up."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +47,7 @@ def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
     return [decode_record(record) for record in result.records]
 
 
-def test_the_copy_waits_in_the_third_level(broker: Broker) -> None:
+def test_the_copy_is_delayed_by_the_third_level(broker: Broker) -> None:
     assert send_back(broker) == Reply()
 
     (copy,) = records(broker, "SCHEDULE_TOPIC_XXXX", 2)
@@ -71,7 +70,7 @@ def test_the_copy_waits_in_the_third_level(broker: Broker) -> None:
     assert broker.stats.send_back_count == 1
 
 
-async def test_the_answer_waits_for_the_disk_as_that_of_a_send_does(tmp_path: Path) -> None:
+async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> None:
     """The consumer commits its offset past the message once the copy is safe, not before."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         store(broker)
@@ -83,7 +82,7 @@ async def test_the_answer_waits_for_the_disk_as_that_of_a_send_does(tmp_path: Pa
         assert last_answer(call) == Reply()
 
 
-def test_it_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
+def test_the_copy_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
     send_back(broker)
     broker.clock.advance(10_000)
     broker.delay.step(broker.clock.now_ms())
@@ -102,7 +101,7 @@ def test_it_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
     ("fields", "version"),
     [({"delay_level": -1}, 401), ({"max_reconsume_times": 0}, 401)],
 )
-def test_given_up_messages_are_dead_letters(
+def test_messages_above_the_retry_limit_are_dead_letters(
     broker: Broker, fields: dict[str, Any], version: int
 ) -> None:
     send_back(broker, version, **fields)
@@ -124,12 +123,12 @@ def test_the_client_may_choose_the_level(broker: Broker) -> None:
     assert len(records(broker, "SCHEDULE_TOPIC_XXXX", 0)) == 1
 
 
-def test_a_message_that_is_gone(broker: Broker) -> None:
+def test_a_deleted_message(broker: Broker) -> None:
     reply = send_back(broker, offset=1 << 50)
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {1 << 50}")
 
 
-def test_a_group_without_retry_queues_drops(broker: Broker) -> None:
+def test_a_group_without_retry_queues_drops_the_message(broker: Broker) -> None:
     group = broker.groups.find("G", auto_create=True)
     assert group is not None
     broker.groups.put(msgspec.structs.replace(group, retry_queue_nums=0))
@@ -137,14 +136,14 @@ def test_a_group_without_retry_queues_drops(broker: Broker) -> None:
     assert broker.topics.get("%RETRY%G") is None
 
 
-def test_a_retry_topic_that_takes_nothing(broker: Broker) -> None:
+def test_a_retry_topic_without_write_permission(broker: Broker) -> None:
     config = broker.topics.create("%RETRY%G", queue_nums=1)
     broker.topics.put(msgspec.structs.replace(config, perm=4))
     reply = send_back(broker)
     assert (reply.code, reply.remark) == (16, "the topic[%RETRY%G] sending message is forbidden")
 
 
-def test_a_full_store_says_so(broker: Broker) -> None:
+def test_an_unwritable_store_is_answered(broker: Broker) -> None:
     broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
     reply = send_back(broker)
     assert (reply.code, reply.remark) == (1, "SERVICE_NOT_AVAILABLE")

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulls with SQL filters: the checks, what they find, what wakes a held one."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -102,7 +101,7 @@ def hold(broker: Broker, **fields: Any) -> Call[PullMessage]:
     return call
 
 
-def test_a_registered_expression_decides(broker: Broker) -> None:
+def test_a_registered_expression_filters(broker: Broker) -> None:
     subscribe(broker)
     store(broker, 5, 6, "x", 7)
     reply = pull(broker)
@@ -112,12 +111,12 @@ def test_a_registered_expression_decides(broker: Broker) -> None:
     assert broker.stats.groups["T", "G"].get_count == 2
 
 
-def test_an_expression_may_come_with_the_pull(broker: Broker) -> None:
+def test_a_pull_may_carry_an_expression(broker: Broker) -> None:
     store(broker, 5, 6)
     assert bodies(pull(broker, **OWN)) == [b"6"]
 
 
-def test_nothing_found_tells_how_far_was_looked(broker: Broker) -> None:
+def test_an_empty_result_moves_the_offset_on(broker: Broker) -> None:
     subscribe(broker)
     store(broker, 1, 2, 3)
     reply = pull(broker)
@@ -126,24 +125,24 @@ def test_nothing_found_tells_how_far_was_looked(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("expression", ["a >", "a IN (1)"])
-def test_bad_sql_in_the_pull_finds_everything(broker: Broker, expression: str) -> None:
+def test_invalid_sql_in_the_pull_matches_everything(broker: Broker, expression: str) -> None:
     store(broker, 1, 9)
     assert bodies(pull(broker, sys_flag=SUBSCRIPTION, subscription=expression)) == [b"1", b"9"]
 
 
 @pytest.mark.parametrize("expression", ["", None])
-def test_no_sql_in_the_pull_is_refused(broker: Broker, expression: str | None) -> None:
+def test_an_empty_expression_in_the_pull_is_refused(broker: Broker, expression: str | None) -> None:
     store(broker, 1)
     reply = pull(broker, sys_flag=SUBSCRIPTION, subscription=expression)
     assert (reply.code, reply.remark) == (23, "parse the consumer's subscription failed")
 
 
-def test_another_language_in_the_pull_finds_everything(broker: Broker) -> None:
+def test_an_unknown_type_in_the_pull_matches_everything(broker: Broker) -> None:
     store(broker, 1)
     assert bodies(pull(broker, expression_type="LUA", **OWN)) == [b"1"]
 
 
-def test_a_registered_expression_that_is_none_is_not_there(broker: Broker) -> None:
+def test_an_invalid_registered_expression_does_not_exist(broker: Broker) -> None:
     subscribe(broker, "a >")
     reply = pull(broker)
     assert (reply.code, reply.remark) == (
@@ -173,7 +172,7 @@ async def test_a_broker_without_sql_refuses(tmp_path: Path) -> None:
             )
 
 
-def test_an_arrival_wakes_only_if_it_suits(broker: Broker) -> None:
+def test_an_arrival_wakes_only_if_the_filter_accepts_it(broker: Broker) -> None:
     subscribe(broker)
     call = hold(broker)
     store(broker, 1, 2)
@@ -190,7 +189,7 @@ def test_an_arrival_wakes_only_if_it_suits(broker: Broker) -> None:
     assert broker.hold.count == 0
 
 
-def test_messages_are_looked_at_once_for_a_held_pull(
+def test_each_message_is_tested_once_for_a_held_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscribe(broker)
@@ -219,7 +218,7 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
     assert (reply.code, reply.header.next_begin_offset) == (20, 2)
 
 
-def test_a_closed_connection_is_looked_after_no_more(broker: Broker) -> None:
+def test_the_search_of_a_closed_connection_ends(broker: Broker) -> None:
     subscribe(broker)
     call = hold(broker)
     broker.hold.drop(call.peer)
@@ -227,11 +226,11 @@ def test_a_closed_connection_is_looked_after_no_more(broker: Broker) -> None:
     assert last_answer(call) is None
 
 
-async def test_a_long_search_gives_the_loop_back(broker: Broker) -> None:
+async def test_a_long_search_yields_the_loop(broker: Broker) -> None:
     subscribe(broker)
     store(broker, *range(-700, 0))
     call = pull_call()
-    assert ask(broker, call) is None  # it has used up its share of this turn
+    assert ask(broker, call) is None  # it has reached the bound of this turn
     await broker.driver.drain()
     reply = last_answer(call)
     assert reply is not None
@@ -274,7 +273,7 @@ async def test_a_held_pull_whose_new_messages_are_cold_is_answered(
     assert bodies(last_answer(call)) == [b"6"]
 
 
-async def test_retries_are_filtered_where_that_is_wanted(tmp_path: Path) -> None:
+async def test_retries_are_filtered_if_the_setting_says_so(tmp_path: Path) -> None:
     settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
     async with stored_broker(tmp_path, **settings) as broker:
         broker.topics.create("T", queue_nums=4)
@@ -288,7 +287,7 @@ async def test_retries_are_filtered_where_that_is_wanted(tmp_path: Path) -> None
         assert bodies(pull(broker, **retry_pull)) == [b"6", b"5"]
 
 
-async def test_compiling_for_retries_is_inside_the_budget(tmp_path: Path) -> None:
+async def test_compiling_for_retries_counts_against_the_allowance(tmp_path: Path) -> None:
     settings = {"enablePropertyFilter": "true", "filterSupportRetry": "true"}
     async with stored_broker(tmp_path, **settings) as broker:
         turns: list[Callable[[], None]] = []
@@ -298,7 +297,7 @@ async def test_compiling_for_retries_is_inside_the_budget(tmp_path: Path) -> Non
         subscribe(broker)
         found = broker.filters.get("T", "G")
         assert found is not None
-        found.expression = "a > 5 ".ljust(AT_ONCE_CHARS_MAX + 1)  # as a file may bring it
+        found.expression = "a > 5 ".ljust(AT_ONCE_CHARS_MAX + 1)  # as loaded from a file
         store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
         retry_pull = {"topic": "%RETRY%G", "expression_type": "TAG"}
         assert pull(broker, **retry_pull).code == ResponseCode.SYSTEM_BUSY
@@ -307,7 +306,7 @@ async def test_compiling_for_retries_is_inside_the_budget(tmp_path: Path) -> Non
         assert bodies(pull(broker, **retry_pull)) == [b"6"]
 
 
-def test_a_consumer_is_told_about_a_long_expression_when_it_is_compiled(broker: Broker) -> None:
+def test_a_check_of_a_long_expression_is_answered_after_compiling(broker: Broker) -> None:
     turns: list[Callable[[], None]] = []
     broker.filters.compiler = Compiler(broker.clock.now_ms, turns.append)
     answers: list[int] = []
@@ -330,7 +329,7 @@ def test_a_consumer_is_told_about_a_long_expression_when_it_is_compiled(broker: 
     assert answers == [ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_PARSE_FAILED]
 
 
-def test_retries_are_not_filtered_otherwise(broker: Broker) -> None:
+def test_retries_are_not_filtered_by_default(broker: Broker) -> None:
     subscribe(broker)
     store(broker, 5, 6, topic="%RETRY%G", retry_of="T")
     group = broker.groups.get("G")
@@ -341,7 +340,7 @@ def test_retries_are_not_filtered_otherwise(broker: Broker) -> None:
     assert bodies(pull(broker, topic="%RETRY%G", expression_type="TAG")) == [b"5", b"6"]
 
 
-def test_the_filter_dies_with_the_last_member(broker: Broker) -> None:
+def test_the_filter_is_marked_dead_with_the_last_member(broker: Broker) -> None:
     peer = subscribe(broker)
     found = broker.filters.get("T", "G")
     assert found is not None
@@ -352,7 +351,7 @@ def test_the_filter_dies_with_the_last_member(broker: Broker) -> None:
     assert not found.is_dead
 
 
-async def test_a_long_expression_looks_at_fewer_messages_in_a_turn(broker: Broker) -> None:
+async def test_a_long_expression_tests_fewer_messages_per_turn(broker: Broker) -> None:
     store(broker, *range(-200, 0))
     chain = " OR ".join(f"a={number}" for number in range(500))
     call = pull_call(sys_flag=SUBSCRIPTION, subscription=chain)
@@ -366,7 +365,7 @@ async def test_a_long_expression_looks_at_fewer_messages_in_a_turn(broker: Broke
     assert (reply.code, reply.header.next_begin_offset) == (20, 200)
 
 
-def test_one_client_brings_only_so_much_to_compile(broker: Broker) -> None:
+def test_the_filter_characters_of_a_client_are_bounded(broker: Broker) -> None:
     long = "a = '" + "x" * 8_000 + "'"
     wanted = [
         SubscriptionData(topic=f"T{number}", sub_string=long, expression_type="SQL92")
@@ -382,7 +381,7 @@ def test_one_client_brings_only_so_much_to_compile(broker: Broker) -> None:
     assert broker.filters.count == 0
 
 
-def test_a_flood_of_expressions_is_busy_work(broker: Broker) -> None:
+def test_a_flood_of_expressions_is_answered_busy(broker: Broker) -> None:
     subscribe(broker)
     store(broker, 6)
     answers = [

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of topics over the wire."""
 
 import json
 from pathlib import Path
@@ -36,7 +35,6 @@ def name_of(exchange: Exchange) -> str:
 
 
 def role_for(exchange: Exchange) -> str:
-    """Return the role of the broker that gave the answer."""
     remark = expected_answer(exchange).remark or ""
     return "SLAVE" if SLAVE_REMARK in remark else "ASYNC_MASTER"
 
@@ -140,7 +138,7 @@ def change(**values: object) -> Call[UpdateAndCreateTopic]:
         ({"topic": "a/../b"}, "illegal characters"),
     ],
 )
-async def test_values_that_would_harm_are_refused(values: dict[str, object], remark: str) -> None:
+async def test_values_out_of_bounds_are_refused(values: dict[str, object], remark: str) -> None:
     broker = memory_broker()
     version = broker.topics.version
 
@@ -151,7 +149,7 @@ async def test_values_that_would_harm_are_refused(values: dict[str, object], rem
     assert broker.topics.version == version
 
 
-async def test_a_topic_can_be_closed_for_writing() -> None:
+async def test_write_permission_can_be_removed() -> None:
     broker = memory_broker()
 
     await topics.update_and_create_topic(broker, change(write_queue_nums=0, perm=4))
@@ -178,7 +176,7 @@ async def test_a_table_that_cannot_be_saved_is_an_answer(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("setting", "is_kept"), [("true", False), ("false", True)])
-async def test_statistics_of_a_deleted_topic_go_if_the_operator_wants_that(
+async def test_statistics_of_a_deleted_topic_are_dropped_if_set(
     setting: str, *, is_kept: bool
 ) -> None:
     broker = memory_broker(autoDeleteUnusedStats=setting)
@@ -200,7 +198,7 @@ async def test_system_topics_cannot_be_deleted(topic: str) -> None:
     assert store.deleted == []
 
 
-async def test_one_topic_can_be_asked_for() -> None:
+async def test_a_single_topic_can_be_read() -> None:
     broker = memory_broker()
 
     found = await serve(broker, Call(351, GetTopicConfig("TBW102")), topics.get_topic_config)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages, their ends, and the questions of the txn-checker, on a real store."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -57,7 +56,6 @@ def records(broker: Broker, topic: str, queue_id: int = 0) -> list[MessageRecord
 
 
 def prepared(broker: Broker) -> MessageRecord:
-    """Send a half message, and return it as it is stored."""
     assert send(broker).code == ResponseCode.SUCCESS
     return records(broker, HALF)[-1]
 
@@ -70,7 +68,7 @@ def end(broker: Broker, half: MessageRecord, how: int = COMMIT, **fields: Any) -
     return reply
 
 
-def test_a_half_message_waits_outside_its_queue(broker: Broker) -> None:
+def test_a_half_message_is_stored_outside_its_queue(broker: Broker) -> None:
     reply = send(broker)
 
     assert reply.code == ResponseCode.SUCCESS
@@ -87,7 +85,7 @@ def test_a_half_message_waits_outside_its_queue(broker: Broker) -> None:
     assert [record.physical_offset for record in found.records] == [half.physical_offset]
 
 
-def test_a_commit_and_its_op_message_are_stored_side_by_side(broker: Broker) -> None:
+def test_a_commit_and_its_op_message_are_contiguous(broker: Broker) -> None:
     half = prepared(broker)
 
     assert end(broker, half) == Reply()
@@ -103,7 +101,7 @@ def test_a_commit_and_its_op_message_are_stored_side_by_side(broker: Broker) -> 
     assert broker.transactions.committed_count == 1
 
 
-def test_what_is_remembered_and_what_is_read_again_commit_the_same(broker: Broker) -> None:
+def test_cached_and_read_half_messages_commit_alike(broker: Broker) -> None:
     remembered, forgotten = prepared(broker), prepared(broker)
     assert end(broker, remembered) == Reply()
     assert broker.transactions.recent.take(forgotten.physical_offset) is not None
@@ -117,7 +115,7 @@ def test_what_is_remembered_and_what_is_read_again_commit_the_same(broker: Broke
 
 
 @pytest.mark.parametrize("is_remembered", [True, False])
-def test_who_names_another_group_or_offset_ends_nothing(
+def test_an_end_with_another_group_or_offset_has_no_effect(
     broker: Broker, is_remembered: bool
 ) -> None:
     for fields in ({"producer_group": "Other"}, {"tran_state_table_offset": 7}):
@@ -146,8 +144,8 @@ def test_a_second_end_changes_nothing(broker: Broker) -> None:
     assert broker.transactions.repeated_count == 2
 
 
-def test_ends_of_one_turn_store_once_and_have_the_same_answer(broker: Broker) -> None:
-    """A producer's own end and its answer to a question may come together."""
+def test_concurrent_ends_store_once_and_share_the_answer(broker: Broker) -> None:
+    """A producer's own end and its answer to a check may arrive together."""
     half = prepared(broker)
     calls = [
         call_with(Code.END_TRANSACTION, EndTransaction("P", 0, half.physical_offset, how, "U"))
@@ -170,7 +168,7 @@ def test_ends_of_one_turn_store_once_and_have_the_same_answer(broker: Broker) ->
     assert counts.in_flight_count == 0
 
 
-def test_what_is_refused_is_refused_to_all_who_ended_it(broker: Broker) -> None:
+def test_a_failed_write_is_answered_to_all_concurrent_ends(broker: Broker) -> None:
     half = prepared(broker)
     broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
     header = EndTransaction("P", 0, half.physical_offset, COMMIT, "U")
@@ -187,7 +185,7 @@ def test_what_is_refused_is_refused_to_all_who_ended_it(broker: Broker) -> None:
     ("how", "remark"),
     [(0, None), (4, "commitOrRollback field wrong"), (99, "commitOrRollback field wrong")],
 )
-def test_what_is_no_end_has_no_effect(broker: Broker, how: int, remark: str | None) -> None:
+def test_an_undecided_end_has_no_effect(broker: Broker, how: int, remark: str | None) -> None:
     half = prepared(broker)
     assert end(broker, half, how).remark == remark
     assert records(broker, OP) == []
@@ -203,7 +201,7 @@ def test_what_is_no_end_has_no_effect(broker: Broker, how: int, remark: str | No
         ({"tran_state_table_offset": 1}, "The transaction state table offset wrong"),
     ],
 )
-def test_an_end_of_something_else_is_refused(
+def test_an_end_of_another_record_is_refused(
     broker: Broker, fields: dict[str, Any], remark: str
 ) -> None:
     reply = end(broker, prepared(broker), **fields)
@@ -212,7 +210,7 @@ def test_an_end_of_something_else_is_refused(
 
 
 def test_only_half_messages_can_be_ended(broker: Broker) -> None:
-    """A plain message may look like one in all that a client can choose."""
+    """A client can make a plain message look like a half message in all fields it sets."""
     send(broker, "PGROUP\x01P\x02REAL_TOPIC\x01T\x02REAL_QID\x010", sys_flag=0)
     (message,) = records(broker, "T", 1)
     reply = end(broker, message)
@@ -222,8 +220,8 @@ def test_only_half_messages_can_be_ended(broker: Broker) -> None:
     assert records(broker, "T", 0) == []
 
 
-def test_the_body_of_a_message_is_no_half_message(broker: Broker) -> None:
-    """Whoever guesses where a body comes to lie may write a whole record into it."""
+def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
+    """A client that guesses the offset of its body can write a whole record into it."""
     genuine = prepared(broker)
     plain = "TAGS\x01A"
     send(broker, plain, sys_flag=0)
@@ -248,13 +246,13 @@ def test_the_body_of_a_message_is_no_half_message(broker: Broker) -> None:
     assert records(broker, "Secret", 1) == []
 
 
-def test_a_slave_ends_nothing(broker: Broker) -> None:
+def test_a_slave_refuses_ends(broker: Broker) -> None:
     half = prepared(broker)
     broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
     assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
-def test_an_end_that_the_disk_refuses_can_be_tried_again(broker: Broker) -> None:
+def test_an_end_that_the_disk_refuses_can_be_retried(broker: Broker) -> None:
     half = prepared(broker)
     broker.store.write_state.set(Refusal.DISK_FULL, holds=True)
     assert end(broker, half).code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -309,20 +307,20 @@ def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
     assert asked.physical_offset == half.physical_offset
 
 
-def test_nobody_may_be_there_to_be_asked(broker: Broker) -> None:
+def test_no_producer_of_the_group_is_connected(broker: Broker) -> None:
     half = prepared(broker)
     assert ask_state(broker, half).header == AskTransactionStateReply()
     assert broker.transactions.unasked_count == 1
 
 
-def test_what_is_ended_is_not_asked_about(broker: Broker) -> None:
+def test_an_ended_half_message_is_not_checked(broker: Broker) -> None:
     half = prepared(broker)
     end(broker, half)
     assert ask_state(broker, half).header == AskTransactionStateReply(is_ended=True)
 
 
 @pytest.mark.parametrize("fields", [{"commit_log_offset": 1 << 40}, {"tran_state_table_offset": 5}])
-def test_a_question_about_something_else_is_refused(broker: Broker, fields: dict[str, Any]) -> None:
+def test_a_check_of_another_record_is_refused(broker: Broker, fields: dict[str, Any]) -> None:
     assert ask_state(broker, prepared(broker), **fields).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -333,7 +331,7 @@ def put_aside(broker: Broker, half: MessageRecord) -> Reply:
     return reply
 
 
-def test_a_half_message_that_nobody_ends_is_set_aside_once(broker: Broker) -> None:
+def test_an_open_half_message_is_set_aside_once(broker: Broker) -> None:
     half = prepared(broker)
     for _ in range(2):
         assert put_aside(broker, half) == Reply()
@@ -343,7 +341,7 @@ def test_a_half_message_that_nobody_ends_is_set_aside_once(broker: Broker) -> No
     assert broker.transactions.aside_count == 1
 
 
-def test_what_was_set_aside_can_be_resumed(broker: Broker) -> None:
+def test_a_half_message_set_aside_can_be_resumed(broker: Broker) -> None:
     half = prepared(broker)
     put_aside(broker, half)
     (aside,) = records(broker, ASIDE)
@@ -373,7 +371,7 @@ async def test_ends_of_an_earlier_run_are_recalled(tmp_path: Path) -> None:
         for half in halves[:3]:
             end(broker, half)
     async with stored_broker(tmp_path) as broker:
-        assert OP not in broker.topics.table  # as a store that RocketMQ's broker has left
+        assert OP not in broker.topics.table  # as RocketMQ's broker leaves a store
         recall_transactions(broker)
         assert {HALF, OP} <= broker.topics.table.keys()
         for half in halves[:4]:
@@ -382,7 +380,7 @@ async def test_ends_of_an_earlier_run_are_recalled(tmp_path: Path) -> None:
         assert broker.transactions.repeated_count == 3
 
 
-def test_ends_that_are_examined_are_forgotten(broker: Broker) -> None:
+def test_examined_ends_are_dropped(broker: Broker) -> None:
     halves = [prepared(broker) for _ in range(17)]
     end(broker, halves[0])
     end(broker, halves[16])

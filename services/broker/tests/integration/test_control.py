@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control plane of a real broker process, over sockets."""
 
 import asyncio
 import json
@@ -36,8 +35,6 @@ TIMEOUT_MS = 10_000
 
 
 class Client:
-    """A scripted client on one connection."""
-
     def __init__(self, address: str) -> None:
         self.notices: asyncio.Queue[str] = asyncio.Queue()
         self._address = address
@@ -51,43 +48,38 @@ class Client:
     async def ask(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> Response:
-        """Return the answer of a success; raise the error of any other."""
+        """Return a successful answer; raise the error of any other."""
         return await self._remoting.invoke(self._address, code, header, body, timeout_ms=TIMEOUT_MS)
 
     async def beat(self, client_id: str, group: str = "G", topic: str = "T") -> None:
-        """Send a heartbeat with one consumer group."""
         subscription = SubscriptionData(topic=topic, sub_string="*", sub_version=1)
         consumer = ConsumerData(group_name=group, subscription_data_set=[subscription])
         beat = Heartbeat(client_id=client_id, consumer_data_set=[consumer])
         await self.ask(RequestCode.HEART_BEAT, body=encode_json(beat))
 
     async def members(self, group: str = "G") -> list[str]:
-        """Return the client ids of a group."""
         header = GetConsumerListByGroup(group)
         response = await self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         ids: list[str] = json.loads(response.body)["consumerIdList"]
         return sorted(ids)
 
     async def topics(self) -> dict[str, Any]:
-        """Return the topic table."""
         response = await self.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         table: dict[str, Any] = json.loads(response.body)["topicConfigTable"]
         return table
 
     async def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Create a topic as an administrator does."""
         header = UpdateAndCreateTopic(
             topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6
         )
         await self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def noticed(self) -> str:
-        """Wait until the broker says that a group has changed; return which."""
+        """Wait for a notice of a changed group; return its name."""
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             return await self.notices.get()
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._remoting.close()
 
 
@@ -118,7 +110,7 @@ async def connected(broker: BrokerProcess) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def test_consumers_of_a_group_hear_of_each_other(broker: BrokerProcess) -> None:
+async def test_consumers_of_a_group_are_notified_of_each_other(broker: BrokerProcess) -> None:
     async with connected(broker) as one:
         async with connected(broker) as two:
             await one.beat("c1")
@@ -140,7 +132,7 @@ async def test_consumers_of_a_group_hear_of_each_other(broker: BrokerProcess) ->
             await one.members()
 
 
-async def test_name_servers_know_a_new_topic_when_its_creator_is_answered(
+async def test_a_created_topic_is_registered_before_the_answer(
     broker: BrokerProcess, namesrv: RecordingNamesrv
 ) -> None:
     await namesrv.wait_for(1)
@@ -161,7 +153,7 @@ async def test_name_servers_know_a_new_topic_when_its_creator_is_answered(
             await client.ask(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfo("orders"))
 
 
-async def test_a_restarted_name_server_is_told_everything_soon(
+async def test_a_restarted_name_server_gets_a_full_registration(
     broker: BrokerProcess, namesrv: RecordingNamesrv
 ) -> None:
     await namesrv.wait_for(1)
@@ -177,7 +169,7 @@ async def test_a_restarted_name_server_is_told_everything_soon(
     assert "SELF_TEST_TOPIC" in last.topic_config_table
 
 
-async def test_what_was_answered_survives_a_kill(
+async def test_acknowledged_changes_survive_a_kill(
     broker: BrokerProcess, namesrv: RecordingNamesrv
 ) -> None:
     async with connected(broker) as client:
@@ -199,7 +191,7 @@ async def test_what_was_answered_survives_a_kill(
         assert "brokerPermission=4" in config.body.decode().splitlines()
 
 
-async def test_a_stopping_broker_leaves_its_name_servers(
+async def test_a_stopping_broker_unregisters(
     broker: BrokerProcess, namesrv: RecordingNamesrv
 ) -> None:
     await namesrv.wait_for(1)

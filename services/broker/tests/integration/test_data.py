@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data plane of a real broker process, over sockets and across crashes."""
 
 import asyncio
 import subprocess
@@ -28,8 +27,6 @@ ANSWERS = (0, *(ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
 
 
 class Client:
-    """A scripted producer and consumer."""
-
     def __init__(self, address: str) -> None:
         self._address = address
         self._remoting = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
@@ -54,7 +51,6 @@ class Client:
         )
 
     async def all_messages(self, topic: str = "T") -> list[MessageRecord]:
-        """Read a queue from its first message to its last."""
         found: list[MessageRecord] = []
         while True:
             response = await self.pull(len(found), topic=topic)
@@ -151,7 +147,7 @@ async def test_a_stop_answers_held_pulls_and_keeps_everything(tmp_path: Path) ->
             assert await client.committed() == 1
 
 
-async def test_delayed_messages_come_once_across_a_kill(tmp_path: Path) -> None:
+async def test_delayed_messages_are_delivered_once_across_a_kill(tmp_path: Path) -> None:
     settings = {"messageDelayLevel": "200s 1s", "flushCommitLogThoroughInterval": "100"}
     async with BrokerProcess(tmp_path, **settings) as broker:
         async with connected(broker) as client:
@@ -194,7 +190,7 @@ def run_broker(file: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_what_its_user_can_mend_is_one_line_and_exit_2(tmp_path: Path) -> None:
+async def test_errors_that_users_can_fix_are_one_line_and_exit_2(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path) as broker:
         port = broker.address.rpartition(":")[2]
         (tmp_path / "port.conf").write_text(

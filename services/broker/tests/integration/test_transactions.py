@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of transactions at a real broker: many at once, by producers that do not stay."""
 
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def _client() -> RemotingClient:
 
 
 async def _prepare(client: RemotingClient, address: str) -> EndTransaction:
-    """Store a half message; return what commits it."""
+    """Store a half message; return the request that commits it."""
     header = SendMessageV2("P", "T", "TBW102", 4, 0, 4, 0, 0, HALF)
     response = await client.invoke(
         address, RequestCode.SEND_MESSAGE_V2, header, b"body", timeout_ms=TIMEOUT_MS
@@ -37,7 +36,7 @@ async def _prepare(client: RemotingClient, address: str) -> EndTransaction:
 
 
 async def _committed_count(client: RemotingClient, address: str) -> int:
-    """Wait for new messages in the queue as long as some come; return its end."""
+    """Wait until no new messages arrive in the queue; return its end."""
     flags, end = SUBSCRIPTION | SUSPEND, 0
     while end < COUNT:
         header = PullMessage("G", "T", 0, end, 1, flags, 0, TIMEOUT_MS // 4, 0, "*")
@@ -52,7 +51,7 @@ async def _committed_count(client: RemotingClient, address: str) -> int:
     return end
 
 
-async def test_every_end_counts_of_a_producer_that_leaves_at_once(tmp_path: Path) -> None:
+async def test_every_end_of_a_producer_that_disconnects_counts(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path) as broker:
         producer = _client()
         ends = [await _prepare(producer, broker.address) for _ in range(COUNT)]
