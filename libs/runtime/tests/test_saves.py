@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.runtime.incremental import Parts
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.worker import Worker
 
@@ -34,7 +34,7 @@ class Table:
         self.encoded_count += 1
         return partial(self._write, self.value)
 
-    def begin_in_parts(self) -> Parts[Callable[[], None]]:
+    def begin_in_parts(self) -> Steps[Callable[[], None]]:
         yield
         return self.begin()
 

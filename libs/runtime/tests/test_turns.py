@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from cometmq.runtime.incremental import Turns, finish
+from cometmq.runtime.incremental import IncrementalRunner, finish
 
 
 def work(name, parts, seen):
@@ -22,7 +22,7 @@ def test_work_may_be_done_at_once():
 
 
 async def test_others_have_their_turn_between_the_parts_and_works_do_not_add_up():
-    turns, seen = Turns(), []
+    runner, seen = IncrementalRunner(), []
 
     async def other():
         for number in range(3):
@@ -30,15 +30,15 @@ async def test_others_have_their_turn_between_the_parts_and_works_do_not_add_up(
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(turns.run(work("a", 2, seen)))
-        group.create_task(turns.run(work("b", 1, seen)))
+        first = group.create_task(runner.run(work("a", 2, seen)))
+        group.create_task(runner.run(work("b", 1, seen)))
         group.create_task(other())
     assert first.result() == "a"
     assert seen.index("a0") < seen.index("-0") < seen.index("a1") < seen.index("b0")
 
 
 async def test_work_that_nobody_waits_for_any_more_is_ended_and_the_next_one_begins():
-    turns, ended = Turns(), []
+    runner, ended = IncrementalRunner(), []
 
     def endless():
         try:
@@ -49,9 +49,9 @@ async def test_work_that_nobody_waits_for_any_more_is_ended_and_the_next_one_beg
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await turns.run(endless())
+            await runner.run(endless())
     assert ended == [True]
-    assert await turns.run(work("b", 1, [])) == "b"
+    assert await runner.run(work("b", 1, [])) == "b"
 
 
 async def test_an_error_of_work_reaches_its_caller():
@@ -60,4 +60,4 @@ async def test_an_error_of_work_reaches_its_caller():
         raise ValueError("x")
 
     with pytest.raises(ValueError, match="x"):
-        await Turns().run(broken())
+        await IncrementalRunner().run(broken())

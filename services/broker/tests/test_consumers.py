@@ -6,7 +6,7 @@ from cometmq.broker.clients.consumers import (
     MISMATCH_INTERVAL_MS,
     ConsumerGroup,
     Consumers,
-    tell_members,
+    notify_members,
 )
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.testing import FakePeer, RecordingLog, Sent
@@ -160,7 +160,7 @@ def test_clients_silent_for_over_two_minutes_are_reported(consumers: Consumers) 
 
 
 def test_all_members_get_a_oneway_notice() -> None:
-    consumers = Consumers(changed=tell_members)
+    consumers = Consumers(changed=notify_members)
     one, two = FakePeer(), FakePeer()
     consumers.register(data("T"), client(one))
 

@@ -122,7 +122,7 @@ def test_the_number_of_pending_callbacks_is_bounded(
     text = long_text("crowd")
     for _ in range(2):
         rig.compiler.when_ready(text, lambda: None)
-    with pytest.raises(SystemBusy, match="too many wait"):
+    with pytest.raises(SystemBusy, match="too many requests wait"):
         rig.compiler.when_ready(text, lambda: None)
     rig.run()
     rig.compiler.when_ready(long_text("crowd2"), lambda: None)

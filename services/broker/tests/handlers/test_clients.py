@@ -199,7 +199,7 @@ def test_the_number_of_groups_of_a_client_is_bounded() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5}', b"\xff"])
 def test_a_malformed_heartbeat_is_an_error(body: bytes) -> None:
-    with pytest.raises(ServerError, match="the body is no Heartbeat"):
+    with pytest.raises(ServerError, match="the body is not a valid Heartbeat"):
         clients.heart_beat(memory_broker(), Call(34, NoHeader(), body=body, peer=FakePeer()))
 
 

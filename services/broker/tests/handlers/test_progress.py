@@ -254,10 +254,7 @@ async def test_the_delay_is_the_age_of_the_next_message() -> None:
     unread, behind, done, empty = await spans_of(broker)
 
     assert (unread.delay_time, unread.consume_time_stamp) == (700, now_ms - 700)
-    assert (behind.delay_time, behind.consume_time_stamp) == (
-        800,
-        -1,
-    )  # its last message is deleted
+    assert (behind.delay_time, behind.consume_time_stamp) == (800, -1)  # its last one is deleted
     assert (done.delay_time, done.consume_time_stamp) == (0, now_ms - 900)
     assert (empty.delay_time, empty.min_time_stamp, empty.max_time_stamp) == (0, -1, -1)
 

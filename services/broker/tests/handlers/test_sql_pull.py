@@ -376,7 +376,7 @@ def test_the_filter_characters_of_a_client_are_bounded(broker: Broker) -> None:
         consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=wanted)],
     )
     call = Call(34, NoHeader(), body=msgspec.json.encode(beat), peer=FakePeer())
-    with pytest.raises(ServerError, match="32768 characters of filters"):
+    with pytest.raises(ServerError, match="32768 filter characters"):
         clients.heart_beat(broker, call)
     assert broker.filters.count == 0
 

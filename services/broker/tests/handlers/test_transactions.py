@@ -216,7 +216,7 @@ def test_only_half_messages_can_be_ended(broker: Broker) -> None:
     reply = end(broker, message)
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark is not None
-    assert "no half message" in reply.remark
+    assert "not a half message" in reply.remark
     assert records(broker, "T", 0) == []
 
 

@@ -217,7 +217,7 @@ async def test_errors_that_users_can_fix_are_one_line_and_exit_2(tmp_path: Path)
         "port": port,
         "lock": "locked",
         "bad": "listenPort=many",
-        "acl": "accounts.yml: accounts is no list of mappings",
+        "acl": "accounts.yml: accounts is not a list of mappings",
         "tls": "tls.server.certPath",
     }
     for name, word in expected.items():

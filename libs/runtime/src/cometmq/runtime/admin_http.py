@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.runtime.incremental import Turns
+from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
     CONTENT_TYPE_LATEST,
@@ -58,7 +58,7 @@ class AdminHttp:
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
         self._settings: dict[str, Callable[[], str]] = {}
-        self._turns = Turns()
+        self._incremental = IncrementalRunner()
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
         self._server: asyncio.Server | None = None
         self._connection_count = 0
@@ -122,7 +122,7 @@ class AdminHttp:
         return await page()
 
     async def _metrics(self) -> Answer:
-        families = await self._turns.run(self.registry.collect())
+        families = await self._incremental.run(self.registry.collect())
         body = await self._worker.submit(lambda: render(families))
         return Answer(HTTPStatus.OK, body, CONTENT_TYPE_LATEST)
 

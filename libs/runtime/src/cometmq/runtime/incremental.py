@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work on the loop, a bounded part in each of its turns.
+"""Long work on the event loop, divided into steps that leave time for other callbacks.
 
-A thread is no way out for what is pure Python or one long call of an extension: it would hold the
-interpreter, and the loop would wait all the same.
+A thread is no alternative for pure Python or one long call of an extension: it would hold the
+interpreter lock, and the loop would wait all the same.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-Parts: TypeAlias = Generator[None, None, T]
-"""Work on its way to a T; it yields where the loop may do something else."""
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that returns a T and yields after each step, where the loop may do something else."""
 
 
-def finish(work: Parts[T]) -> T:
-    """Return the result of work, done at once."""
+def finish(work: Steps[T]) -> T:
+    """Run all steps at once and return the result."""
     try:
         while True:
             next(work)
@@ -25,15 +25,14 @@ def finish(work: Parts[T]) -> T:
         return result
 
 
-class Turns:
-    """Does works one after the other, so that only one of them takes its part in a turn."""
+class IncrementalRunner:
+    """Runs one work at a time, one step in each turn of the loop; further works are queued."""
 
     def __init__(self) -> None:
-        """Have nothing to do."""
         self._is_free = asyncio.Lock()
 
-    async def run(self, work: Parts[T]) -> T:
-        """Return the result of work when its turns have come."""
+    async def run(self, work: Steps[T]) -> T:
+        """Return the result of the work after earlier works and all its steps."""
         async with self._is_free:
             try:
                 while True:

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import (
 )
 
 from cometmq.runtime.histogram import Buckets
-from cometmq.runtime.incremental import Parts
+from cometmq.runtime.incremental import Steps
 from cometmq.runtime.loop_lag import LoopLag
 
 S = TypeVar("S")
@@ -37,7 +37,7 @@ class Family(NamedTuple, Generic[S]):
     name: str
     help: str
     labels: tuple[str, ...]
-    sample: Callable[[S, Mapping[str, str]], Parts[Metric]]
+    sample: Callable[[S, Mapping[str, str]], Steps[Metric]]
 
 
 class MetricSource(Protocol):
@@ -64,7 +64,7 @@ def labelled_counter(
     """Declare a counter with labels: `rows` gives (label values, value)."""
     assert name.endswith("_total"), f"{name}: a counter ends in _total"
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Parts[Metric]:
+    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         family = CounterMetricFamily(name, help_, labels=(*constant, *labels))
         return _filled(family, constant, rows(stats))
 
@@ -76,7 +76,7 @@ def labelled_gauge(
 ) -> Family[S]:
     """Declare a gauge with labels: `rows` gives (label values, value)."""
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Parts[Metric]:
+    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         family = GaugeMetricFamily(name, help_, labels=(*constant, *labels))
         return _filled(family, constant, rows(stats))
 
@@ -86,7 +86,7 @@ def labelled_gauge(
 def histogram(name: str, help_: str, buckets: Callable[[S], Buckets]) -> Family[S]:
     """Declare a distribution that the component keeps in `Buckets`."""
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Parts[Metric]:
+    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         yield from ()
         family = HistogramMetricFamily(name, help_, labels=tuple(constant))
         counted = buckets(stats)
@@ -100,7 +100,7 @@ def _filled(
     family: CounterMetricFamily | GaugeMetricFamily,
     constant: Mapping[str, str],
     rows: Iterable[Row],
-) -> Parts[Metric]:
+) -> Steps[Metric]:
     for number, (label_values, value) in enumerate(rows, 1):
         family.add_metric((*constant.values(), *label_values), value)
         if number % PART_ROWS == 0:
@@ -151,7 +151,7 @@ class Registry:
         """Scrape this source too."""
         self._sources.append(source)
 
-    def collect(self) -> Parts[list[Metric]]:
+    def collect(self) -> Steps[list[Metric]]:
         """Copy the counters of every source, on the loop and in parts."""
         families: dict[str, Metric] = {}
         for source in self._sources:

@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import TaskSet
-from cometmq.runtime.incremental import Parts, Turns
+from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 
 Job: TypeAlias = Callable[[], object]
 """Writes a content that no longer changes; runs on the worker."""
 
-Begin: TypeAlias = Callable[[], Job | Parts[Job]]
+Begin: TypeAlias = Callable[[], Job | Steps[Job]]
 """Encodes the table as it is now, on the event loop, and returns the job that writes it."""
 
 
@@ -43,11 +43,13 @@ class _File:
 class Saver:
     """Saves files on one worker; the caller of `save` waits, the caller of `request` does not."""
 
-    def __init__(self, worker: Worker, *, log: Log = NO_LOG, turns: Turns | None = None) -> None:
-        """Encode long tables in `turns` with other long work of the loop."""
+    def __init__(
+        self, worker: Worker, *, log: Log = NO_LOG, runner: IncrementalRunner | None = None
+    ) -> None:
+        """Encode long tables with `runner`, one after the other with its other work."""
         self._worker = worker
         self._log = log
-        self._turns = turns or Turns()
+        self._runner = runner or IncrementalRunner()
         self._files: dict[Path, _File] = {}
         self._tasks: TaskSet | None = None
         self.failed_count = 0
@@ -118,7 +120,7 @@ class Saver:
 
     async def _write(self, begin: Begin) -> None:
         work = begin()
-        job = await self._turns.run(work) if isinstance(work, Generator) else work
+        job = await self._runner.run(work) if isinstance(work, Generator) else work
         await self._worker.submit(job)
 
     def _note(self, path: Path, file: _File, error: Exception | None) -> None:

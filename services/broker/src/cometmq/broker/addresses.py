@@ -34,9 +34,9 @@ def check_advertised(host: str, *, setting: str) -> None:
     """Raise SettingsError for a wildcard address: clients cannot connect to it."""
     if host and is_unspecified(host):
         raise SettingsError(
-            f"{setting}: others cannot connect to {host}; give the address of this machine that "
-            f"they reach, for example {outward_ip()} (the broker listens on all addresses unless "
-            "bindAddress says otherwise)"
+            f"{setting}: others cannot connect to {host}; give the address under which they "
+            f"reach this machine, for example {outward_ip()} (the broker listens on all addresses "
+            "unless bindAddress is set)"
         )
 
 

@@ -17,10 +17,10 @@ from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, check_advertised, choose_ports, host_port
-from cometmq.broker.assembly import Parts, assemble
+from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
-from cometmq.broker.handlers.arrivals import Arrivals
+from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.settings import BrokerSettings
@@ -121,7 +121,7 @@ class BrokerApp:
         )
         stack.push_async_callback(client.close)
         broker = assemble(
-            Parts(
+            Inputs(
                 self._loaded,
                 self._clock,
                 self._log,
@@ -168,7 +168,7 @@ class BrokerApp:
             return self._loaded.label("brokerIP1")
         if self.broker.host == settings.bind_address:
             return self._loaded.label("bindAddress")
-        return "the address of this machine towards others; brokerIP1 sets another"
+        return "the outward address of this machine; brokerIP1 sets another"
 
     def _namesrv_lost(self, peer: Peer) -> None:
         """Register again: a name server drops a broker when their connection closes."""
@@ -219,8 +219,7 @@ class BrokerApp:
         )
         self._server = server
 
-        broker.driver.after_commit = Arrivals(broker, server.flush).serve
-        broker.store.add_arrival_listener(broker.hold.arrived)
+        connect_arrivals(broker, server.flush)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):
             await server.listen(settings.bind_address, self._ports.main)

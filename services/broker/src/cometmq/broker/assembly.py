@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of a broker together around an open store; nothing runs yet."""
+"""Builds a broker around an open store; nothing runs yet."""
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,21 +27,21 @@ from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.tables.offsets import Offsets, offset_file
-from cometmq.broker.tables.persistence import Saved, TableSaver
+from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.incremental import Turns
+from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
 
 
-class Parts(NamedTuple):
-    """What the outside gives to a broker."""
+class Inputs(NamedTuple):
+    """What a broker is built from; `app.py` opens and closes it."""
 
     loaded: Loaded[BrokerSettings]
     clock: Clock
@@ -51,35 +50,25 @@ class Parts(NamedTuple):
     store: MessageStore
     client: RemotingClient
     ports: Ports
-    config_path: Path | None  # the file that changed settings go to
+    config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
 
 
-class SaveSoon:
-    """Saves a table once at the end of the loop's turn, however often it changes in it."""
+class OncePerTurn:
+    """Runs an action at the end of the loop's turn, however often it is called in the turn."""
 
-    def __init__(self, saver: TableSaver) -> None:
-        """Save nothing before `watch` names the table."""
-        self.then: Callable[[], None] = lambda: None
-        self._saver = saver
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
         self._is_scheduled = False
-        self._save: Callable[[], None] | None = None
-
-    def watch(self, table: Saved) -> None:
-        """Name the table."""
-        self._save = lambda: self._saver.request_if_dirty(table)
 
     def __call__(self) -> None:
-        """Note a change."""
-        if not self._is_scheduled and self._save is not None:
+        if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         self._is_scheduled = False
-        assert self._save is not None
-        self._save()
-        self.then()
+        self._action()
 
 
 class Tables(NamedTuple):
@@ -89,123 +78,156 @@ class Tables(NamedTuple):
     groups: Groups
     offsets: Offsets
     filters: FilterSubscriptions
-    topics_changed: SaveSoon
 
 
-def load_tables(parts: Parts, saver: TableSaver, config: Path) -> Tables:
-    """Read the tables; topics that have messages but no configuration get one."""
-    settings = parts.loaded.value
-    topics_changed, groups_changed = SaveSoon(saver), SaveSoon(saver)
+def load_tables(
+    inputs: Inputs, saver: TableSaver, config: Path, *, register: Callable[[], None]
+) -> Tables:
+    """Load the tables; topics that have messages but no configuration get one.
+
+    `register` is called after changes of topics, at the end of the loop's turn.
+    """
+
+    def topics_changed() -> None:
+        saver.request_if_dirty(topics)
+        register()
+
+    def groups_changed() -> None:
+        saver.request_if_dirty(groups)
+
     topics = Topics(
         topic_file(str(config / "topics.json")),
-        clock_ms=parts.clock.now_ms,
-        changed=topics_changed,
-        log=parts.log,
+        clock_ms=inputs.clock.now_ms,
+        changed=OncePerTurn(topics_changed),
+        log=inputs.log,
     )
     groups = Groups(
         group_file(str(config / "subscriptionGroup.json")),
-        clock_ms=parts.clock.now_ms,
-        changed=groups_changed,
-        log=parts.log,
+        clock_ms=inputs.clock.now_ms,
+        changed=OncePerTurn(groups_changed),
+        log=inputs.log,
     )
-    topics_changed.watch(topics)
-    groups_changed.watch(groups)
-    topics.boot(settings)
-    topics.adopt(queue_counts(parts.store))
+    topics.boot(inputs.loaded.value)
+    topics.adopt(queue_counts(inputs.store))
     saver.request_if_dirty(topics)
     offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
-    return Tables(topics, groups, offsets, _filters(parts, config), topics_changed)
+    return Tables(topics, groups, offsets, _filters(inputs, config))
 
 
-def _filters(parts: Parts, config: Path) -> FilterSubscriptions:
-    settings = parts.loaded.value
+def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
+    settings = inputs.loaded.value
     return FilterSubscriptions(
         filter_file(config / "consumerFilter.json"),
-        clock_ms=parts.clock.now_ms,
+        clock_ms=inputs.clock.now_ms,
         bloom=BloomSize(
             settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter
         ),
-        compiler=Compiler(parts.clock.now_ms, asyncio.get_running_loop().call_soon),
+        compiler=Compiler(inputs.clock.now_ms, asyncio.get_running_loop().call_soon),
         keep_dead_ms=settings.filter_data_clean_time_span,
-        log=parts.log,
+        log=inputs.log,
     )
 
 
-def assemble(parts: Parts) -> Broker:
-    """Build the broker; its tables are read from the store's config folder."""
-    loaded, clock, log = parts.loaded, parts.clock, parts.log
+def assemble(inputs: Inputs) -> Broker:
+    """Build the broker; its tables are loaded from the store's config folder.
+
+    Registration reads the topics and the topics announce changes to it, and some parts need
+    settings that may change later: functions in here resolve these cycles when they are called,
+    which is after this function has returned.
+    """
+    loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     settings = loaded.value
     config = Path(settings.store_path_root_dir).expanduser() / "config"
-    turns = Turns()
-    saver = TableSaver(parts.workers.config, log=log, turns=turns)
-    driver = StoreDriver(parts.store, workers=parts.workers, clock=clock, log=log)
-    tables = load_tables(parts, saver, config)
+    incremental = IncrementalRunner()
+    saver = TableSaver(inputs.workers.config, log=log, runner=incremental)
+    driver = StoreDriver(inputs.store, workers=inputs.workers, clock=clock, log=log)
+
+    def register() -> None:
+        broker.registration.notify()
+
+    def current_settings() -> BrokerSettings:
+        return broker.settings
+
+    tables = load_tables(inputs, saver, config, register=register)
     host = advertised_host(settings.broker_ip1, settings.bind_address)
-    store_host = packed_host(host, parts.ports.main, setting=loaded.label("brokerIP1"))
+    store_host = packed_host(host, inputs.ports.main, setting=loaded.label("brokerIP1"))
     stats = BrokerStats()
+    delivered = delivery_counter(stats, current_settings)
     broker = Broker(
         loaded=loaded,
         settings=settings,
         settings_version=DataVersion(clock.now_ms(), 0),
         clock=clock,
         log=log,
-        store=parts.store,
+        store=inputs.store,
         driver=driver,
         saver=saver,
         topics=tables.topics,
         groups=tables.groups,
         offsets=tables.offsets,
-        delay=_delay(parts, config, driver, saver, store_host),
+        delay=_delay(inputs, config, driver, saver, delivered=delivered, store_host=store_host),
         producers=Producers(),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
         locks=QueueLocks(),
         hold=HoldTable(),
         registration=Registration(
-            _identity(settings, host, parts.ports),
+            _identity(settings, host, inputs.ports),
             tables.topics,
-            parts.client,
+            inputs.client,
             NamesrvAddresses(settings.namesrv_addr, log=log),
-            settings=lambda: broker.settings,
+            settings=current_settings,
             log=log,
         ),
         stats=stats,
         sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
         history=History(
-            lambda: Totals(parts.store.put_count, stats.get_count), now_ms=clock.now_ms()
+            lambda: Totals(inputs.store.put_count, stats.get_count), now_ms=clock.now_ms()
         ),
-        address=host_port(host, parts.ports.main),
+        address=host_port(host, inputs.ports.main),
         host=host,
         store_host=store_host,
-        settings_file=_settings_file(parts),
-        acl=parts.acl,
+        settings_file=_settings_file(inputs),
+        acl=inputs.acl,
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
-        turns=turns,
+        incremental=incremental,
     )
-    tables.topics_changed.then = broker.registration.notify
-    broker.delay.delivered = partial(_count_delivered, broker)
     return broker
 
 
-def _count_delivered(broker: Broker, topic: str, queue_id: int, size: int) -> None:
-    if broker.settings.enable_schedule_message_stats:
-        broker.stats.count_delivered(topic, queue_id, size)
+def delivery_counter(
+    stats: BrokerStats, settings: Callable[[], BrokerSettings]
+) -> Callable[[str, int, int], None]:
+    """Return the function that counts delayed messages when they are delivered."""
+
+    def count(topic: str, queue_id: int, size: int) -> None:
+        if settings().enable_schedule_message_stats:
+            stats.count_delivered(topic, queue_id, size)
+
+    return count
 
 
 def _delay(
-    parts: Parts, config: Path, driver: StoreDriver, saver: TableSaver, store_host: bytes
+    inputs: Inputs,
+    config: Path,
+    driver: StoreDriver,
+    saver: TableSaver,
+    *,
+    delivered: Callable[[str, int, int], None],
+    store_host: bytes,
 ) -> DelayService:
     delay = DelayService(
-        parts.store,
-        DelayLevels.parse(parts.loaded.value.message_delay_level),
+        inputs.store,
+        DelayLevels.parse(inputs.loaded.value.message_delay_level),
         delay_file(str(config / "delayOffset.json")),
         driver=driver,
         saver=saver,
+        delivered=delivered,
         host=store_host,
-        log=parts.log,
+        log=inputs.log,
     )
-    recovered = parts.store.recovered
+    recovered = inputs.store.recovered
     if not recovered.was_clean:
         delay.expect_copies(recovered.last_timestamp)
     return delay
@@ -221,14 +243,14 @@ def _identity(settings: BrokerSettings, host: str, ports: Ports) -> Identity:
     )
 
 
-def _settings_file(parts: Parts) -> SettingsFile | None:
-    if parts.config_path is None:
+def _settings_file(inputs: Inputs) -> SettingsFile | None:
+    if inputs.config_path is None:
         return None
-    return SettingsFile(parts.config_path, parts.workers.config)
+    return SettingsFile(inputs.config_path, inputs.workers.config)
 
 
 def queue_counts(store: MessageStore) -> dict[str, int]:
-    """Return topic -> number of queues that have messages."""
+    """Return topic -> number of queues, for topics that have messages."""
     counts: dict[str, int] = {}
     for topic, queue_id in store.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)

@@ -33,7 +33,7 @@ from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.incremental import Turns
+from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.settings import Loaded
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
@@ -74,7 +74,7 @@ class Broker:
     acl: AclKeeper | None = None  # None: no access control
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     transactions: Transactions = field(default_factory=Transactions)
-    turns: Turns = field(default_factory=Turns)  # long answers, a part of one in each turn
+    incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
     started_ms: int = 0
     is_stopping: bool = False
 

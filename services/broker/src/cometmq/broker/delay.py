@@ -114,7 +114,7 @@ class _Level:
 class DelayService:
     """Moves due messages; `step` is called every 100 ms."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the collaborators, all but three by name
         self,
         store: DelayStore,
         levels: DelayLevels,
@@ -122,10 +122,14 @@ class DelayService:
         *,
         driver: DelayDriver,
         saver: TableSaver,
+        delivered: Callable[[str, int, int], None] = lambda *_: None,
         host: bytes,
         log: Log,
     ) -> None:
-        """Start at the saved offsets; nothing is delivered before the first step."""
+        """Start at the saved offsets; nothing is delivered before the first step.
+
+        `delivered` gets topic, queue id of the level and size of each delivered message.
+        """
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
         self._store = store
@@ -133,6 +137,7 @@ class DelayService:
         self.file = file
         self._driver = driver
         self._saver = saver
+        self._delivered = delivered
         self._host = host
         self._log = log
         self._levels = {
@@ -143,8 +148,6 @@ class DelayService:
         self._copied_until_ms = 0
         self._now_ms = 0
         self._is_stopped = False
-        self.delivered: Callable[[str, int, int], None] = lambda *_: None
-        """Called with topic, queue id of the level and size of each delivered message."""
         self.delivered_count = 0
         self.skipped_count = 0
 
@@ -222,7 +225,7 @@ class DelayService:
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
         level.is_reading = False
-        self._go_on(level)
+        self._continue(level)
 
     def _note_unreadable(self, level: _Level, error: Exception) -> None:
         """Retry with the next step; the other levels go on."""
@@ -287,11 +290,11 @@ class DelayService:
             level.has_failed = True  # the next step starts at the first failed message
             return
         self.delivered_count += 1
-        self.delivered(topic, level.number - 1, result.size)
+        self._delivered(topic, level.number - 1, result.size)
         self._pass(level, result.physical_offset + result.size, next_offset)
-        self._go_on(level)
+        self._continue(level)
 
-    def _go_on(self, level: _Level) -> None:
+    def _continue(self, level: _Level) -> None:
         """Deliver the next batch of a backlog once the last one is stored; each search yields
         turns.
         """

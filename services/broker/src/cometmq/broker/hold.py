@@ -35,7 +35,7 @@ class HeldPull(msgspec.Struct, eq=False):
     call: Call[PullMessage]
     deadline_ms: int  # monotonic
     accept: TagFilter | RecordFilter | None
-    looked_offset: int = 0  # end of the messages that a record filter has tested
+    tested_offset: int = 0  # end of the messages that a record filter has tested
     is_unsure: bool = False
     is_held: bool = False
 
@@ -77,7 +77,7 @@ class HoldTable:
         of_peer.add(held)
         self.count += 1
         held.is_held = True
-        held.looked_offset = header.queue_offset
+        held.tested_offset = header.queue_offset
         return True
 
     def arrived(
@@ -87,9 +87,9 @@ class HoldTable:
         key = topic, queue_id
         if key in self._queues:
             self._unswept.add(key)
-            self._wake(key, lambda held: self._suits(held, max_offset, tag_code))
+            self._wake(key, lambda held: self._accepts(held, max_offset, tag_code))
 
-    def _suits(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
+    def _accepts(self, held: HeldPull, max_offset: int, tag_code: int | None) -> bool:
         if held.queue_offset >= max_offset:
             return False
         accept = held.accept
@@ -133,7 +133,7 @@ class HoldTable:
     def is_behind(self, held: HeldPull, max_offset: MaxOffset) -> bool:
         """Return whether the queue has grown since the filter of a held pull last tested it."""
         header = held.call.header
-        held.is_unsure = held.is_held and held.looked_offset < max_offset(
+        held.is_unsure = held.is_held and held.tested_offset < max_offset(
             header.topic, header.queue_id
         )
         return held.is_unsure

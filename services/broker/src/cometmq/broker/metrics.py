@@ -49,7 +49,7 @@ def _lags(broker: Broker) -> Iterable[Row]:
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
     """Only groups whose members subscribe differently."""
-    counts = ((group.name, group.wishes.count) for group in broker.consumers.groups())
+    counts = ((group.name, group.member_subscriptions.count) for group in broker.consumers.groups())
     return [((name,), count) for name, count in counts if count > 1]
 
 

@@ -152,17 +152,17 @@ class Registration:
         """
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[bool]] = []
-        told_count = 0
+        known_count = 0
         for link in self.links.values():
             if link.acknowledged == self._topics.version:
-                told_count += 1
+                known_count += 1
                 continue
             link.wake.set()
             if link.is_up:
                 waiter = loop.create_future()
                 link.waiters.append(waiter)
                 waiters.append(waiter)
-        return told_count + sum([await waiter for waiter in waiters])
+        return known_count + sum([await waiter for waiter in waiters])
 
     def use_broker_id(self, broker_id: int) -> None:
         """Register under another id; a name server drops the old id of the same address."""

@@ -16,7 +16,7 @@ class Fate(Enum):
     DEAD = "dead"
 
 
-def dead_topic(group: str) -> str:
+def dead_letter_topic(group: str) -> str:
     """Return the topic that holds the messages on which a group has given up."""
     return DLQ_PREFIX + group
 

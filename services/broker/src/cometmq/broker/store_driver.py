@@ -76,12 +76,11 @@ class StoreDriver:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`after_commit` is replaced by who sends the answers of each commit."""
         self._store = store
         self._workers = workers
         self._clock = clock
         self._log = log
-        self.after_commit: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._flushing: asyncio.Future[None] | None = None

@@ -16,7 +16,7 @@ from cometmq.broker.acl.errors import AclError
 Ranges = tuple[tuple[int, int], ...]
 """Lowest and highest value of each part: 4 of an IPv4 address, 8 of an IPv6 address."""
 
-_EVERYBODY: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
+_ALL_ADDRESSES: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PORT_BYTES: Final = 4
 _V6_BYTES: Final = 16
 _V6_PARTS: Final = 8
@@ -31,7 +31,7 @@ class Addresses:
     def __init__(self, text: str | None) -> None:
         """Parse a pattern; a blank one is the empty set. Raise AclError for an invalid one."""
         self.text = (text or "").strip()
-        self._has_all = self.text in _EVERYBODY
+        self._has_all = self.text in _ALL_ADDRESSES
         self._patterns = () if self._has_all else tuple(map(_ranges, _alternatives(self.text)))
 
     def matches(self, host: bytes) -> bool:

@@ -65,7 +65,7 @@ def _querying(call: Call[QueryMessage]) -> Iterator[Need]:
     yield call.header.topic, Right.SUB
 
 
-def _greeting(call: Call[Any]) -> Iterator[Need]:
+def _heartbeat(call: Call[Any]) -> Iterator[Need]:
     try:
         beat = decode_json(Heartbeat, call.body)
     except RemoteProtocolError as error:
@@ -76,12 +76,12 @@ def _greeting(call: Call[Any]) -> Iterator[Need]:
             yield subscription.topic, Right.SUB
 
 
-def _leaving(call: Call[UnregisterClient]) -> Iterator[Need]:
+def _unregistering(call: Call[UnregisterClient]) -> Iterator[Need]:
     if call.header.consumer_group is not None:
         yield retry_topic(call.header.consumer_group), Right.SUB
 
 
-def _listing(call: Call[GetConsumerListByGroup]) -> Iterator[Need]:
+def _listing_members(call: Call[GetConsumerListByGroup]) -> Iterator[Need]:
     yield retry_topic(call.header.consumer_group), Right.SUB
 
 
@@ -100,9 +100,9 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.PULL_MESSAGE: _pulling,
     Code.LITE_PULL_MESSAGE: _pulling,
     Code.QUERY_MESSAGE: _querying,
-    Code.HEART_BEAT: _greeting,
-    Code.UNREGISTER_CLIENT: _leaving,
-    Code.GET_CONSUMER_LIST_BY_GROUP: _listing,
+    Code.HEART_BEAT: _heartbeat,
+    Code.UNREGISTER_CLIENT: _unregistering,
+    Code.GET_CONSUMER_LIST_BY_GROUP: _listing_members,
     Code.UPDATE_CONSUMER_OFFSET: _committing,
 }
 """All other requests need a signature only."""

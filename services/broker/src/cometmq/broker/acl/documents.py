@@ -110,7 +110,7 @@ def _items(value: Any, name: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise AclError(f"{name} is no list of mappings")
+        raise AclError(f"{name} is not a list of mappings")
     return value
 
 
@@ -118,7 +118,7 @@ def _texts(value: Any, name: str) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        raise AclError(f"{name} is no list")
+        raise AclError(f"{name} is not a list")
     return [_text(item) or "" for item in value]
 
 
@@ -130,7 +130,7 @@ def _text(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
-    raise AclError(f"{value!r} is no text: put it in quotes")
+    raise AclError(f"{value!r} is not a text: put it in quotes")
 
 
 def _key_of(values: Mapping[str, Any]) -> str | None:

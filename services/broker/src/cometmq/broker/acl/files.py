@@ -60,7 +60,7 @@ class AclFiles:
         """Read all files; raise AclFileError if one of them cannot be used."""
         texts = self._read()
         self._texts = texts
-        return self._understand(texts)
+        return self._parse_all(texts)
 
     def reload(self) -> Accounts | None:
         """Read the files again; None if they are unchanged since the last read, valid or not."""
@@ -109,7 +109,7 @@ class AclFiles:
         return self._change(chosen, lambda document: document.set_white_addresses(texts))
 
     def _owner(self, access_key: str) -> Path | None:
-        self._understand(self._read())
+        self._parse_all(self._read())
         return self._owners.get(access_key)
 
     def _read(self) -> dict[Path, bytes]:
@@ -132,7 +132,7 @@ class AclFiles:
         except OSError as error:
             raise AclFileError(f"{path}: {error.strerror}") from error
 
-    def _understand(self, texts: Mapping[Path, bytes]) -> Accounts:
+    def _parse_all(self, texts: Mapping[Path, bytes]) -> Accounts:
         accounts: list[Account] = []
         white: list[Addresses] = []
         owners: dict[str, Path] = {}
@@ -165,7 +165,7 @@ class AclFiles:
     def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
         """Rewrite a file if all files are valid with its new content."""
         texts = self._read()
-        self._understand(texts)
+        self._parse_all(texts)
         try:
             document = Document(str(texts.get(path, b""), "utf-8"))
             edit(document)
@@ -174,7 +174,7 @@ class AclFiles:
         old = self._versions.get(path) or DataVersion()
         data = document.text(old.next_version(self._clock_ms())).encode()
         changed = {**texts, path: data}
-        accounts = self._understand(changed)
+        accounts = self._parse_all(changed)
         if self._staged is None:
             self._write(path, data)
         else:

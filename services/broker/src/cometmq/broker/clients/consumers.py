@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.clients.subscription_conflicts import Wishes
+from cometmq.broker.clients.subscription_conflicts import MemberSubscriptions
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Peer
@@ -34,8 +34,8 @@ class ConsumerGroup(msgspec.Struct):
     subscriptions: dict[str, SubscriptionData] = {}
     subscribed_ms: dict[str, int] = {}  # topic -> monotonic time of its first subscription
     updated_ms: int = 0
-    wishes: Wishes = msgspec.field(default_factory=Wishes)
-    mismatch_told_ms: int | None = None
+    member_subscriptions: MemberSubscriptions = msgspec.field(default_factory=MemberSubscriptions)
+    mismatch_logged_ms: int | None = None
 
     def peers(self) -> list[Peer]:
         return list(self.clients)
@@ -79,8 +79,8 @@ class Consumers:
         group.updated_ms = client.seen_ms
         has_new_member = _add_member(group, client)
         has_new_topics = _merge_subscriptions(group, data.subscription_data_set)
-        group.wishes.note(client.peer, client.client_id, data.subscription_data_set)
-        if group.wishes.count > 1:
+        group.member_subscriptions.set(client.peer, client.client_id, data.subscription_data_set)
+        if group.member_subscriptions.count > 1:
             self._warn_of_mismatch(group)
         if has_new_member:
             self._joined.setdefault(client.peer, set()).add(group.name)
@@ -103,7 +103,7 @@ class Consumers:
         client = group.clients.pop(peer, None)
         if client is None:
             return
-        group.wishes.drop(peer)
+        group.member_subscriptions.drop(peer)
         self._forget(name, peer)
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
@@ -143,12 +143,12 @@ class Consumers:
 
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
         """Log once a minute that members subscribe differently and so miss messages."""
-        told_ms = group.mismatch_told_ms
-        if told_ms is not None and group.updated_ms - told_ms < MISMATCH_INTERVAL_MS:
+        logged_ms = group.mismatch_logged_ms
+        if logged_ms is not None and group.updated_ms - logged_ms < MISMATCH_INTERVAL_MS:
             return
-        mismatch = group.wishes.mismatch()
+        mismatch = group.member_subscriptions.mismatch()
         if mismatch is not None:
-            group.mismatch_told_ms = group.updated_ms
+            group.mismatch_logged_ms = group.updated_ms
             self._log.warning("subscription.mismatched", group=group.name, **mismatch._asdict())
 
     def _forget(self, name: str, peer: Peer) -> None:
@@ -162,7 +162,7 @@ class Consumers:
             yield from group.clients.values()
 
 
-def tell_members(group: ConsumerGroup) -> None:
+def notify_members(group: ConsumerGroup) -> None:
     """Ask all members to rebalance (code 40); a member that cannot read now gets it later."""
     header = NotifyConsumerIdsChanged(consumer_group=group.name)
     for peer in group.peers():

@@ -38,9 +38,8 @@ class Producers:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Peer, Client]] = {}
         self._joined: dict[Peer, set[str]] = {}
-        self._places: dict[
-            str, dict[Peer, int]
-        ] = {}  # client id -> connection -> number of its groups
+        # client id -> connection -> number of its groups
+        self._places: dict[str, dict[Peer, int]] = {}
 
     def register(self, group: str, client: Client) -> None:
         """Add or refresh a client of the group."""

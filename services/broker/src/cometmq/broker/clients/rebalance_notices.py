@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from cometmq.broker.clients.consumers import ConsumerGroup, tell_members
+from cometmq.broker.clients.consumers import ConsumerGroup, notify_members
 
 QUIET_MS: Final = 100
 
@@ -25,7 +25,7 @@ class Notices:
     def __init__(
         self,
         later: Later | None = None,
-        tell: Callable[[ConsumerGroup], None] = tell_members,
+        tell: Callable[[ConsumerGroup], None] = notify_members,
     ) -> None:
         """`later` defaults to that of the running loop; tests replace it to control the time."""
         self._later: Later = later or asyncio.get_running_loop().call_later

@@ -18,7 +18,7 @@ ALL: Final = "*"
 NOTHING: Final = ""
 TEXT_CHARS_MAX: Final = 200  # of an expression in the log
 
-Wish: TypeAlias = frozenset[tuple[str, str]]
+SubscriptionSet: TypeAlias = frozenset[tuple[str, str]]
 """(topic, expression) pairs, equal for expressions that mean the same."""
 
 
@@ -32,46 +32,45 @@ class Mismatch(NamedTuple):
     other_wants: str
 
 
-class Wishes:
+class MemberSubscriptions:
     """The subscriptions of each member of one group; members without any do not count."""
 
     __slots__ = ("_members",)
 
     def __init__(self) -> None:
-        self._members: dict[
-            Wish, dict[Peer, str]
-        ] = {}  # subscription set -> connection -> client id
+        # subscription set -> connection -> client id
+        self._members: dict[SubscriptionSet, dict[Peer, str]] = {}
 
     @property
     def count(self) -> int:
         """How many different subscription sets the members have."""
         return len(self._members)
 
-    def note(self, peer: Peer, client_id: str, asked: Iterable[SubscriptionData]) -> None:
-        wish = frozenset((one.topic, _meaning(one)) for one in asked)
-        if self._members.get(wish, {}).get(peer) == client_id:
+    def set(self, peer: Peer, client_id: str, asked: Iterable[SubscriptionData]) -> None:
+        subscriptions = frozenset((one.topic, _meaning(one)) for one in asked)
+        if self._members.get(subscriptions, {}).get(peer) == client_id:
             return
         self.drop(peer)
-        if wish:
-            self._members.setdefault(wish, {})[peer] = client_id
+        if subscriptions:
+            self._members.setdefault(subscriptions, {})[peer] = client_id
 
     def drop(self, peer: Peer) -> None:
-        for wish, members in self._members.items():
+        for subscriptions, members in self._members.items():
             if members.pop(peer, None) is not None:
                 if not members:
-                    del self._members[wish]
+                    del self._members[subscriptions]
                 return
 
     def mismatch(self) -> Mismatch | None:
         """Return two members with different subscriptions, None while all are equal."""
         if len(self._members) < 2:
             return None
-        (wish, members), (other, other_members) = list(self._members.items())[:2]
-        topic = min(topic for topic, _ in wish ^ other)
+        (first, members), (other, other_members) = list(self._members.items())[:2]
+        topic = min(topic for topic, _ in first ^ other)
         return Mismatch(
             topic,
             next(iter(members.values())),
-            dict(wish).get(topic, NOTHING)[:TEXT_CHARS_MAX],
+            dict(first).get(topic, NOTHING)[:TEXT_CHARS_MAX],
             next(iter(other_members.values())),
             dict(other).get(topic, NOTHING)[:TEXT_CHARS_MAX],
         )

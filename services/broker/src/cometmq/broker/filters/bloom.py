@@ -45,9 +45,9 @@ def murmur3_64(data: bytes) -> int:
     whole = len(data) - len(data) % 16
     for at in range(0, whole, 16):
         first ^= _mix_first(int.from_bytes(data[at : at + 8], "little"))
-        first = ((_turned(first, 27) + second) * 5 + 0x52DCE729) & _MASK
+        first = ((_rotated(first, 27) + second) * 5 + 0x52DCE729) & _MASK
         second ^= _mix_second(int.from_bytes(data[at + 8 : at + 16], "little"))
-        second = ((_turned(second, 31) + first) * 5 + 0x38495AB5) & _MASK
+        second = ((_rotated(second, 31) + first) * 5 + 0x38495AB5) & _MASK
     second ^= _mix_second(int.from_bytes(data[whole + 8 :], "little"))
     first ^= _mix_first(int.from_bytes(data[whole : whole + 8], "little"))
     first, second = first ^ len(data), second ^ len(data)
@@ -57,14 +57,14 @@ def murmur3_64(data: bytes) -> int:
 
 
 def _mix_first(word: int) -> int:
-    return _turned(word * _C1 & _MASK, 31) * _C2 & _MASK
+    return _rotated(word * _C1 & _MASK, 31) * _C2 & _MASK
 
 
 def _mix_second(word: int) -> int:
-    return _turned(word * _C2 & _MASK, 33) * _C1 & _MASK
+    return _rotated(word * _C2 & _MASK, 33) * _C1 & _MASK
 
 
-def _turned(word: int, bits: int) -> int:
+def _rotated(word: int, bits: int) -> int:
     return (word << bits | word >> (64 - bits)) & _MASK
 
 

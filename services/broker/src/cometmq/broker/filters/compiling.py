@@ -85,7 +85,9 @@ class Compiler:
 
     def _enqueue(self, expression: str, then: Callable[[], None]) -> None:
         if self._waiting_count >= WAITING_MAX:
-            raise SystemBusy("[TOO_MANY_FILTERS]too many wait for new filters, try again later")
+            raise SystemBusy(
+                "[TOO_MANY_FILTERS]too many requests wait for filters, try again later"
+            )
         waiting = self._waiting.get(expression)
         if waiting is None:
             self._charge(len(expression))

@@ -102,7 +102,7 @@ class FilterSubscriptions:
         self._log = log
         self._filters: dict[str, dict[str, FilterData]] = {}  # group -> topic -> filter
         self._count = self._chars = 0
-        self._late: dict[tuple[str, str], SubscriptionData] = {}  # being compiled
+        self._compiling: dict[tuple[str, str], SubscriptionData] = {}  # being compiled
         loaded = file.load() if file is not None else None
         for topic in loaded.filter_data_by_topic.values() if loaded is not None else ():
             for data in topic.group_filter_data.values():
@@ -137,19 +137,19 @@ class FilterSubscriptions:
                 self._register(group, subscription)
         for topic, data in self._filters.get(group, {}).items():
             if topic not in wanted:
-                self._bury(data)
-        self._forget_late(group, wanted)
+                self._mark_dead(data)
+        self._cancel_compiling(group, wanted)
 
-    def _forget_late(self, group: str, wanted: Collection[str]) -> None:
-        for late_group, topic in list(self._late):
-            if late_group == group and topic not in wanted:
-                del self._late[late_group, topic]
+    def _cancel_compiling(self, group: str, wanted: Collection[str]) -> None:
+        for other_group, topic in list(self._compiling):
+            if other_group == group and topic not in wanted:
+                del self._compiling[other_group, topic]
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group dead after its last member has left."""
-        self._forget_late(group, ())
+        self._cancel_compiling(group, ())
         for data in self._filters.get(group, {}).values():
-            self._bury(data)
+            self._mark_dead(data)
 
     def clean(self) -> None:
         """Delete the filters of groups that left long ago."""
@@ -187,13 +187,13 @@ class FilterSubscriptions:
 
     def _add(self, group: str, subscription: SubscriptionData) -> None:
         key = group, subscription.topic
-        self._late[key] = subscription
+        self._compiling[key] = subscription
         try:
             self.compiler.when_ready(
                 subscription.sub_string, partial(self._add_ready, group, subscription)
             )
         except SystemBusy:
-            del self._late[key]
+            del self._compiling[key]
             self._refuse(group, subscription)
 
     def _refuse(self, group: str, subscription: SubscriptionData) -> None:
@@ -202,9 +202,9 @@ class FilterSubscriptions:
 
     def _add_ready(self, group: str, subscription: SubscriptionData) -> None:
         topic, expression = subscription.topic, subscription.sub_string
-        if self._late.get((group, topic)) is not subscription:
+        if self._compiling.get((group, topic)) is not subscription:
             return  # the group has left or changed its subscription meanwhile
-        del self._late[group, topic]
+        del self._compiling[group, topic]
         if self._count >= COUNT_MAX or self._chars + len(topic) + len(expression) > CHARS_MAX:
             self._refuse(group, subscription)
             return
@@ -255,7 +255,7 @@ class FilterSubscriptions:
         self._chars -= len(topic) + len(data.expression)
         self.is_dirty = True
 
-    def _bury(self, data: FilterData) -> None:
+    def _mark_dead(self, data: FilterData) -> None:
         if not data.is_dead:
             data.dead_time = self._clock_ms()
             data.dead = True

@@ -108,7 +108,7 @@ def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
 
 async def get_all_consumer_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return all committed offsets, for slaves."""
-    return Reply(body=await broker.turns.run(broker.offsets.encode()))
+    return Reply(body=await broker.incremental.run(broker.offsets.encode()))
 
 
 def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:

@@ -12,6 +12,16 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.pull import serve_arrivals
 
 
+def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
+    """Make commits wake held pulls and send answers; `flush` sends what is pending.
+
+    The driver cannot get these callbacks in its constructor: they need the broker, which holds
+    the driver, and the server, which needs the broker.
+    """
+    broker.store.add_arrival_listener(broker.hold.arrived)
+    broker.driver.after_commit = Arrivals(broker, flush).serve
+
+
 class Arrivals:
     """Answers woken pulls, a bounded number per turn, until none is left."""
 

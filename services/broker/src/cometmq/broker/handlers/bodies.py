@@ -17,4 +17,4 @@ def json_body(call: Call[Any], type_: type[T]) -> T:
     try:
         return decode_json(type_, call.body)
     except RemoteProtocolError as error:
-        raise ServerError(f"the body is no {type_.__name__}: {error}") from error
+        raise ServerError(f"the body is not a valid {type_.__name__}: {error}") from error

@@ -32,13 +32,15 @@ def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
     if len(groups) > GROUPS_PER_CLIENT_MAX:
-        raise ServerError(f"one client may have {GROUPS_PER_CLIENT_MAX} groups, not {len(groups)}")
+        raise ServerError(
+            f"a client may have at most {GROUPS_PER_CLIENT_MAX} groups, not {len(groups)}"
+        )
     for group in groups:
         check_group(group)
     chars = sum(_sql_chars(consumer) for consumer in beat.consumer_data_set)
     if chars > SQL_CHARS_PER_CLIENT_MAX:
         raise ServerError(
-            f"one client may have {SQL_CHARS_PER_CLIENT_MAX} characters of filters, not {chars}"
+            f"a client may have at most {SQL_CHARS_PER_CLIENT_MAX} filter characters, not {chars}"
         )
 
     client = Client(

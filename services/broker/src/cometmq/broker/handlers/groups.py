@@ -50,7 +50,7 @@ async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscription
 async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the group table, for slaves."""
     around = SubscriptionGroupTable(data_version=broker.groups.version)
-    return Reply(body=await broker.turns.run(encode_large(around, broker.groups.table)))
+    return Reply(body=await broker.incremental.run(encode_large(around, broker.groups.table)))
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:

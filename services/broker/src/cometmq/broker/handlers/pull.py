@@ -89,7 +89,7 @@ def _look(broker: Broker, held: HeldPull) -> None:
     """Search the messages that arrived since the last search for one that the filter accepts."""
     accept = held.accept
     assert isinstance(accept, RecordFilter)
-    lookup = _matching(broker, held.call.header, held.looked_offset, 1, accept)
+    lookup = _matching(broker, held.call.header, held.tested_offset, 1, accept)
     broker.driver.look_up(
         lookup,
         partial(_looked, broker, held),
@@ -102,7 +102,7 @@ def _looked(broker: Broker, held: HeldPull, result: GetResult) -> None:
     if result.status is not GetStatus.NO_MATCHED_MESSAGE:
         _wake(broker, held)
         return
-    held.looked_offset = result.next_offset
+    held.tested_offset = result.next_offset
     if broker.hold.is_behind(held, broker.store.max_offset):
         _look(broker, held)
 

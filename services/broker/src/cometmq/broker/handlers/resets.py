@@ -123,7 +123,7 @@ def _reset(
     for client in group.clients.values():
         body = rows if client.language == Language.CPP else table
         if not client.peer.send(code, request, body):
-            call_failed(broker, code, client, "the connection takes nothing now")
+            call_failed(broker, code, client, "the connection is not writable")
     broker.log.info(
         "offsets.reset",
         peer=call.peer.address,

@@ -129,9 +129,8 @@ def _put_half(
     group = property_value(message.properties, PropertyKey.PRODUCER_GROUP) or ""
     place = (message.topic, message.queue_id)
     prepare(message, wait=wait)
-    message.body = bytes(
-        message.body
-    )  # a copy: the cache must not keep the whole receive buffer alive
+    # A copy: the cache must not keep the whole receive buffer alive.
+    message.body = bytes(message.body)
 
     def prepared(result: PutResult) -> None:
         if result.status.is_stored:
@@ -218,11 +217,13 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
         or broker.checks_sends
         or broker.driver.waiting_count >= broker.settings.send_thread_pool_queue_capacity
     ):
-        return _admit_odd(broker, call, config)
+        return _admit_unusual(broker, call, config)
     return config
 
 
-def _admit_odd(broker: Broker, call: Call[SendHeader], config: TopicConfig | None) -> TopicConfig:
+def _admit_unusual(
+    broker: Broker, call: Call[SendHeader], config: TopicConfig | None
+) -> TopicConfig:
     """Admit an unusual message by all checks, in RocketMQ's order."""
     settings = broker.settings
     topic = call.header.topic
@@ -294,6 +295,6 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     )
     if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
         return topic, queue_id
-    dead = retries.dead_topic(group_name)
+    dead = retries.dead_letter_topic(group_name)
     broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT)
     return dead, 0

@@ -66,7 +66,7 @@ def _store_copy(
     topic = retry_topic(header.group)
     queue_id = broker.stats.send_back_count % group.retry_queue_nums
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
-        topic, queue_id = retries.dead_topic(header.group), 0
+        topic, queue_id = retries.dead_letter_topic(header.group), 0
         broker.topics.create(topic, queue_nums=retries.DLQ_QUEUE_COUNT)
     else:
         level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))

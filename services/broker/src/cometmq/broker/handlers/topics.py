@@ -72,7 +72,7 @@ async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]
 async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Return the topic table, for slaves."""
     around = TopicConfigTable(data_version=broker.topics.version)
-    return Reply(body=await broker.turns.run(encode_large(around, broker.topics.table)))
+    return Reply(body=await broker.incremental.run(encode_large(around, broker.topics.table)))
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:

@@ -55,7 +55,7 @@ from cometmq.runtime.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
 _DECISIONS: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
-_NOT_HALF: Final = "the record at the commit log offset is no half message"
+_NOT_HALF: Final = "the record at the commit log offset is not a half message"
 _FOLLOWER: Final = "Transactions are ended by the master of the broker group"
 
 
@@ -192,7 +192,7 @@ def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTran
     group = half.properties.get(PropertyKey.PRODUCER_GROUP, "")
     peers = [client.peer for client in broker.producers.clients(group) if client.peer.is_writable]
     random.shuffle(peers)
-    body = _as_asked(half, place)
+    body = _as_sent(half, place)
     header = CheckTransactionState(
         tran_state_table_offset=half.queue_offset,
         commit_log_offset=half.physical_offset,
@@ -208,7 +208,7 @@ def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTran
     return AskTransactionStateReply()
 
 
-def _as_asked(half: MessageRecord, place: tuple[str, int]) -> bytes:
+def _as_sent(half: MessageRecord, place: tuple[str, int]) -> bytes:
     """Return the half message as its producer sent it: with the real topic and queue."""
     message = half.to_new_message()
     message.topic, message.queue_id = place

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.runtime.incremental import Parts
+from cometmq.runtime.incremental import Steps
 
 V = TypeVar("V")
 
@@ -17,7 +17,7 @@ PART_ENTRIES: Final = 512
 
 def encode_large(
     around: msgspec.Struct, table: Mapping[str, V], weigh: Callable[[V], int] = lambda _: 8
-) -> Parts[bytes]:
+) -> Steps[bytes]:
     """Return the JSON of a struct, with the table in place of its last empty map.
 
     `weigh` returns the number of values in an entry. The result may or may not reflect entries that

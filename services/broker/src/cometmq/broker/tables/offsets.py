@@ -15,7 +15,7 @@ import msgspec
 from cometmq.broker.tables.large_json import encode_large
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.errors import SystemBusy
-from cometmq.runtime.incremental import Parts
+from cometmq.runtime.incremental import Steps
 from cometmq.store.json_config import JsonTable
 
 KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
@@ -60,7 +60,7 @@ class Offsets:
             return  # members commit every 5 s: without traffic there is nothing to save
         if queues is None or queue_id not in queues:
             if self._count >= COUNT_MAX:
-                raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+                raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
             self._count += 1
             if queues is None:
                 queues = self.table[key] = {}
@@ -85,7 +85,7 @@ class Offsets:
             return
         count = self._count + len(offsets) - len(self.queues(target, topic))
         if count > COUNT_MAX:
-            raise SystemBusy(f"the broker keeps {COUNT_MAX} offsets at most")
+            raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
         self._count = count
         key = f"{topic}{KEY_SEPARATOR}{target}"
         self.table[key] = dict(offsets)
@@ -100,11 +100,11 @@ class Offsets:
                 del self._groups[topic]
             self.is_dirty = True
 
-    def encode(self) -> Parts[bytes]:
+    def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the answer of code 43."""
         return encode_large(OffsetFile(), self.table, len)
 
-    def encode_for_file(self) -> Parts[bytes]:
+    def encode_for_file(self) -> Steps[bytes]:
         """Return the content of the file and clear `is_dirty`; set it again if that is not
         completed.
         """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cometmq.remoting.log import Log
-from cometmq.runtime.incremental import Parts, Turns
+from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
 
@@ -30,15 +30,17 @@ class Saved(Protocol):
     def is_dirty(self) -> bool:
         """Whether it differs from the last save."""
 
-    def encode_for_file(self) -> bytes | Parts[bytes]:
+    def encode_for_file(self) -> bytes | Steps[bytes]:
         """Return the content of the file and clear `is_dirty`."""
 
 
 class TableSaver:
     """Saves tables that have files; requests for tables without one are ignored."""
 
-    def __init__(self, worker: Worker, *, log: Log, turns: Turns | None = None) -> None:
-        self._saver = Saver(worker, log=log, turns=turns)
+    def __init__(
+        self, worker: Worker, *, log: Log, runner: IncrementalRunner | None = None
+    ) -> None:
+        self._saver = Saver(worker, log=log, runner=runner)
         self.retry = self._saver.retry
         self.drain = self._saver.drain
 
@@ -66,13 +68,13 @@ class TableSaver:
             await self._saver.save(table.file.path, partial(_begin, table))
 
 
-def _begin(table: Saved) -> Job | Parts[Job]:
+def _begin(table: Saved) -> Job | Steps[Job]:
     content = table.encode_for_file()
     if isinstance(content, bytes):
         return partial(table.file.write, content)
-    return _job_in_parts(table.file, content)
+    return _job_in_steps(table.file, content)
 
 
-def _job_in_parts(file: TableFile, parts: Parts[bytes]) -> Parts[Job]:
-    data = yield from parts
+def _job_in_steps(file: TableFile, steps: Steps[bytes]) -> Steps[Job]:
+    data = yield from steps
     return partial(file.write, data)

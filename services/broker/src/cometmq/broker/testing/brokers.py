@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.clients.consumers import Consumers, tell_members
+from cometmq.broker.clients.consumers import Consumers, notify_members
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayFile
@@ -28,7 +28,7 @@ from cometmq.remoting.command import Call, Peer, Response
 from cometmq.remoting.errors import ConnectFailed
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.clock import FakeClock
-from cometmq.runtime.incremental import finish as finish_parts
+from cometmq.runtime.incremental import finish as finish_steps
 from cometmq.runtime.settings import load
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.settings import StoreSettings
@@ -144,7 +144,7 @@ class MemorySaver:
         if self.error is not None:
             raise self.error
         content = table.encode_for_file()
-        data = content if isinstance(content, bytes) else finish_parts(content)
+        data = content if isinstance(content, bytes) else finish_steps(content)
         self.saved[table.file.path.name] = data
 
 
@@ -195,7 +195,7 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         offsets=Offsets(),
         delay=delay,
         producers=Producers(),
-        consumers=Consumers(changed=tell_members, emptied=filters.unregister),
+        consumers=Consumers(changed=notify_members, emptied=filters.unregister),
         filters=filters,
         locks=QueueLocks(),
         hold=absent,

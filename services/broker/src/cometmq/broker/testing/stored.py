@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from cometmq.broker.assembly import delivery_counter
 from cometmq.broker.broker import Broker
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.handlers.arrivals import Arrivals
+from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
@@ -43,7 +44,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
     workers = Workers.start()
     broker.store = store
     broker.driver = StoreDriver(store, workers=workers, clock=broker.clock, log=NO_LOG)
-    broker.saver = TableSaver(workers.config, log=NO_LOG, turns=broker.turns)
+    broker.saver = TableSaver(workers.config, log=NO_LOG, runner=broker.incremental)
     broker.hold = HoldTable()
     broker.delay = DelayService(
         store,
@@ -51,12 +52,12 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         delay_file(str(folder / "config" / "delayOffset.json")),
         driver=broker.driver,
         saver=broker.saver,
+        delivered=delivery_counter(broker.stats, lambda: broker.settings),
         host=broker.store_host,
         log=NO_LOG,
     )
 
-    broker.driver.after_commit = Arrivals(broker, lambda: None).serve
-    store.add_arrival_listener(broker.hold.arrived)
+    connect_arrivals(broker, lambda: None)
     try:
         yield broker
     finally:

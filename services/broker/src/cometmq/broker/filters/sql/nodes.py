@@ -299,5 +299,5 @@ def _above(*nodes: Node) -> int:
 
 def _limited(depth: int) -> int:
     if depth > DEPTH_MAX:
-        raise SqlError(f"an expression may nest {DEPTH_MAX} operators at most")
+        raise SqlError(f"an expression may nest at most {DEPTH_MAX} operators")
     return depth

@@ -100,7 +100,7 @@ def parse(text: str) -> Node:
 def parsing(text: str) -> Generator[None, None, Node]:
     """Parse like `parse`, with a yield after each step of the work."""
     if len(text) > CHARS_MAX:
-        raise SqlError(f"an expression has at most {CHARS_MAX} characters, not {len(text)}")
+        raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()
     last = yield from _feed(parser, text)
     try:
@@ -136,9 +136,9 @@ def _unexpected(
     kinds = [leaf.type if isinstance(leaf, Leaf) else "" for leaf in stack]
     wanted = [kind for kind in SHOWN if kind in expected]
     if "PLUS" in kinds:  # RocketMQ looks ahead of a plus and blames it for the next token
-        token, wanted = _blamed(stack[kinds.index("PLUS")]), _operand_kinds()
+        token, wanted = _blamed_token(stack[kinds.index("PLUS")]), _operand_kinds()
     elif kinds[-1:] == ["NOT"] and "BETWEEN" in expected:  # the same for a NOT after an operand
-        token, wanted = _blamed(stack[-1]), list(_AFTER_NOT)
+        token, wanted = _blamed_token(stack[-1]), list(_AFTER_NOT)
     elif kinds[-1:] == ["IS"]:
         wanted = ["NOT"]
     names = [name for name in wanted if name not in LATER_KEYWORDS and name != "PLUS"]
@@ -153,7 +153,7 @@ def _unexpected(
     )
 
 
-def _blamed(leaf: Leaf) -> Token:
+def _blamed_token(leaf: Leaf) -> Token:
     return Token(leaf.type, leaf.value, leaf.start_pos or 0)
 
 
