@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the events mean that call for attention; a test demands a sentence for each of them."""
+"""The meaning of each event at warning or error; a test requires a sentence for each."""
 
 from collections.abc import Mapping
 from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
     # programs
-    "program.failed": "The program ends with status 1: an error that nobody expected.",
+    "program.failed": "The program ends with status 1 after an unexpected error.",
     "program.killed": "A second signal ended the program before it had stopped in order.",
-    "settings.ineffective": "These settings change nothing here, whatever their values: each with "
-    "the reason.",
-    "settings.unknown": "These keys of the file mean nothing here; they are kept for tools."
-    " `did_you_mean` has the settings that a mistyped key is close to.",
+    "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
+    "each follows.",
+    "settings.unknown": "These keys of the file are unknown; they are kept for tools. "
+    "`did_you_mean` lists the settings that a misspelled key is close to.",
     "task.ended": "A background task that should run until the stop has ended.",
-    "task.failed": "A background step failed; unless `fatal`, it runs again next time.",
+    "task.failed": "A background step failed; unless `fatal`, it runs again after its interval.",
     # connections
-    "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays.",
-    "connection.overflowed": "Closed: the peer did not read, and its answers took too much memory.",
-    "connections.paused": "All unsent output was over writeBufferTotalBytes: the connections with "
-    "the most are not served until they have read, and closed if they do not.",
-    "connection.refused": "Closed: no frame of the protocol, TLS not as configured, or too many.",
-    "connection.stalled": "Closed: answers waited, and the peer read nothing for too long.",
-    "groups.unmeasured": "The disk did not say how far behind groups are; tried again later.",
+    "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays in use.",
+    "connection.overflowed": "Closed: the peer did not read, and its pending answers exceeded the "
+    "memory limit.",
+    "connections.paused": "All unsent output exceeded writeBufferTotalBytes: the connections with "
+    "the most are not served until they have read, and are closed if they do not.",
+    "connection.refused": "Closed: an invalid frame, TLS other than configured, or too many "
+    "connections.",
+    "connection.stalled": "Closed: the peer did not read its pending answers in time.",
+    "groups.unmeasured": "The lag of groups could not be read from disk; retried at the next "
+    "interval.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
     "broker.disconnected": "A broker's connection ended; its routes are gone.",
@@ -37,44 +40,52 @@ MEANINGS: Final[Mapping[str, str]] = {
     "transaction.set_aside": "Nobody knew how a transaction ended: see TRANS_CHECK_MAX_TIME_TOPIC.",
     "transactions.unrecalled": "A broker may store the end of a transaction twice after its start.",
     # store
-    "cleaning.failed": "A step of retention failed; the next round tries again.",
-    "disk.filling": "Above diskMaxUsedSpaceRatio: expired files go at any hour.",
+    "cleaning.failed": "A step of retention failed; the next round retries it.",
+    "disk.filling": "Above diskMaxUsedSpaceRatio: expired files are deleted at any hour.",
     "disk.full": "Above diskSpaceWarningLevelRatio: sends are refused.",
-    "disk.freed": "Below diskSpaceWarningLevelRatio again: sends are taken.",
-    "file.create_failed": "The next log file could not be made ahead; tried again each second.",
-    "file.padded": "The newest file was shorter than configured and got its full size.",
-    "log.truncated": "Recovery cut the log: what followed had never been confirmed as flushed.",
+    "disk.freed": "Below diskSpaceWarningLevelRatio again: sends are accepted.",
+    "file.create_failed": "The next log file could not be created ahead; retried each second.",
+    "file.padded": "The newest file was shorter than configured and was extended to its full size.",
+    "log.truncated": "Recovery truncated the log: the removed part was never confirmed as flushed.",
     "log.write_failed": "The log could not be written: sends are refused until a probe succeeds.",
-    "queues.rebuilt": "Queues had lost entries and were built again from the log.",
-    "queues.write_failed": "Queues or index could not be written: sends are refused meanwhile.",
+    "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
+    "queues.write_failed": "Consume queues or the index could not be written: sends are refused "
+    "meanwhile.",
     "read.failed": "A read from disk failed; its request was answered with code 1.",
-    "records.damaged": "A pull met records that cannot be read, and went on behind them.",
+    "records.damaged": "A pull met unreadable records and skipped them.",
     "record.dropped": "Recovery dropped the last record: its end was never written.",
-    "store.failed": "An fsync failed: no more sends until the broker is restarted.",
-    "store.job_failed": "Work on the disk failed; the event of its part says what follows.",
+    "store.failed": "An fsync failed: sends are refused until the broker is restarted.",
+    "store.job_failed": "Background work on the disk failed; the event of that part has the "
+    "consequence.",
     # broker
-    "account.repeated": "An access key is in two files of accounts; the first one counts.",
-    "accounts.missing": "Access control is on, and there are no accounts: everything is refused.",
-    "accounts.unreadable": "Changed files of accounts are wrong; the accounts before them stay.",
+    "account.repeated": "An access key is in two files of accounts; the first one is used.",
+    "accounts.missing": "Access control is on without any account: every request is refused.",
+    "accounts.unreadable": "Changed files of accounts are invalid; the previous accounts stay in "
+    "use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
-    "config.save_failed": "A table (topics, offsets, KV config) was not saved; brokers try again.",
+    "config.save_failed": "A table (topics, offsets, KV config) was not saved; brokers retry.",
     "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
-    "delay.topic_missing": "A delayed message does not say where it belongs; it was passed over.",
-    "delay.unreadable": "The disk cannot read a level's messages; tried again, other levels go on.",
-    "client_call.failed": "A client did not do what a tool or broker asked of it; see `reason`.",
-    "reply.not_stored": "A reply went to its requester, but the store did not take it.",
-    "reply.not_taken": "A requester did not take its reply; the replier was told.",
-    "subscription.mismatched": "Members of one group want different things and miss messages: "
-    "give them equal subscriptions, or groups of their own.",
-    "group.creation_refused": "As many groups came by themselves as may; somebody invents names.",
-    "filter.invalid": "A group subscribed by SQL that is none; its pulls are refused.",
-    "filter.refused": "A group's SQL filter was not kept: there are too many already.",
+    "delay.topic_missing": "A delayed message does not name its real topic; it was skipped.",
+    "delay.unreadable": "A level's messages could not be read from disk; retried, other levels go "
+    "on.",
+    "client_call.failed": "A client did not answer a request of a tool or broker; see `reason`.",
+    "reply.not_stored": "A reply was pushed to its requester, but the store refused it.",
+    "reply.not_taken": "A requester did not accept its reply; the replier got an error.",
+    "subscription.mismatched": "Members of one group have different subscriptions and miss "
+    "messages: give them equal subscriptions, or groups of their own.",
+    "group.creation_refused": "The limit of automatically created groups is reached; a client may "
+    "be inventing names.",
+    "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
+    "filter.refused": "A group's SQL filter was not stored: the limit of filters is reached.",
     "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
-    "namesrv.lookup_failed": "A name in namesrvAddr has no address now; the known ones are used.",
-    "namesrv.lost": "Registration with a name server failed; tried again until it succeeds.",
-    "namesrv.unregister_failed": "A name server was not told of the stop; it will see it later.",
-    "topic.adopted": "Messages without topic configuration, as after a crash: configured anew.",
-    "topic.creation_refused": "A send to an unknown topic that may not be created.",
+    "namesrv.lookup_failed": "A name in namesrvAddr could not be resolved; its last addresses "
+    "stay in use.",
+    "namesrv.lost": "Registration with a name server failed; retried until it succeeds.",
+    "namesrv.unregister_failed": "A name server could not be notified of the stop; it will notice "
+    "the closed connection.",
+    "topic.adopted": "A topic had messages but no configuration, as after a crash: it was created "
+    "again.",
+    "topic.creation_refused": "A send named an unknown topic that may not be created.",
     # client
     "trace.dropped": "More traces than could be sent: some are left out, no message is.",
     "trace.unsent": "A broker did not take traces; they are lost, their messages are not.",

@@ -49,7 +49,7 @@ def broker_page() -> str:
         "## Without effect",
         "",
         _summary(AcceptedSettings),
-        "So it is with settings of the store that say *Accepted*. The event is",
+        "The same holds for settings of the store marked *Accepted*. The event is",
         "`settings.ineffective`.",
         "",
     ]
