@@ -17,7 +17,7 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
-from cometmq.broker.testing.replay import Answer, serve
+from cometmq.broker.testing.replay import Answer, answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.connections import Connection, ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
@@ -25,20 +25,12 @@ from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 from cometmq.remoting.types import Language
 from cometmq.runtime import properties
 from cometmq.runtime.worker import Worker
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def config_change(text: str) -> Call[NoHeader]:
@@ -60,7 +52,7 @@ def assert_same(answer: Answer, expected: Answer) -> None:
         assert json.loads(answer.body) == json.loads(expected.body)
 
 
-@pytest.mark.parametrize("exchange", exchanges("025-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "025-*"), ids=name_of)
 async def test_captured_changes_of_settings(exchange: Exchange) -> None:
     broker = memory_broker()
 
@@ -72,7 +64,7 @@ async def test_captured_changes_of_settings(exchange: Exchange) -> None:
         assert now.get(name, value) == value
 
 
-@pytest.mark.parametrize("exchange", exchanges("026-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "026-*"), ids=name_of)
 async def test_captured_settings(exchange: Exchange) -> None:
     """Keys that both have get the same value, except those that the captured files set."""
     broker = memory_broker()
@@ -101,7 +93,7 @@ def store_folder(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     "exchange",
-    [one for one in exchanges("028-*") if expected_answer(one).code == 0],
+    [one for one in answered_exchanges(GOLDEN, "028-*") if expected_answer(one).code == 0],
     ids=name_of,
 )
 async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -> None:
@@ -118,7 +110,7 @@ async def test_captured_runtime_figures(exchange: Exchange, store_folder: str) -
     assert ours["brokerVersionDesc"] == java["brokerVersionDesc"]
 
 
-@pytest.mark.parametrize("exchange", exchanges("043-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "043-*"), ids=name_of)
 async def test_captured_consumer_offsets(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -133,7 +125,7 @@ async def test_captured_consumer_offsets(exchange: Exchange) -> None:
     )
 
 
-@pytest.mark.parametrize("exchange", exchanges("045-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "045-*"), ids=name_of)
 async def test_captured_delay_offsets(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -148,7 +140,7 @@ async def test_captured_delay_offsets(exchange: Exchange) -> None:
     )
 
 
-@pytest.mark.parametrize("exchange", exchanges("203-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "203-*"), ids=name_of)
 async def test_captured_members_of_groups(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -169,7 +161,7 @@ async def test_captured_members_of_groups(exchange: Exchange) -> None:
     assert_same(answer, expected)
 
 
-@pytest.mark.parametrize("exchange", exchanges("204-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "204-*"), ids=name_of)
 async def test_captured_members_of_producer_groups(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -288,7 +280,7 @@ async def test_figures_of_puts_and_their_latencies(store_folder: str) -> None:
     assert (table["getMessageEntireTimeMax"], table["sendThreadPoolQueueSize"]) == ("7", "3")
 
 
-@pytest.mark.parametrize("exchange", exchanges("328-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "328-*"), ids=name_of)
 async def test_captured_producers(exchange: Exchange) -> None:
     broker = memory_broker()
     broker.clock.advance(50_000)  # type: ignore[attr-defined]  # a FakeClock
@@ -307,7 +299,7 @@ async def test_captured_producers(exchange: Exchange) -> None:
     assert json.loads(answer.body) == expected
 
 
-@pytest.mark.parametrize("exchange", exchanges("315-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "315-*"), ids=name_of)
 async def test_captured_statistics(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)

@@ -17,7 +17,7 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import name_of, serve
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
@@ -41,10 +41,6 @@ STATUS = b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"b","queueId":
 
 def exchanges(pattern: str, receiver: str = "broker") -> list[Exchange]:
     return [one for one in load_exchanges(GOLDEN, pattern) if one.receiver == receiver]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def answer(code: int = 0, body: bytes = b"", remark: str | None = None) -> Response:

@@ -10,6 +10,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import CLIENT_SILENCE_MS, Client
 from cometmq.broker.handlers import clients
 from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
+from cometmq.broker.testing.replay import name_of
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import (
     ConsumerData,
@@ -32,10 +33,6 @@ def exchanges(pattern: str) -> list[Exchange]:
         if exchange.response is not None
         and "Acl" not in (exchange.response.header.get("remark") or "")
     ]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def heartbeat(

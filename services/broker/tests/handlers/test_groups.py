@@ -10,7 +10,7 @@ from cometmq.broker.handlers import groups
 from cometmq.broker.tables.groups import group_file
 from cometmq.broker.tables.offsets import offset_file
 from cometmq.broker.testing import expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.command import Call
@@ -19,17 +19,9 @@ from cometmq.remoting.commands.groups import (
     GetSubscriptiongroupConfig,
 )
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def role_for(exchange: Exchange) -> str:
@@ -37,7 +29,7 @@ def role_for(exchange: Exchange) -> str:
     return "SLAVE" if is_slave else "ASYNC_MASTER"
 
 
-@pytest.mark.parametrize("exchange", exchanges("200-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "200-*"), ids=name_of)
 async def test_captured_changes_of_groups(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
 
@@ -48,7 +40,7 @@ async def test_captured_changes_of_groups(exchange: Exchange) -> None:
     assert broker.groups.get(asked.group_name) == asked
 
 
-@pytest.mark.parametrize("exchange", exchanges("207-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "207-*"), ids=name_of)
 async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
     group = exchange.request.ext["groupName"]
@@ -64,7 +56,7 @@ async def test_captured_deletions_of_groups(exchange: Exchange) -> None:
     assert broker.offsets.committed("other", "T", 0) == 5
 
 
-@pytest.mark.parametrize("exchange", exchanges("201-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "201-*"), ids=name_of)
 async def test_captured_group_tables(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)

@@ -7,22 +7,15 @@ import pytest
 
 from cometmq.broker.handlers import locks
 from cometmq.broker.testing import expected_answer, memory_broker, replay
+from cometmq.broker.testing.replay import answered_exchanges, name_of
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 
 
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
-
-
-@pytest.mark.parametrize("exchange", exchanges("041-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "041-*"), ids=name_of)
 async def test_captured_locks(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -37,7 +30,7 @@ async def test_captured_locks(exchange: Exchange) -> None:
     assert json.loads(answer.body) == json.loads(expected.body)
 
 
-@pytest.mark.parametrize("exchange", exchanges("042-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "042-*"), ids=name_of)
 async def test_captured_unlocks(exchange: Exchange) -> None:
     broker = memory_broker()
     asked = decode_json(LockBatch, (exchange.request.body_text or "").encode())

@@ -10,23 +10,15 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, maintenance
 from cometmq.broker.testing import FakePeer, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 @pytest.fixture
@@ -44,7 +36,13 @@ def order(code: Code) -> Call[Any]:
 
 
 @pytest.mark.parametrize(
-    "exchange", [*exchanges("306-*"), *exchanges("316-*"), *exchanges("329-*")], ids=name_of
+    "exchange",
+    [
+        *answered_exchanges(GOLDEN, "306-*"),
+        *answered_exchanges(GOLDEN, "316-*"),
+        *answered_exchanges(GOLDEN, "329-*"),
+    ],
+    ids=name_of,
 )
 async def test_captured_clean_ups(broker: Broker, exchange: Exchange) -> None:
     handler = HANDLERS[int(exchange.name[:3])]
@@ -76,7 +74,7 @@ async def test_statistics_of_deleted_topics_stay_by_default(
         assert broker.stats.topics.keys() == {"Unknown"}
 
 
-@pytest.mark.parametrize("exchange", exchanges("305-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "305-*"), ids=name_of)
 async def test_captured_system_topics(exchange: Exchange) -> None:
     expected = json.loads(expected_answer(exchange).body)["topicList"]
     name = "broker-b" if "broker-b" in expected else "broker-a"
@@ -88,7 +86,7 @@ async def test_captured_system_topics(exchange: Exchange) -> None:
     assert json.loads(answer.body) == {"topicList": sorted(expected)}
 
 
-@pytest.mark.parametrize("exchange", exchanges("301-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "301-*"), ids=name_of)
 async def test_captured_registration_of_filter_servers(exchange: Exchange) -> None:
     answer = await replay(memory_broker(), exchange, maintenance.register_filter_server)
 
@@ -98,7 +96,7 @@ async def test_captured_registration_of_filter_servers(exchange: Exchange) -> No
 @pytest.mark.parametrize("code", [13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302])
 def test_codes_that_a_4_9_4_broker_refuses_are_not_served(code: int) -> None:
     """As captured; the dispatcher answers a code without a handler with 3."""
-    answers = [expected_answer(one) for one in exchanges(f"{code:03d}-*")]
+    answers = [expected_answer(one) for one in answered_exchanges(GOLDEN, f"{code:03d}-*")]
 
     assert answers
     assert {answer.code for answer in answers} == {3}

@@ -16,7 +16,7 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.bodies.queues import GroupList
@@ -34,17 +34,9 @@ from cometmq.remoting.commands.admin import (
     QueryConsumeTimeSpan,
     QueryTopicConsumeByWho,
 )
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def subscribe(broker: Broker, group: str, topic: str) -> None:
@@ -69,7 +61,7 @@ def restore(broker: Broker, store: MemoryStore, group: str, stats: ConsumeStats)
         broker.offsets.commit(group, queue.topic, queue.queue_id, pair.consumer_offset)
 
 
-@pytest.mark.parametrize("exchange", exchanges("208-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "208-*"), ids=name_of)
 async def test_captured_progress_of_groups(exchange: Exchange) -> None:
     store = MemoryStore()
     broker = memory_broker(store)
@@ -113,7 +105,7 @@ def rows(stats: BrokerConsumeStats) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("exchange", exchanges("317-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "317-*"), ids=name_of)
 async def test_captured_progress_of_all_groups(exchange: Exchange) -> None:
     store = MemoryStore()
     broker = memory_broker(store)
@@ -171,7 +163,7 @@ async def test_an_answer_larger_than_a_frame_is_refused(
     assert answer.remark.startswith("the groups have offsets in 4 queues, more than 3")
 
 
-@pytest.mark.parametrize("exchange", exchanges("300-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "300-*"), ids=name_of)
 async def test_captured_consumers_of_a_topic(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -200,7 +192,7 @@ async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
     assert answer.body == b'{"groupList":["G"]}'
 
 
-@pytest.mark.parametrize("exchange", exchanges("303-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "303-*"), ids=name_of)
 async def test_captured_time_spans(exchange: Exchange) -> None:
     """The captured queues contain messages of several times, those here of one."""
     store = MemoryStore()

@@ -12,7 +12,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import replies
 from cometmq.broker.testing import FakePeer, RecordingLog, expected_answer
-from cometmq.broker.testing.replay import Answer, call_of, frame_of, read_answer, serve
+from cometmq.broker.testing.replay import Answer, call_of, frame_of, name_of, read_answer, serve
 from cometmq.broker.testing.stored import call_with, stored_broker
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient, SendReplyMessageV2
@@ -34,10 +34,6 @@ FIRST_ID = "7F00000100002A9F0000000000000000"
 
 def exchanges(pattern: str) -> list[Exchange]:
     return list(load_exchanges(GOLDEN, pattern))
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cometmq.broker.testing import (
     memory_broker,
     replay,
 )
-from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.replay import call_of, name_of
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.bodies.offsets import (
@@ -45,10 +45,6 @@ CHANGE_BEFORE = STORED_MS - 1
 
 def exchanges(pattern: str) -> list[Exchange]:
     return list(load_exchanges(GOLDEN, pattern))
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def join(

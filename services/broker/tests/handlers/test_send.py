@@ -10,14 +10,14 @@ import pytest
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.testing import expected_answer
-from cometmq.broker.testing.replay import call_of
+from cometmq.broker.testing.replay import answered_exchanges, call_of
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 from cometmq.store.write_state import Refusal
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
@@ -41,10 +41,6 @@ def send(broker: Broker, body: bytes = b"hello", **fields: Any) -> Reply:
 def records(broker: Broker, topic: str, queue_id: int) -> list[MessageRecord]:
     result = broker.store.get_messages(topic, queue_id, 0, 32)
     return [decode_record(record) for record in result.records]
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
 
 
 def test_a_message_is_stored_and_its_place_answered(broker: Broker) -> None:
@@ -335,7 +331,10 @@ def comparable(exchange: Exchange) -> bool:
 
 
 GOLDEN_SENDS = [
-    one for pattern in ("010-*", "310-*", "320-*") for one in exchanges(pattern) if comparable(one)
+    one
+    for pattern in ("010-*", "310-*", "320-*")
+    for one in answered_exchanges(GOLDEN, pattern)
+    if comparable(one)
 ]
 
 

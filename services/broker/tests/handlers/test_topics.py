@@ -9,7 +9,7 @@ import pytest
 from cometmq.broker.handlers import topics
 from cometmq.broker.tables.topics import topic_file
 from cometmq.broker.testing import MemoryStore, expected_answer, memory_broker, replay
-from cometmq.broker.testing.replay import serve
+from cometmq.broker.testing.replay import answered_exchanges, name_of, serve
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.stats import TopicStats
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
@@ -20,18 +20,10 @@ from cometmq.remoting.commands.topics import (
     UpdateAndCreateTopic,
 )
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
+from cometmq.remoting.testing.golden import Exchange
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 SLAVE_REMARK = "from slave broker"
-
-
-def exchanges(pattern: str) -> list[Exchange]:
-    return [one for one in load_exchanges(GOLDEN, pattern) if one.response is not None]
-
-
-def name_of(exchange: Exchange) -> str:
-    return exchange.name
 
 
 def role_for(exchange: Exchange) -> str:
@@ -39,7 +31,7 @@ def role_for(exchange: Exchange) -> str:
     return "SLAVE" if SLAVE_REMARK in remark else "ASYNC_MASTER"
 
 
-@pytest.mark.parametrize("exchange", exchanges("017-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "017-*"), ids=name_of)
 async def test_captured_changes_of_topics(exchange: Exchange) -> None:
     broker = memory_broker(brokerRole=role_for(exchange))
 
@@ -59,7 +51,7 @@ async def test_captured_changes_of_topics(exchange: Exchange) -> None:
         assert created is None or broker.topics.is_reserved(ext["topic"])
 
 
-@pytest.mark.parametrize("exchange", exchanges("215-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "215-*"), ids=name_of)
 async def test_captured_deletions(exchange: Exchange) -> None:
     store = MemoryStore()
     broker = memory_broker(store, brokerRole=role_for(exchange))
@@ -76,7 +68,7 @@ async def test_captured_deletions(exchange: Exchange) -> None:
     assert broker.offsets.committed("G", topic, 0) == 5
 
 
-@pytest.mark.parametrize("exchange", exchanges("021-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "021-*"), ids=name_of)
 async def test_captured_topic_tables(exchange: Exchange) -> None:
     broker = memory_broker()
     expected = expected_answer(exchange)
@@ -90,7 +82,7 @@ async def test_captured_topic_tables(exchange: Exchange) -> None:
     assert json.loads(answer.body) == json.loads(expected.body)
 
 
-@pytest.mark.parametrize("exchange", exchanges("202-*"), ids=name_of)
+@pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "202-*"), ids=name_of)
 async def test_captured_topic_statistics(exchange: Exchange) -> None:
     store = MemoryStore()
     broker = memory_broker(store)

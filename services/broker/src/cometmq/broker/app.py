@@ -258,7 +258,7 @@ class BrokerApp:
         broker.delay.stop()
         server.stop_reading()
         broker.hold.wake_all()
-        broker.driver.after_commit()
+        broker.driver.after_commit()  # answers the woken pulls
         await broker.driver.drain()
         await server.close(broker.settings.stop_timeout_mills)
 

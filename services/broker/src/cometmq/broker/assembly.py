@@ -41,7 +41,7 @@ from cometmq.store.message_store import MessageStore
 
 
 class Inputs(NamedTuple):
-    """What a broker is built from; `app.py` opens and closes it."""
+    """The resources of a broker; `app.py` opens and closes them."""
 
     loaded: Loaded[BrokerSettings]
     clock: Clock

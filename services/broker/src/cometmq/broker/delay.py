@@ -35,7 +35,7 @@ from cometmq.store.results import PutDone, PutResult, QueryResult
 
 STEP_INTERVAL_MS: Final = 100
 BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
-QUERY_COUNT_MAX: Final = 32
+QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a crash
 
 
 class DelayFile(msgspec.Struct, rename="camel"):

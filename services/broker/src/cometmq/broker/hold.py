@@ -101,7 +101,7 @@ class HoldTable:
         return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:
-        """Wake the pulls whose queue has grown, and those that are due."""
+        """Wake pulls that are due or whose queue has grown."""
         keys, self._unswept = self._unswept & self._queues.keys(), set()
         for key in keys:
             self._wake(key, partial(_is_stale, max_offset(*key), now_ms))

@@ -33,7 +33,7 @@ _KEYS: Final = PropertyKey.KEYS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _HALF: Final = PropertyKey.TRANSACTION_PREPARED.value
 _CLUSTER: Final = PropertyKey.CLUSTER.value
-_LEFT_OUT: Final = frozenset({"", PropertyKey.CLUSTER.value})
+_LEFT_OUT: Final = frozenset({"", PropertyKey.CLUSTER.value})  # the broker sets CLUSTER itself
 _REAL_TOPIC: Final = PropertyKey.REAL_TOPIC.value
 _REAL_QUEUE_ID: Final = PropertyKey.REAL_QUEUE_ID.value
 

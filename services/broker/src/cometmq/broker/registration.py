@@ -40,7 +40,7 @@ PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
 RETRY_FIRST_MS: Final = 1_000
 UNREGISTER_TIMEOUT_MS: Final = 3_000
-CRC_MASK: Final = 0x7FFF_FFFF
+CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
 
 
 class Invoker(Protocol):
@@ -210,7 +210,7 @@ class Registration:
         return True
 
     def _follow(self, addresses: list[str], group: asyncio.TaskGroup) -> None:
-        """Start tasks for new name servers, and cancel those of removed ones."""
+        """Start tasks for new name servers, and cancel the tasks of removed ones."""
         if self._is_leaving:
             return
         for address in self.links.keys() - set(addresses):

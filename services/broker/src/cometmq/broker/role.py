@@ -6,7 +6,7 @@ A broker group is one master and its slaves. Orders come from an election or an 
 the only place that decides what an order does. Every order carries the epoch for which it was
 given, so that a late order of an earlier election changes nothing.
 
-Without replication a broker stays in the state that its settings describe, in epoch 0.
+A broker that does not replicate stays in the state that its settings describe, in epoch 0.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 
 Invariants: only the loop calls the store. A thread runs nothing but the closures that the store
 provides for it (flush, retention, cold reads), and their results come back on the loop. Searches
-read on the loop what is in memory, all of them together a bounded number of reads per turn;
-searches that exceed the bound continue in later turns, one at a time.
+read data in memory on the loop; the number of reads per turn is bounded for all searches together,
+and searches above the bound continue in later turns, one at a time.
 
 Hot path: `put` is one call and one test per message; everything else is per batch.
 """

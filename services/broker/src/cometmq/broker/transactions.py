@@ -5,7 +5,7 @@ A half message waits in the half topic. Its end is an op message that names its 
 commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
 broker that takes over the store, compares the two queues to find the open transactions.
 
-Compatibility: records are those of RocketMQ 4.9.4; the body of an op message is the decimal queue
+Compatibility: records follow RocketMQ 4.9.4; the body of an op message is the decimal queue
 offset of one half message. RocketMQ 5 joins several offsets by commas: both forms are read.
 """
 
@@ -34,8 +34,8 @@ QUEUE_COUNT: Final = 1  # of each of the three topics
 _OP_TAG: Final = "d"
 _OP_TAG_CODE: Final = tag_code(_OP_TAG)
 _OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: _OP_TAG})
-_ENDED_BITS_MAX: Final = 1 << 26
-_RECALLED_OPS_MAX: Final = 100_000
+_ENDED_BITS_MAX: Final = 1 << 26  # 8 MB
+_RECALLED_OPS_MAX: Final = 100_000  # bounds the reads of a start
 _ENTRIES_READ: Final = 1_024
 
 
@@ -201,7 +201,7 @@ class Outcome(Enum):
 
 
 class EndState(Enum):
-    """What a request to end a half message finds."""
+    """The state that a request to end a half message finds."""
 
     BEGUN = "begun"
     """The first request: its caller stores the messages that end the transaction."""

@@ -6,17 +6,17 @@ the signature, sending of traces, the role of an administrator, the right to eac
 that the request names.
 
 Compatibility, where more is checked than in RocketMQ 4.9.4:
-- a batch (320) needs the rights of a single message, and a lite pull (361) those of a pull;
+- a batch (320) is checked like a single message, and a lite pull (361) like a pull;
 - a message to a group's retry topic needs SUB of that group, not of one that the sender names;
 - a reply (324, 325) to another topic than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
-(``SHARED_TOPICS``) nor the group that checks transactions;
-- the codes in ``ADMIN_CODES`` beyond RocketMQ's five, among them those that show or change
-accounts, need an administrator.
+  (``SHARED_TOPICS``) nor the group that checks transactions;
+- the codes in ``ADMIN_CODES`` beyond RocketMQ's five need an administrator, for example requests
+  that show or change accounts.
 
 Hot path: with access control, ``AccessControl.check`` runs once per request; budget 10 us for a
-signed send, half of it for decoding the header again as text: bench/micro/bench_acl.py. Without
-access control it is not called at all.
+signed send, half of it for decoding the header again as text: bench/micro/bench_acl.py. It is not
+called while access control is off.
 """
 
 from collections.abc import Callable, Iterator, Mapping

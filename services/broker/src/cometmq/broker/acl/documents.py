@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file of accounts: YAML text to accounts, and changes back to text.
 
-Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, which can read the
-files written here. Unknown keys are kept, as are the comments before the first key; RocketMQ loses
-them all.
+Compatibility: keys, types and layout are the same as in RocketMQ's plain_acl.yml, and RocketMQ
+can read the files written here. Unknown keys are kept, as are the comments before the first key;
+RocketMQ loses them all.
 """
 
 from collections.abc import Mapping, Sequence

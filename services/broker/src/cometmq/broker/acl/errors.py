@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors in accounts and their files, and refusals of requests.
 
-Compatibility: the words are those of RocketMQ 4.9.4's AclException, for which users search; a
+Compatibility: the texts repeat RocketMQ 4.9.4's AclException, for which users search; a
 refusal also names the line of RocketMQ that refuses the request.
 """
 

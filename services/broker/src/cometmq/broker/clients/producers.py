@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq.remoting.command import Peer
 
-CLIENT_SILENCE_MS: Final = 120_000
+CLIENT_SILENCE_MS: Final = 120_000  # heartbeats come every 30 s
 
 
 class Client(msgspec.Struct):

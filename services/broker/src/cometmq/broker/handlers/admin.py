@@ -57,8 +57,8 @@ async def save_table(broker: Broker, table: Saved) -> None:
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Change settings that are mutable at run time: all of the request or none.
 
-    Compatibility: RocketMQ sets any key it knows, even those that are read only at the start, such
-    as paths. Here such a key is refused with the reason. Unknown keys are ignored by both.
+    Compatibility: RocketMQ sets any key it knows, even a key that is read only at the start, such
+    as a path. Here such a key is refused with the reason. Unknown keys are ignored by both.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))
@@ -94,7 +94,7 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
-    """Answer with the figures that tools and dashboards show, after reading those of the disk."""
+    """Answer with the figures of tools and dashboards, after reading the state of the disk."""
 
     def read(oldest: MessageRecord | None) -> None:
         broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)

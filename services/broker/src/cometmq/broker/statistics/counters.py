@@ -19,7 +19,7 @@ from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.broker.statistics.windows import Rounds, Windows
 
 SAMPLE_INTERVAL_MS: Final = 1_000
-SAMPLE_COUNT_MAX: Final = 601
+SAMPLE_COUNT_MAX: Final = 601  # both ends of the longest window
 WINDOWS_S: Final = (10, 60, 600)
 SOURCES_MAX: Final = 200_000  # of topics, and of groups in topics
 
@@ -115,7 +115,6 @@ class BrokerStats:
         "rounds",
         "samples",
         "send_back_count",
-        "send_without_permission_count",
         "topics",
         "windows",
     )
@@ -135,7 +134,6 @@ class BrokerStats:
         self.send_back_count = 0
         self.busy_count = 0
         self.any_queue_count = 0  # sends that left the queue to the broker
-        self.send_without_permission_count = 0
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self.levels: dict[int, LevelStats] = {}  # queue id of the delayed messages

@@ -6,7 +6,7 @@ of them: no time has to be kept per message, and the figures never look better t
 Latencies below one millisecond are not counted: they are the difference to the number of all stored
 messages.
 
-Compatibility: the classes are those of RocketMQ's putMessageDistributeTime. They and the
+Compatibility: the classes follow RocketMQ's putMessageDistributeTime. They and the
 percentiles describe the last whole minute, or the time since the start during the first one.
 """
 

@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 
 
 class Period(NamedTuple):
-    """A length of statistics: the interval between two copies, and how many copies are kept."""
+    """The interval between two copies, and the number of copies that are kept."""
 
     interval_ms: int
     count_max: int

@@ -79,7 +79,7 @@ class Offsets:
         return self._groups.get(topic, NO_NAMES)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace a group's offsets in a topic by those of another group, unless that has none."""
+        """Replace a group's offsets in a topic by another group's, unless that has none."""
         offsets = self.queues(source, topic)
         if not offsets:
             return

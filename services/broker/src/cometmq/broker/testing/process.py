@@ -33,7 +33,7 @@ class BrokerProcess:
     """`python -m cometmq.broker FILE` in a folder of its own; a context that ends it."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        """Write the file; `settings` are external names that override those of the tests."""
+        """Write the file; `settings` override the defaults of the tests, by external names."""
         self.folder = folder
         self.file = folder / "broker.conf"
         self.address = ""

@@ -3,6 +3,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from cometmq.remoting.connection import Codec, Connection
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.raw import RawCommand
-from cometmq.remoting.testing.golden import Exchange, GoldenFrame
+from cometmq.remoting.testing.golden import Exchange, GoldenFrame, load_exchanges
 from cometmq.remoting.types import Buffer
 
 Handler = Callable[..., Any]
@@ -31,6 +32,15 @@ class Answer(msgspec.Struct):
     ext: dict[str, str]
     body: bytes
     serialization: int
+
+
+def answered_exchanges(root: Path, pattern: str) -> list[Exchange]:
+    """Return the captured exchanges whose request has an answer."""
+    return [one for one in load_exchanges(root, pattern) if one.response is not None]
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.name
 
 
 def call_of(frame: GoldenFrame, peer: FakePeer) -> Call[Any]:

@@ -2,7 +2,7 @@
 """Parses text to a tree: each rule of the grammar becomes a node as soon as it is complete.
 
 Compatibility: as in RocketMQ an expression ends before the first token that cannot continue it, and
-the rest is ignored (`a > 5 foo` is `a > 5`). Error texts are those of RocketMQ's parser, with the
+the rest is ignored (`a > 5 foo` is `a > 5`). Error texts repeat RocketMQ's parser, with the
 tokens that it would have accepted.
 """
 
