@@ -256,7 +256,7 @@ async def test_many_woken_pulls_are_answered_over_several_turns(broker: Broker) 
     flushed.clear()
 
     store(broker, "A")
-    assert flushed == [0, RESUMES_MAX], "the sender has its answer before all who read"
+    assert flushed == [0, RESUMES_MAX], "the sender is answered before the consumers"
     store(broker, "B")
     assert answered() == RESUMES_MAX * 2
     await asyncio.sleep(0)

@@ -131,9 +131,9 @@ def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
 def assemble(inputs: Inputs) -> Broker:
     """Build the broker; its tables are loaded from the store's config folder.
 
-    Registration reads the topics and the topics announce changes to it, and some parts need
-    settings that may change later: functions in here resolve these cycles when they are called,
-    which is after this function has returned.
+    The parts form cycles: registration reads the topics, which announce their changes to it, and
+    some parts read settings that may be replaced. The local functions look up `broker` when they
+    are called, which is after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     settings = loaded.value

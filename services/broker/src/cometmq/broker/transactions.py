@@ -296,7 +296,7 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages ended by op messages from a queue offset on, newest ones only."""
+    """Find the half messages ended by op messages from a queue offset on; reads the newest only."""
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:
         return []

@@ -43,7 +43,7 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
 ) -> Lookup[int]:
-    """Find the position of the first of the group's next messages in the log; default its end."""
+    """Find the lowest log position of the group's next messages; without any, the log's end."""
     oldest = log_end
     for topic in list(group.subscriptions):
         for queue_id, offset in list(offsets.queues(group.name, topic).items()):
