@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.names import BOOT_GROUPS
 from cometmq.broker.tables import groups as groups_module
 from cometmq.broker.tables.groups import Groups, group_file
 from cometmq.broker.testing.saves import Saves
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import BOOT_GROUPS
 
 
 @pytest.fixture

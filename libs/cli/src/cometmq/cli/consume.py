@@ -15,7 +15,6 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.broker.names import TOOLS_GROUP
 from cometmq.cli import message_json, times
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -41,6 +40,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import TOOLS_GROUP
 from cometmq.runtime.service import new_event_loop
 
 FIRST: Final = "first"

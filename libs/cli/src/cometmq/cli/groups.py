@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import BOOT_GROUPS, DLQ_PREFIX, is_system_group, retry_topic
+from cometmq.broker.names import is_system_group
 from cometmq.cli import times
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -28,6 +28,7 @@ from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline
+from cometmq.remoting.names import BOOT_GROUPS, DLQ_PREFIX, retry_topic
 
 app = typer.Typer(
     add_completion=False,

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
 from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
@@ -18,6 +17,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import NoPermission, TopicNotExist
+from cometmq.remoting.names import retry_topic
 
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Seconds behind",

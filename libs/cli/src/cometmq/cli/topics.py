@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.broker.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
+from cometmq.broker.names import is_system_topic
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Cluster,
@@ -26,6 +26,7 @@ from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 
 QUEUES_MAX: Final = 16_384
 

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cometmq.broker.messages import delivered
-from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.runtime.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels

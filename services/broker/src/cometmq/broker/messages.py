@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from cometmq.broker.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import (
     PAIR_SEPARATOR,
@@ -25,6 +24,7 @@ from cometmq.remoting.message.properties import (
     without_property,
 )
 from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.remoting.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
 
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value

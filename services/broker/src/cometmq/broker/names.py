@@ -15,41 +15,12 @@ from typing import Final
 
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import ServerError
-
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-
-AUTO_CREATE_TOPIC: Final = "TBW102"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC: Final = "BenchmarkTest"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-
-SYSTEM_TOPICS: Final = frozenset({
-    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, OP_HALF_TOPIC,
-    CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
-})  # fmt: skip
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-
-SEND_FORBIDDEN_TOPICS: Final = frozenset({
-    SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
-    OFFSET_MOVED_TOPIC,
-})  # fmt: skip
-
-CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Its committed offsets are how far the queues of half and op messages are examined."""
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"  # statistics count deliveries after a delay under it
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-BOOT_GROUPS: Final = (
-    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
+from cometmq.remoting.names import (
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
 
 TOPIC_CHARS_MAX: Final = 127  # the record holds the length in one signed byte
 GROUP_CHARS_MAX: Final = 255  # the limit of the Java clients
@@ -57,11 +28,6 @@ RETRIED_GROUP_CHARS_MAX: Final = TOPIC_CHARS_MAX - len(RETRY_PREFIX)
 
 _TOPIC_LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _GROUP_DANGEROUS: Final = re.compile(r"[\x00-\x1f\x7f/\\@\ud800-\udfff]|\.\.")
-
-
-def retry_topic(group: str) -> str:
-    """Return the topic that holds a group's messages to retry."""
-    return RETRY_PREFIX + group
 
 
 def check_topic(topic: str) -> None:

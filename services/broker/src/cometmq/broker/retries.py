@@ -4,7 +4,6 @@
 from enum import Enum
 from typing import Final
 
-from cometmq.broker.names import DLQ_PREFIX
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 
 FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each further one a level more
@@ -14,11 +13,6 @@ DLQ_QUEUE_COUNT: Final = 1
 class Fate(Enum):
     RETRY = "retry"
     DEAD = "dead"
-
-
-def dead_letter_topic(group: str) -> str:
-    """Return the topic that holds the messages on which a group has given up."""
-    return DLQ_PREFIX + group
 
 
 def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from cometmq.broker.messages import without_delay
-from cometmq.broker.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.broker.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
@@ -25,6 +24,7 @@ from cometmq.remoting.message.properties import (
     without_property,
 )
 from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup, read_entries
 

@@ -5,7 +5,6 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from cometmq.broker.names import DLQ_PREFIX, retry_topic
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import (
@@ -23,6 +22,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.names import DLQ_PREFIX, retry_topic
 
 FIELDS: Final = (
     "groupName", "consumeEnable", "consumeFromMinEnable", "consumeBroadcastEnable",

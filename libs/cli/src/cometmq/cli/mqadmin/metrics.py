@@ -5,19 +5,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from cometmq.broker.names import (
-    BOOT_GROUPS,
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    is_system_group,
-)
+from cometmq.broker.names import is_system_group
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
+from cometmq.remoting.names import BOOT_GROUPS, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION, version_name
 
 CLIENT_GROUPS: Final = frozenset({

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import RETRY_PREFIX
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run, with_access
 from cometmq.cli.mqadmin import java_text, running_text
@@ -22,6 +21,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.runtime.service import new_event_loop
 
 ROUND_S: Final = 60.0

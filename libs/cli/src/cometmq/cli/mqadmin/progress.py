@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.broker.names import RETRY_PREFIX
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.consumers import members_say
 from cometmq.cli.mqadmin.frame import (
@@ -23,6 +22,7 @@ from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats
 from cometmq.remoting.errors import CommandError
+from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.versions import version_name
 
 app = Family()

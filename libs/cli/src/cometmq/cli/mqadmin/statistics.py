@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.broker.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, print_table
 from cometmq.cli.output import AsJson
@@ -15,6 +14,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import Traffic
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
 NO_CONSUMER: Final = "NO_CONSUMER"
 COLUMNS: Final = (

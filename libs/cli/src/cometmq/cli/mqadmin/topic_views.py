@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import (
     Column,
@@ -26,6 +25,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.errors import CommandError
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
 app = Family()
 

@@ -7,7 +7,9 @@ from typing import Final
 from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.errors import AclError
 from cometmq.broker.acl.permissions import Right, parse_resources, parse_right
-from cometmq.broker.names import (
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.topic_config import DataVersion
+from cometmq.remoting.names import (
     CHECK_GROUP,
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -16,8 +18,6 @@ from cometmq.broker.names import (
     SCHEDULE_TOPIC,
     retry_topic,
 )
-from cometmq.remoting.bodies.acl import AclAccount
-from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7

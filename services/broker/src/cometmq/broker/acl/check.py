@@ -25,7 +25,6 @@ from typing import Any, Final
 from cometmq.broker.acl import errors
 from cometmq.broker.acl.accounts import Account, Accounts
 from cometmq.broker.acl.permissions import Right, resource_text
-from cometmq.broker.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat
 from cometmq.remoting.codes import RequestCode as Code
@@ -36,6 +35,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.queries import QueryMessage
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessage, SendMessageV2
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
+from cometmq.remoting.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from cometmq.remoting.signature import ACCESS_KEY
 
 Need = tuple[str, Right]

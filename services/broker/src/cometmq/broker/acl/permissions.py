@@ -6,7 +6,7 @@ from enum import IntFlag
 from typing import Final
 
 from cometmq.broker.acl.errors import AclError, wrong_permission, wrong_resource
-from cometmq.broker.names import RETRY_PREFIX, retry_topic
+from cometmq.remoting.names import RETRY_PREFIX, retry_topic
 
 
 class Right(IntFlag):

@@ -9,7 +9,7 @@ from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, compile_sql
 from cometmq.broker.filters.tags import is_tag_type
 from cometmq.broker.handlers.bodies import json_body
 from cometmq.broker.handlers.deferred_answers import answer
-from cometmq.broker.names import can_retry, check_group, retry_topic
+from cometmq.broker.names import can_retry, check_group
 from cometmq.broker.tables.topics import READ_WRITE
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -21,6 +21,7 @@ from cometmq.remoting.commands.clients import GetConsumerListByGroup, Unregister
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError, SubscriptionParseFailed
 from cometmq.remoting.message.flags import TopicSysFlag
+from cometmq.remoting.names import retry_topic
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000  # a process with more is faulty or an attacker
 SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes about 0.1 s

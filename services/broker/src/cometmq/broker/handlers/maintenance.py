@@ -8,12 +8,13 @@ accepted.
 import asyncio
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.names import SYSTEM_TOPICS, is_system_topic
+from cometmq.broker.names import is_system_topic
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.admin import RegisterFilterServer, RegisterFilterServerReply
 from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.names import SYSTEM_TOPICS
 
 
 def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:

@@ -12,7 +12,6 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter, retry_record_filter, sql_record_filter
 from cometmq.broker.filters.sql import EXPRESSION_TYPE, SqlError, SqlFilter, compile_sql
 from cometmq.broker.filters.tags import TagFilter, is_tag_type, tag_codes, tag_filter
-from cometmq.broker.names import RETRY_PREFIX
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -28,6 +27,7 @@ from cometmq.remoting.errors import (
     SubscriptionParseFailed,
 )
 from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.names import RETRY_PREFIX
 
 BROADCASTING: Final = "BROADCASTING"
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from cometmq.broker import refusals
 from cometmq.broker.broker import Broker
-from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.remoting import remarks
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageReply
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutResult, PutStatus
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.names import SCHEDULE_TOPIC
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
 from cometmq.store.disk import DiskUsage
 

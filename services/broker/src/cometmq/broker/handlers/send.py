@@ -15,13 +15,7 @@ from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
-from cometmq.broker.names import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
-    check_topic,
-)
+from cometmq.broker.names import check_topic
 from cometmq.broker.recent_half_messages import RecentHalf
 from cometmq.broker.transactions import QUEUE_COUNT, prepare
 from cometmq.remoting import remarks
@@ -43,6 +37,13 @@ from cometmq.remoting.message.batch import BatchItem, split_batch
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
 from cometmq.remoting.message.properties import PropertyKey, join_properties, property_value
 from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    dead_letter_topic,
+)
 from cometmq.store.results import PutResult
 
 SendHeader = SendMessage | SendMessageV2
@@ -292,6 +293,6 @@ def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int)
     )
     if retries.fate(header.reconsume_times, count_max) is retries.Fate.RETRY:
         return topic, queue_id
-    dead = retries.dead_letter_topic(group_name)
+    dead = dead_letter_topic(group_name)
     broker.topics.create(dead, queue_nums=retries.DLQ_QUEUE_COUNT)
     return dead, 0

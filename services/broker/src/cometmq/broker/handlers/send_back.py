@@ -8,7 +8,6 @@ from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.messages import delay, sent_back
-from cometmq.broker.names import SCHEDULE_TOPIC, retry_topic
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.command import OK, Call, Reply
@@ -17,6 +16,7 @@ from cometmq.remoting.errors import NoPermission, ServerError, SubscriptionGroup
 from cometmq.remoting.message.flags import Perm, TopicSysFlag
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
 from cometmq.store.results import PutResult, PutStatus
 
 _WRITE: Final = int(Perm.WRITE)
@@ -66,7 +66,7 @@ def _store_copy(
     topic = retry_topic(header.group)
     queue_id = broker.stats.send_back_count % group.retry_queue_nums
     if retries.fate(record.reconsume_times, count_max, header.delay_level) is retries.Fate.DEAD:
-        topic, queue_id = retries.dead_letter_topic(header.group), 0
+        topic, queue_id = dead_letter_topic(header.group), 0
         broker.topics.create(topic, queue_nums=retries.DLQ_QUEUE_COUNT)
     else:
         level = broker.delay.clamp(retries.retry_level(header.delay_level, record.reconsume_times))

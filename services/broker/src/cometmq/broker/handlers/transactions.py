@@ -16,7 +16,6 @@ from typing import Any, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
 from cometmq.broker.handlers.put_answers import STORED_CODES, refusal
-from cometmq.broker.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.broker.transactions import (
     HALF_QUEUE_ID,
     QUEUE_COUNT,
@@ -51,6 +50,7 @@ from cometmq.remoting.message.flags import (
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.remoting.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.runtime.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 

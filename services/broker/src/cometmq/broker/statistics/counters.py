@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.broker.statistics.windows import Rounds, Windows
+from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 SAMPLE_INTERVAL_MS: Final = 1_000
 SAMPLE_COUNT_MAX: Final = 601  # both ends of the longest window

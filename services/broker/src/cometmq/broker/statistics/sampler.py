@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from cometmq.broker.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.broker.statistics.counters import (
     BROKER_FIGURES,
     GROUP_FIGURES,
@@ -22,6 +21,7 @@ from cometmq.broker.statistics.counters import (
 )
 from cometmq.broker.statistics.windows import DAY, HOUR, MINUTE, Period, Windows
 from cometmq.remoting.bodies.stats import BrokerStatsData
+from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 STEP_INTERVAL_MS: Final = 1_000
 STEP_COUNT_MAX: Final = 1_000  # about 2 ms, 10 ms for new sources

@@ -12,11 +12,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.names import BOOT_GROUPS, group_fault, is_system_group
+from cometmq.broker.names import group_fault, is_system_group
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.names import BOOT_GROUPS
 from cometmq.store.json_config import JsonTable
 
 COUNT_MAX: Final = 100_000

@@ -14,13 +14,21 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker import names
+from cometmq.broker.names import is_system_topic, topic_fault
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    REPLY_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+)
 from cometmq.store.json_config import JsonTable
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
@@ -77,8 +85,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         table leaves such topics behind; without this their messages could not be read.
         """
         for topic, queue_count in queues.items():
-            is_known = topic in self.table or names.is_system_topic(topic)
-            if is_known or names.topic_fault(topic) is not None:
+            is_known = topic in self.table or is_system_topic(topic)
+            if is_known or topic_fault(topic) is not None:
                 continue
             self._log.warning("topic.adopted", topic=topic, queues=queue_count)
             self.put(_config(topic, queue_count))
@@ -97,7 +105,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         if known is not None:
             return known
         template = self.table.get(default_topic)
-        is_allowed = auto_create or default_topic != names.AUTO_CREATE_TOPIC
+        is_allowed = auto_create or default_topic != AUTO_CREATE_TOPIC
         is_full = len(self.table) >= COUNT_MAX
         if template is None or not is_allowed or is_full or not template.perm & Perm.INHERIT:
             self._log.warning("topic.creation_refused", topic=topic, template=default_topic)
@@ -175,7 +183,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 
     def is_reserved(self, topic: str) -> bool:
         """Return whether administrators must leave the topic alone."""
-        return topic in self.reserved or names.is_system_topic(topic)
+        return topic in self.reserved or is_system_topic(topic)
 
     def as_table(self) -> TopicConfigTable:
         """Return version and topics: the answer of code 21."""
@@ -190,25 +198,25 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
 def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
     """Return the topics that a broker with these settings creates at its first start."""
     shared = READ_WRITE | Perm.INHERIT
-    yield _config(names.SELF_TEST_TOPIC, 1)
+    yield _config(SELF_TEST_TOPIC, 1)
     if settings.auto_create_topic_enable:
-        yield _config(names.AUTO_CREATE_TOPIC, settings.default_topic_queue_nums, perm=shared)
-    yield _config(names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
+        yield _config(AUTO_CREATE_TOPIC, settings.default_topic_queue_nums, perm=shared)
+    yield _config(BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
     cluster_perm = shared if settings.cluster_topic_enable else Perm.INHERIT
     yield _config(settings.broker_cluster_name, _CLUSTER_QUEUES, perm=cluster_perm)
     broker_perm = shared if settings.broker_topic_enable else Perm.INHERIT
     yield _config(settings.broker_name, 1, perm=broker_perm)
-    yield _config(names.OFFSET_MOVED_TOPIC, 1)
-    yield _config(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
+    yield _config(OFFSET_MOVED_TOPIC, 1)
+    yield _config(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
     if settings.trace_topic_enable:
         yield _config(settings.msg_trace_topic_name, 1)
-    yield _config(settings.broker_cluster_name + names.REPLY_SUFFIX, 1)
+    yield _config(settings.broker_cluster_name + REPLY_SUFFIX, 1)
 
 
 def reserved_names(settings: BrokerSettings) -> set[str]:
     """Return the topics of this broker and cluster that administrators may not change."""
     cluster = settings.broker_cluster_name
-    own = {cluster, settings.broker_name, cluster + names.REPLY_SUFFIX}
+    own = {cluster, settings.broker_name, cluster + REPLY_SUFFIX}
     return own | ({settings.msg_trace_topic_name} if settings.trace_topic_enable else set())
 
 
