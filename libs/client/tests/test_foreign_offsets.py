@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from cometmq.client import ConsumeFrom, MessageExt, MessageQueue, OrderlyResult, PushOptions
-from cometmq.client.background_tasks import Background
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
 from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.queues.lock_guards import AlwaysOurs
@@ -16,6 +15,7 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 
 
 class BreakingOffsets:
@@ -93,7 +93,7 @@ class Refuses:
 
 async def test_a_message_whose_end_broke_comes_again_before_those_behind_it() -> None:
     refuses, consumed, all_done = Refuses(), [], asyncio.Event()
-    background = Background(NO_LOG)
+    background = TaskSet(NO_LOG)
 
     def note(_: ProcessQueue, offset: int) -> None:
         consumed.append(offset)

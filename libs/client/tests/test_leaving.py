@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cometmq.client import ConsumeFrom, MessageQueue, PushConsumer, PushOptions
-from cometmq.client.background_tasks import Background
 from cometmq.client.consume.queues import offsets, ownership
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
@@ -19,6 +18,7 @@ from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConnectionLost, RequestTimeout, SystemBusy
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 FAILURES = [
@@ -90,7 +90,7 @@ class Locks:
 class Leaving:
     """An owner of queues, and all that it does."""
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: TaskSet) -> None:
         self.events: list[str] = []
         self.store = Store(self.events)
         self.locks = Locks(self.events)
@@ -114,7 +114,7 @@ class Leaving:
 @pytest.fixture
 async def leaving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Leaving]:
     monkeypatch.setattr(ownership, "COMMIT_RETRY_MS", 1)
-    background = Background(NO_LOG)
+    background = TaskSet(NO_LOG)
     yield Leaving(background)
     await background.close()
 

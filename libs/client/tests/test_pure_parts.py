@@ -4,7 +4,6 @@
 import pytest
 
 from cometmq.client import ClientOptions, InvalidArgument, Message, NoNamesrv, ProducerOptions
-from cometmq.client import background_tasks as background
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.cluster.routes import as_default_route, route_of
 from cometmq.client.consume.delivery.rates import ConsumeRates
@@ -17,7 +16,6 @@ from cometmq.client.subscriptions import ExpressionType, subscription
 from cometmq.client.transfer.outgoing import split_messages
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
-from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import NewMessage, decode_record, encode_record
 
@@ -210,16 +208,3 @@ def test_pulls_have_rates_too() -> None:
     now_ms = 2_000
     status = rates.statuses()["T"]
     assert (status.pull_tps, status.pull_rt) == (20, 3)
-
-
-async def test_a_loop_that_fails_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "RESTART_MS", 0)
-    rounds: list[int] = []
-
-    async def work() -> None:
-        rounds.append(len(rounds))
-        if len(rounds) < 3:
-            raise ValueError("a bug")
-
-    await background.Background(NO_LOG).keep(work, name="loop")
-    assert rounds == [0, 1, 2]

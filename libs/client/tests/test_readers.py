@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.background_tasks import Background
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.consume.queues.reader import Limits, ReadContext, Reader
@@ -18,6 +17,7 @@ from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 
 
 class NoMessages:
@@ -72,8 +72,8 @@ class SlowOffsets:
 
 
 @pytest.fixture
-async def background() -> AsyncIterator[Background]:
-    tasks = Background(NO_LOG)
+async def background() -> AsyncIterator[TaskSet]:
+    tasks = TaskSet(NO_LOG)
     yield tasks
     await tasks.close()
 
@@ -93,7 +93,7 @@ def context_of(puller: Any, offsets: SlowOffsets) -> ReadContext:
     )
 
 
-def readers_of(context: ReadContext, background: Background) -> Readers:
+def readers_of(context: ReadContext, background: TaskSet) -> Readers:
     async def first_offset(_: MessageQueue) -> int:
         return 0
 
@@ -108,7 +108,7 @@ def readers_of(context: ReadContext, background: Background) -> Readers:
     return Readers(context, background, first_offset, ownership)
 
 
-async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Background) -> None:
+async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet) -> None:
     """A second one would go on after the queue is given up, and commit for its new owner."""
     offsets = SlowOffsets()
     context = context_of(NoMessages(), offsets)
@@ -129,7 +129,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: Backgrou
 
 
 async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
-    background: Background,
+    background: TaskSet,
 ) -> None:
     """Offsets of a topic that was made again are lower: the old ones would skip its messages."""
     message = message_ext(100)
@@ -150,7 +150,7 @@ async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
 
 
 async def test_what_may_be_of_another_member_by_now_is_neither_stored_nor_committed_by_pulls(
-    background: Background,
+    background: TaskSet,
 ) -> None:
     """A member that was frozen for longer than its lock lives would turn the group back."""
     nothing = Pulled(PullStatus.NO_NEW, [], 5, 0, 5)

@@ -15,7 +15,6 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.background_tasks import Background
 from cometmq.client.hooks import ConsumeOutcome, MessageKind, TransactionState
 from cometmq.client.listener import OrderlyResult
 from cometmq.client.settings import AccessChannel
@@ -35,6 +34,7 @@ from cometmq.client.trace.dispatcher import KEYS_CHARS_MAX, RECORD_COUNT_MAX, Tr
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RequestTimeout, ServerError
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 PUB = Pub(
@@ -141,7 +141,7 @@ class Sent:
 
 async def test_records_are_gathered_and_sent_at_the_end() -> None:
     sent = Sent()
-    dispatcher = TraceDispatcher(sent, Background(NO_LOG), NO_LOG)
+    dispatcher = TraceDispatcher(sent, TaskSet(NO_LOG), NO_LOG)
     assert dispatcher.append("A", [PUB, BEFORE])
     assert dispatcher.append("B", [AFTER])
     assert not sent.messages
@@ -154,7 +154,7 @@ async def test_records_are_gathered_and_sent_at_the_end() -> None:
 
 async def test_a_message_of_traces_has_a_bound() -> None:
     sent = Sent()
-    dispatcher = TraceDispatcher(sent, Background(NO_LOG), NO_LOG)
+    dispatcher = TraceDispatcher(sent, TaskSet(NO_LOG), NO_LOG)
     for number in range(3000):
         record = SubAfter(f"R{number}", f"{number:032X}", 1, True, None)
         assert dispatcher.append("A", [record])
@@ -166,7 +166,7 @@ async def test_a_message_of_traces_has_a_bound() -> None:
 
 
 async def test_too_many_records_are_dropped_until_some_are_sent() -> None:
-    dispatcher = TraceDispatcher(Sent(), Background(NO_LOG), NO_LOG)
+    dispatcher = TraceDispatcher(Sent(), TaskSet(NO_LOG), NO_LOG)
     for _ in range(RECORD_COUNT_MAX):
         assert dispatcher.append("A", [BEFORE])
     assert not dispatcher.append("A", [BEFORE])
@@ -176,7 +176,7 @@ async def test_too_many_records_are_dropped_until_some_are_sent() -> None:
 
 
 async def test_what_cannot_be_sent_makes_room_again() -> None:
-    dispatcher = TraceDispatcher(Sent(fails=True), Background(NO_LOG), NO_LOG)
+    dispatcher = TraceDispatcher(Sent(fails=True), TaskSet(NO_LOG), NO_LOG)
     for _ in range(3):
         assert dispatcher.append("A", [BEFORE] * RECORD_COUNT_MAX)
         await dispatcher.close()

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from cometmq.runtime.tasks import Background, LoopStats, describe, every, supervise
+from cometmq.runtime.tasks import LoopStats, every
 
 
 class RecordingLog:
@@ -70,58 +70,3 @@ async def test_a_failed_step_is_logged_and_counted_and_the_loop_goes_on():
 async def test_a_fatal_loop_ends_with_its_error():
     with pytest.raises(ZeroDivisionError):
         await every(1, lambda: 1 // 0, name="scan", sleep=FakeSleep(9), is_fatal=True)
-
-
-async def test_supervised_work_says_how_it_ended():
-    log = RecordingLog()
-
-    async def fails():
-        raise ValueError("no")
-
-    async def ends():
-        return 1
-
-    async def cancelled():
-        raise asyncio.CancelledError
-
-    with pytest.raises(ValueError, match="no"):
-        await supervise(fails(), name="a", log=log)
-    await supervise(ends(), name="b", log=log)
-    with pytest.raises(asyncio.CancelledError):
-        await supervise(cancelled(), name="c", log=log)
-    assert [(level, event) for level, event, _ in log.events] == [
-        ("error", "task.failed"),
-        ("warning", "task.ended"),
-        ("debug", "task.cancelled"),
-    ]
-
-
-def test_errors_are_described_by_type_and_text():
-    assert describe(ValueError("x")) == "ValueError: x"
-    assert describe(ValueError()) == "ValueError"
-
-
-async def test_background_work_ends_with_its_part_and_errors_are_logged():
-    log = RecordingLog()
-    background = Background(log)
-    started, ended = asyncio.Event(), []
-
-    async def works():
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    async def fails():
-        raise ValueError("no")
-
-    never_begun = Background(log)
-    never_begun.spawn(fails(), name="never")
-    await never_begun.close()
-    background.spawn(works(), name="works")
-    background.spawn(fails(), name="fails")
-    await started.wait()
-    await background.close()
-    assert ended == [True]
-    assert {event for _, event, _ in log.events} == {"task.failed", "task.cancelled"}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cometmq.client.background_tasks import described
+from cometmq.remoting.transport.tasks import describe
 
 
 class ForeignError(Exception):
@@ -24,7 +24,7 @@ def contained(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except (StopIteration, SystemExit) as error:
-        raise ForeignError(f"raised {described(error)}") from error
+        raise ForeignError(f"raised {describe(error)}") from error
 
 
 async def on_thread(

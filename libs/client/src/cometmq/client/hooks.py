@@ -12,10 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from cometmq.client.background_tasks import described
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 
 
 class MessageKind(IntEnum):
@@ -159,7 +159,7 @@ class _Hooks(Generic[HookT]):
                 self._log.warning(
                     "hook.failed",
                     hook=type(hook).__name__,
-                    error=described(error),
+                    error=describe(error),
                     exc_info=error,
                 )
 

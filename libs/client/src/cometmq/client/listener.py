@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 import msgspec
 
 from cometmq.client.application_calls import is_cancelled, on_thread
-from cometmq.client.background_tasks import described
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.message import MessageExt
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 
 DEAD_LETTER_LEVEL = -1
 
@@ -167,7 +167,7 @@ class ListenerCaller(Generic[R]):
         except ListenerError as error:  # its traceback shows none of the listener's lines
             self._failed(messages, error=str(error))
         except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
-            self._failed(messages, error=described(error), exc_info=error)
+            self._failed(messages, error=describe(error), exc_info=error)
         return failure
 
     def _failed(self, messages: list[MessageExt], **facts: object) -> None:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.incremental import IncrementalRunner, Steps
-from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 
 Job: TypeAlias = Callable[[], object]
@@ -92,9 +91,9 @@ class Saver:
             file.pending = loop.create_future()
             file.pending.add_done_callback(_retrieve)
             if file.running is None:
-                self._tasks = self._tasks or TaskSet(loop)
+                self._tasks = self._tasks or TaskSet(self._log)
                 file.running = file.pending
-                self._tasks.spawn(self._run(path, file), f"save-{path.name}")
+                self._tasks.spawn(self._run(path, file), name=f"save-{path.name}")
         return file.pending
 
     async def _run(self, path: Path, file: _File) -> None:

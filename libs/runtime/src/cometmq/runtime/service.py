@@ -17,7 +17,7 @@ from typing import Any
 
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.runtime.tasks import describe
+from cometmq.remoting.transport.tasks import describe
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -26,7 +26,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage
 from cometmq.remoting.names import SCHEDULE_TOPIC
-from cometmq.runtime.tasks import describe
+from cometmq.remoting.transport.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable

@@ -20,9 +20,9 @@ from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
-from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 from cometmq.store.flush import FlushJob
 from cometmq.store.jobs import Job

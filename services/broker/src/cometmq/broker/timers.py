@@ -17,7 +17,8 @@ from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
-from cometmq.runtime.tasks import Step, describe
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.tasks import Step
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FORGET_INTERVAL_MS: Final = 10_000

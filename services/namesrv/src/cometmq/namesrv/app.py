@@ -14,6 +14,7 @@ from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport import PeerProtocol, Server, ServerSettings
+from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
@@ -21,7 +22,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
-from cometmq.runtime.tasks import Background, every
+from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import server_tls
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.runtime.worker import Worker
@@ -108,7 +109,7 @@ class NamesrvApp:
             host_setting=self._settings.label("bindAddress"),
         ):
             await server.listen(settings.bind_address, settings.listen_port)
-        background = Background(self._log)
+        background = TaskSet(self._log)
         starting.push_async_callback(background.close)
         background.spawn(
             every(
@@ -119,6 +120,7 @@ class NamesrvApp:
                 first_ms=min(FIRST_SCAN_MS, settings.scan_interval_ms),
             ),
             name="namesrv-expiry",
+            is_endless=True,
         )
         if self._admin is not None:
             _show(self._admin, namesrv, server)

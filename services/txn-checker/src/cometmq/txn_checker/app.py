@@ -16,13 +16,14 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
-from cometmq.runtime.tasks import Background, describe, every
+from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls
 from cometmq.runtime.worker import Worker
 from cometmq.store.disk import OsDisk
@@ -60,7 +61,7 @@ class TxnCheckerApp:
         self._root = Path(self._settings.store_path_root_dir).expanduser()
         self._worker = Worker("txn-checker-files")
         self._saver = Saver(self._worker, log=log)
-        self._background = Background(log)
+        self._background = TaskSet(log)
         self._admin: AdminClient
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
@@ -98,6 +99,7 @@ class TxnCheckerApp:
                     first_ms=0,
                 ),
                 name="txn-checker-brokers",
+                is_endless=True,
             )
             if self._http is not None:
                 self._show(self._http)
@@ -171,7 +173,7 @@ class TxnCheckerApp:
             clock=self._clock,
             log=self._log,
         )
-        self._background.spawn(follower.run(), name=f"txn-checker-{name}")
+        self._background.spawn(follower.run(), name=f"txn-checker-{name}", is_endless=True)
 
     async def invoke(
         self, name: str, code: RequestCode, header: msgspec.Struct | None,

@@ -12,9 +12,9 @@ from typing import Final
 
 from cometmq.remoting.errors import AccessDenied, CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
-from cometmq.runtime.tasks import describe
 from cometmq.store.errors import DiskError
 from cometmq.txn_checker.asking import Asker
 from cometmq.txn_checker.broker_link import (

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from cometmq.client.background_tasks import Background, Signal, described
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
@@ -31,6 +30,7 @@ from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
 from cometmq.client.request_reply import PendingReplies
 from cometmq.client.settings import ClientOptions
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
@@ -42,6 +42,7 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 RETRY_SOON_MS: Final = 1_000
 """How soon an unreachable broker is tried again, and queues are shared again after a failure."""
@@ -83,12 +84,12 @@ class ClientInstance:
         self.consumers: dict[str, ConsumerMember] = {}
         self.transaction_producers: dict[str, TransactionMember] = {}
         self.log = log
-        self.background = Background(log)
+        self.background = TaskSet(log)
         self.routes = RouteBook(
             self.namesrv, wanted=self._wanted_topics, changed=self._route_changed, log=log
         )
         self._greeted: set[str] = set()
-        self._heartbeat_due = Signal()
+        self._heartbeat_due = Wakeup()
         self._user_count = 0
         self._process_id = os.getpid()
 
@@ -181,7 +182,7 @@ class ClientInstance:
                 timeout_ms=self.options.api_timeout_ms,
             )
         except CometError as error:
-            self.log.warning("client.unregister_failed", peer=address, error=described(error))
+            self.log.warning("client.unregister_failed", peer=address, error=describe(error))
 
     # -- brokers ------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class ClientInstance:
     async def _keep_namesrv_list(self) -> None:
         options = self.options
         while True:
-            await self.background.sleep(POLL_INTERVAL_MS)
+            await asyncio.sleep(POLL_INTERVAL_MS / 1000)
             try:
                 addresses = await find_addresses(options.namesrv, options.namesrv_url)
             except NoNamesrv as error:
@@ -267,7 +268,7 @@ class ClientInstance:
                 address, RequestCode.HEART_BEAT, None, body, timeout_ms=self.options.api_timeout_ms
             )
         except CometError as error:
-            self.log.warning("heartbeat.failed", peer=address, error=described(error))
+            self.log.warning("heartbeat.failed", peer=address, error=describe(error))
             if isinstance(error, AccessDenied):
                 return True  # known, and refused: the regular interval is soon enough
             if isinstance(error, RequestTimeout):

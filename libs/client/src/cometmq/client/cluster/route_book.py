@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from cometmq.client.background_tasks import Background, Signal, described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
 from cometmq.client.errors import NoNamesrv, broker_missing, no_route
 from cometmq.client.settings import DEFAULT_TOPIC
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 SETTLE_MS: Final = 1_000
 """How long to gather reasons to look at the routes before looking."""
@@ -50,11 +51,11 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
-        self._due = Signal()
-        self._missing_due = Signal()
+        self._due = Wakeup()
+        self._missing_due = Wakeup()
         self._reported_ms: dict[str, int] = {}
 
-    def start(self, background: Background, *, interval_ms: int) -> None:
+    def start(self, background: TaskSet, *, interval_ms: int) -> None:
         """Begin to look for changes."""
         background.keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
         background.keep(self._find_missing, name="client-missing-routes")
@@ -110,7 +111,7 @@ class RouteBook:
                 self._log.warning("namesrv.unreachable", error=str(error))
                 return
             except CometError as error:
-                self._log.warning("route.unknown", topic=topic, error=described(error))
+                self._log.warning("route.unknown", topic=topic, error=describe(error))
 
     def _report_unknown(self, topic: str) -> None:
         """Warn at intervals of a subscribed topic that does not exist; groups' own come later."""

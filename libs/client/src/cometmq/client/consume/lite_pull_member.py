@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cometmq.client.background_tasks import Signal
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.process_queue import ProcessQueue
@@ -20,6 +19,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.transfer.puller import PullStyle
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import ServerError
@@ -43,7 +43,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         super().__init__(parts)
         self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._waiting_count = 0
-        self._arrived = Signal()
+        self._arrived = Wakeup()
         self._is_interrupted = False
         self._returned: list[tuple[ProcessQueue, list[MessageExt]]] = []
         self._committed_ms = monotonic_ms()

@@ -12,7 +12,6 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from cometmq.client.background_tasks import Background
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.delivery.observation import ConsumeWatch
@@ -38,6 +37,7 @@ from cometmq.remoting.bodies.running_info import (
     ProcessQueueInfo,
 )
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.tasks import TaskSet
 
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
@@ -76,7 +76,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._watch = parts.watch
         self._log = parts.instance.log
         self._begin_ms = wall_ms()
-        self._background = Background(self._log)
+        self._background = TaskSet(self._log)
         self._rates = ConsumeRates()
         self._queue_offsets = QueueOffsets(parts.instance)
         self._locks = self._make_locks()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group that reads nothing by itself: what is behind a pull consumer."""
 
+import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from cometmq.client.background_tasks import described
 from cometmq.client.consume.delivery.send_back import SendBack
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
@@ -20,6 +20,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import CometError, ServerError
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.tasks import describe
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 
@@ -159,14 +160,14 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     async def _keep_offsets(self) -> None:
         while True:
-            await self._background.sleep(self._options.persist_offset_interval_ms)
+            await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
             await self._store_offsets()
 
     async def _store_offsets(self) -> None:
         try:
             await self.commit()
         except (CometError, OSError) as error:
-            self._log.warning("offset.unsaved", group=self._group, error=described(error))
+            self._log.warning("offset.unsaved", group=self._group, error=describe(error))
 
     def _style(self) -> PullStyle:
         """Return how to pull without waiting."""

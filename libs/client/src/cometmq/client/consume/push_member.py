@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from cometmq.client.application_calls import is_cancelled
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
@@ -33,6 +32,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 _CLEAN_INTERVAL_MAX_MS: Final = 60_000
@@ -49,7 +49,7 @@ _ORDERLY_NAMES: Final = {
 class Delivers(Protocol):
     """A way to bring pulled messages to the listener."""
 
-    def start(self, background: Background, *, concurrency: int) -> None:
+    def start(self, background: TaskSet, *, concurrency: int) -> None:
         """Begin."""
 
     def resize(self, concurrency: int) -> None:
@@ -235,9 +235,9 @@ class PushGroup(GroupMember[PushOptions]):
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
         except Exception as error:  # noqa: BLE001  # foreign code: the administrator asked for it
-            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", described(error)
+            answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
         else:
             if isinstance(result, OrderlyResult):
                 answer.consume_result = _ORDERLY_NAMES[result.action]
@@ -283,13 +283,13 @@ class PushGroup(GroupMember[PushOptions]):
 
     async def _keep_offsets(self) -> None:
         while True:
-            await self._background.sleep(self._options.persist_offset_interval_ms)
+            await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
             await self._readers.persist()
             self._rates.sample()
 
     async def _return_late(self) -> None:
         timeout_ms = self._options.consume_timeout_ms
         while True:
-            await self._background.sleep(min(timeout_ms, _CLEAN_INTERVAL_MAX_MS))
+            await asyncio.sleep(min(timeout_ms, _CLEAN_INTERVAL_MAX_MS) / 1000)
             for process_queue in self._readers.process_queues:
                 await self._delivery.give_back_late(process_queue, timeout_ms=timeout_ms)

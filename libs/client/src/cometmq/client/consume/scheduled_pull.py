@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cometmq.client.application_calls import is_cancelled
-from cometmq.client.background_tasks import described
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -20,6 +19,7 @@ from cometmq.client.log import PROGRAM_LOG, LimitedLog
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
 """Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
@@ -89,10 +89,10 @@ class ScheduledPull:
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            self._log.warning("callback.failed", topic=queue.topic, error=described(error))
+            self._log.warning("callback.failed", topic=queue.topic, error=describe(error))
         except Exception as error:  # noqa: BLE001  # foreign code: called again later
             self._log.warning(
-                "callback.failed", topic=queue.topic, error=described(error), exc_info=error
+                "callback.failed", topic=queue.topic, error=describe(error), exc_info=error
             )
         return DELAY_MS / 1000
 

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
@@ -40,6 +39,7 @@ from cometmq.remoting.message.flags import (
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 CHECK_ANSWER_TIMEOUT_MS: Final = 3_000
 _ENDS: Final = {
@@ -158,7 +158,7 @@ class TransactionProducer(Producer, TransactionMember):
         instance = await super()._enter(stack)
         hooks = self._end_hooks if self._trace is None else [*self._end_hooks, self._trace]
         self._ending = EndHooks(hooks, self._log)
-        background = Background(self._log)
+        background = TaskSet(self._log)
         stack.push_async_callback(background.close)
         instance.transaction_producers[self._full_group] = self
         stack.callback(instance.transaction_producers.pop, self._full_group)
@@ -199,7 +199,7 @@ class TransactionProducer(Producer, TransactionMember):
             self._log.warning(
                 "transaction.failed",
                 transaction=transaction.transaction_id,
-                error=described(error),
+                error=describe(error),
                 exc_info=error,
             )
         return await transaction.end(state, error)
@@ -241,7 +241,7 @@ class TransactionProducer(Producer, TransactionMember):
                 "transaction.untold",
                 transaction=result.message_id,
                 state=state.value,
-                error=described(error),
+                error=describe(error),
             )
 
     async def _tell(
@@ -279,7 +279,7 @@ class TransactionProducer(Producer, TransactionMember):
         except asyncio.QueueFull:
             self._log.warning("transaction.unchecked", peer=address, error="too many questions")
         except CorruptRecord as error:
-            self._log.warning("transaction.unchecked", peer=address, error=described(error))
+            self._log.warning("transaction.unchecked", peer=address, error=describe(error))
 
     async def _answer_questions(self) -> None:
         while True:
@@ -293,7 +293,7 @@ class TransactionProducer(Producer, TransactionMember):
             self._log.warning(
                 "transaction.check_failed",
                 transaction=message.message_id,
-                error=described(error),
+                error=describe(error),
                 exc_info=error,
             )
         header = EndTransaction(
@@ -312,5 +312,5 @@ class TransactionProducer(Producer, TransactionMember):
                 "transaction.untold",
                 transaction=message.message_id,
                 state=state.value,
-                error=described(told_error),
+                error=describe(told_error),
             )

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.trace.records import TraceRecord, encode_record, record_keys
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 RECORD_COUNT_MAX: Final = 16_384
 BODY_CHARS_MAX: Final = 118_000
@@ -51,7 +51,7 @@ class _Segment:
 class TraceDispatcher:
     """Sends the traces of one producer or consumer."""
 
-    def __init__(self, send: SendTrace, background: Background, log: Log) -> None:
+    def __init__(self, send: SendTrace, background: TaskSet, log: Log) -> None:
         """Send by `send`, in tasks of `background`."""
         self._send = send
         self._background = background
@@ -111,6 +111,6 @@ class TraceDispatcher:
         try:
             await self._send(topic, "".join(segment.texts), list(segment.keys))
         except CometError as error:
-            self._log.warning("trace.unsent", count=count, error=described(error))
+            self._log.warning("trace.unsent", count=count, error=describe(error))
         finally:
             self._record_count -= count

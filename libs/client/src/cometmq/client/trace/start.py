@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cometmq.client.background_tasks import Background
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import Message
@@ -15,6 +14,7 @@ from cometmq.client.settings import ClientOptions, ConsumerOptions, ProducerOpti
 from cometmq.client.trace.dispatcher import BODY_CHARS_MAX, TraceDispatcher
 from cometmq.client.trace.hooks import ConsumeTraceHook, SendTraceHook, TraceTopic
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.transport.tasks import TaskSet
 
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 SEND_TIMEOUT_MS: Final = 5_000
@@ -58,7 +58,7 @@ def _dispatcher(
         prepared = await sender.outgoing.prepare(message)
         await sender.send(prepared, timeout_ms=SEND_TIMEOUT_MS)
 
-    background = Background(instance.log)
+    background = TaskSet(instance.log)
     stack.push_async_callback(background.close)
     dispatcher = TraceDispatcher(send, background, instance.log)
     stack.push_async_callback(dispatcher.close)

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.background_tasks import described
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt, received, unreadable
@@ -25,6 +24,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import decode_records
+from cometmq.remoting.transport.tasks import describe
 
 
 class PullStatus(IntEnum):
@@ -183,7 +183,7 @@ class Puller:
                     topic=queue.topic,
                     queue_id=queue.queue_id,
                     queue_offset=record.queue_offset,
-                    error=described(error),
+                    error=describe(error),
                 )
                 pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
                 continue

@@ -68,7 +68,7 @@ class RemotingClient:
             codec, settings, clock_ms=clock_ms, log=log, on_close=on_close
         )
         self._encoder = codec.encoder
-        self._tasks = TaskSet(self._hub.loop)
+        self._tasks = TaskSet(log)
         self._certificates = CertificateWatch(self._tasks, log)
         self._dispatcher = Dispatcher(
             handlers or {},

@@ -145,7 +145,7 @@ class Dispatcher(Generic[ContextT]):
         here until they end: nobody can pile up tasks by connecting again and again.
         """
         if len(self._tasks) < self._in_flight_max[1]:
-            self._tasks.spawn(self._finish(call, work), f"remoting-{call.code}")
+            self._tasks.spawn(self._finish(call, work), name=f"remoting-{call.code}")
             return
         if isinstance(work, Coroutine):
             work.close()  # it has not begun

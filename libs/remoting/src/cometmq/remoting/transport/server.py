@@ -66,7 +66,7 @@ class Server(Generic[ContextT]):
             on_close=on_close,
             tls=self._gate,
         )
-        self._tasks = TaskSet(self._hub.loop)
+        self._tasks = TaskSet(log)
         self._listeners: list[asyncio.Server] = []
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)

@@ -1,40 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of one server or client.
-
-A ``TaskGroup`` must be entered and left by one task, while a server is started and closed by
-whoever embeds it, perhaps from two. This set keeps the same promise: no task outlives it, and
-no task's end goes unseen.
-"""
+"""Groups of background tasks: none outlives its owner, and none fails unseen."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from cometmq.remoting.log import NO_LOG, Log
+
+RESTART_MS: Final = 1_000
 
 
 class TaskSet:
-    """Tasks that end before their owner does."""
+    """Tasks that are cancelled together when their owner closes.
 
-    __slots__ = ("_loop", "_tasks")
+    An ``asyncio.TaskGroup`` must be entered and left by the same task. Servers and clients are
+    often started by one task and closed by another, so they need a set of their own.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start without tasks."""
-        self._loop = loop
+    __slots__ = ("_log", "_tasks")
+
+    def __init__(self, log: Log = NO_LOG) -> None:
+        self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a task; ``work`` must handle its own errors."""
-        task = self._loop.create_task(work, name=name)
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, name: str, is_endless: bool = False
+    ) -> asyncio.Task[None]:
+        """Run `work` until it ends or is cancelled; an error is logged under `name`.
+
+        With `is_endless`, a normal end is logged too: such work should run until it is cancelled.
+        """
+        task = asyncio.create_task(work, name=name)  # noqa: TID251  # the place for it
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._endless_ended if is_endless else self._ended)
+        return task
+
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str
+    ) -> asyncio.Task[None]:
+        """Run `work`, and restart it `RESTART_MS` after each failure, until it ends.
+
+        A bug in one round must not stop a loop for good.
+        """
+        return self.spawn(self._keep(work, name), name=name)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for the tasks that run, and cancel those that take longer."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+        """Wait for all tasks, and cancel those still running after `timeout_s`."""
+        if tasks := self._others():
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            await self._cancel(late)
+
+    async def close(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        await self._cancel(self._others())
+
+    def _others(self) -> set[asyncio.Task[None]]:
+        # A task may close its own set; it must not wait for itself.
+        return self._tasks - {asyncio.current_task()}
+
+    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
+        self._tasks -= tasks  # only cancellations by others are logged
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        while True:
+            try:
+                return await work()
+            except Exception as error:  # noqa: BLE001  # the supervisor of the loop
+                self._log.error("task.failed", task=name, error=describe(error), exc_info=error)
+            await asyncio.sleep(RESTART_MS / 1000)
+
+    def _endless_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._log.warning("task.ended", task=task.get_name())
+        self._ended(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        is_expected = task not in self._tasks
+        self._tasks.discard(task)
+        if task.cancelled():
+            if not is_expected:
+                self._log.debug("task.cancelled", task=task.get_name())
+        elif (error := task.exception()) is not None:
+            self._log.error(
+                "task.failed",
+                task=task.get_name(),
+                error=describe(error),
+                fatal=True,
+                exc_info=error,
+            )
+
+
+def describe(error: BaseException) -> str:
+    """Return `TypeName: text`, the form of all `error` facts in logs."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

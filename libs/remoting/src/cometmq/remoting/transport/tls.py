@@ -126,7 +126,7 @@ class CertificateWatch:
         """Begin to look, unless the look before has not ended."""
         if watched is not None and watched.has_files and not self._is_looking:
             self._is_looking = True
-            self._tasks.spawn(self._look(watched), "remoting-tls")
+            self._tasks.spawn(self._look(watched), name="remoting-tls")
 
     async def _look(self, watched: WatchedContext) -> None:
         try:

@@ -11,8 +11,8 @@ from cometmq.broker.acl.errors import AclError, AclFileError
 from cometmq.broker.acl.files import AclFiles, Change
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.saves import Job, Saver
-from cometmq.runtime.tasks import describe
 from cometmq.runtime.worker import Worker
 
 POLL_INTERVAL_MS: Final = 2_000

@@ -38,8 +38,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.raw import Body
+from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.versions import CLIENT_CALLS_MIN, RESET_OFFSET_MIN, version_name
-from cometmq.runtime.tasks import describe
 
 CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000

@@ -15,7 +15,7 @@ import msgspec
 from cometmq.broker.broker import Broker
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
-from cometmq.runtime.tasks import describe
+from cometmq.remoting.transport.tasks import describe
 from cometmq.store.reads import Lookup
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.message.flags import TRANSACTION_MASK
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
 from cometmq.remoting.message.record import NewMessage
-from cometmq.runtime.tasks import describe
+from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
 NOT_STORED: Final = "0"

@@ -51,7 +51,7 @@ from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
 from cometmq.remoting.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.runtime.tasks import describe
+from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 
 _DECISIONS: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)

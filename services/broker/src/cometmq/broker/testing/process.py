@@ -21,8 +21,8 @@ from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.tasks import Background
 
 START_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 10
@@ -39,7 +39,7 @@ class BrokerProcess:
         self.address = ""
         self.events: list[dict[str, Any]] = []
         self._process: asyncio.subprocess.Process | None = None
-        self._reader = Background()
+        self._reader = TaskSet()
         self._ready = asyncio.Event()
         self._is_silent = asyncio.Event()
         values = {

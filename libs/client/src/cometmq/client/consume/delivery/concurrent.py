@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from cometmq.client.background_tasks import Background
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.rates import ConsumeRates
 from cometmq.client.consume.delivery.send_back import with_reconsume_times
@@ -23,6 +22,7 @@ from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_HERE_MS: Final = 5_000
 """When a message that nobody takes back is given to the listener again."""
@@ -69,13 +69,13 @@ class Delivery:
         self._log = log
         # Bounded by the limits of the readers: nothing else puts messages in.
         self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
-        self._background: Background | None = None
+        self._background: TaskSet | None = None
         self._worker_count = 0
         self._calls = Calls()
         self._is_stopping = False
         self._rates = rates
 
-    def start(self, background: Background, *, concurrency: int) -> None:
+    def start(self, background: TaskSet, *, concurrency: int) -> None:
         """Start the tasks that call the listener."""
         self._background = background
         self.resize(concurrency)

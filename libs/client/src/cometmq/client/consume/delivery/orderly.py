@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.concurrent import Consumed
 from cometmq.client.consume.delivery.rates import ConsumeRates
@@ -26,6 +25,7 @@ from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
 from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 PAUSE_MIN_MS: Final = 10
 PAUSE_MAX_MS: Final = 30_000
@@ -116,9 +116,9 @@ class OrderlyDelivery:
         self._one_at_a_time: WeakValueDictionary[MessageQueue, asyncio.Lock] = WeakValueDictionary()
         self._slots = asyncio.Semaphore(0)
         self._slot_count = 0
-        self._background: Background | None = None
+        self._background: TaskSet | None = None
 
-    def start(self, background: Background, *, concurrency: int) -> None:
+    def start(self, background: TaskSet, *, concurrency: int) -> None:
         """Begin to serve so many queues at a time."""
         self._background = background
         self.resize(concurrency)
@@ -177,7 +177,7 @@ class OrderlyDelivery:
         """Log what nobody expects; return how long the queue has to wait then."""
         queue = held.queue
         self._log.error(
-            "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+            "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=describe(error)
         )
         return self._pause_ms(None)
 

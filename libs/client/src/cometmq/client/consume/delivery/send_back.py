@@ -5,7 +5,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.background_tasks import described
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import DEAD_LETTER_LEVEL
 from cometmq.client.message import RETRY_PREFIX, MessageExt, UnreadableMessage
@@ -16,6 +15,7 @@ from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.transport.tasks import describe
 
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 RECONSUME_TIMES_DEFAULT: Final = 16
@@ -50,7 +50,7 @@ class SendBack:
                 "message.unreturned",
                 group=self._group,
                 message_id=message.message_id,
-                error=described(error),
+                error=describe(error),
             )
         else:
             return True
@@ -74,7 +74,7 @@ class SendBack:
                 "message.stuck",
                 group=self._group,
                 message_id=message.message_id,
-                error=described(error),
+                error=describe(error),
             )
             return False
         return True

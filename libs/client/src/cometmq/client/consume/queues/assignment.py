@@ -4,14 +4,15 @@
 import random
 from collections.abc import Awaitable, Callable, Collection
 
-from cometmq.client.background_tasks import Signal, described
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import GetConsumerListByGroup
 from cometmq.remoting.errors import AccessDenied, CometError, ServerError
+from cometmq.remoting.transport.tasks import describe
 
 TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
 """Own exactly these queues of a topic; False if some could not be taken yet."""
@@ -46,7 +47,7 @@ class Assigner:
         self._interval_ms = interval_ms
         self._take = take
         self._topics = topics
-        self._due = Signal()
+        self._due = Wakeup()
 
     def wake(self) -> None:
         """Share now: members or routes have changed."""
@@ -70,7 +71,7 @@ class Assigner:
             except CometError as error:
                 is_complete = is_complete and isinstance(error, AccessDenied)
                 self._instance.log.warning(
-                    "rebalance.failed", group=self._group, topic=topic, error=described(error)
+                    "rebalance.failed", group=self._group, topic=topic, error=describe(error)
                 )
         return is_complete
 
@@ -89,7 +90,7 @@ class Assigner:
             return self._strategy.allocate(self._instance.client_id, queues, members)
         except Exception as error:  # noqa: BLE001  # a strategy may be foreign code
             self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
-                "strategy.failed", group=self._group, topic=topic, error=described(error)
+                "strategy.failed", group=self._group, topic=topic, error=describe(error)
             )
             return None
 

@@ -14,15 +14,16 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.background_tasks import Signal, described
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.offsets import OffsetStore
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import describe
 
 RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
@@ -62,7 +63,7 @@ class QueueLocks:
         self._held: dict[MessageQueue, LockTimes] = {}
         # What brokers may believe to be ours: asked for, and not refused.
         self._asked: set[MessageQueue] = set()
-        self._due = Signal()
+        self._due = Wakeup()
         # Brokers may serve two calls in another order than that in which they were sent.
         self._calling = asyncio.Lock()
 
@@ -161,7 +162,7 @@ class QueueLocks:
                 "offset.unknown",
                 topic=queue.topic,
                 queue_id=queue.queue_id,
-                error=described(error),
+                error=describe(error),
             )
             return None
         if queue not in self._asked:
@@ -190,7 +191,7 @@ class QueueLocks:
                 "lock.failed",
                 group=self._group,
                 broker=queues[0].broker_name,
-                error=described(error),
+                error=describe(error),
             )
             return None
         self._asked.difference_update(queues)
@@ -212,7 +213,7 @@ class QueueLocks:
                 "unlock.failed",
                 group=self._group,
                 broker=queues[0].broker_name,
-                error=described(error),
+                error=describe(error),
             )
 
     def _body(self, queues: list[MessageQueue]) -> bytes:

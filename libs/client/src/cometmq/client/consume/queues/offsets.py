@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from cometmq.client.background_tasks import described
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -24,6 +23,7 @@ from cometmq.remoting.commands.offsets import (
 )
 from cometmq.remoting.errors import CometError, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 
 COMMIT_TIMEOUT_MS: Final = 5_000
 
@@ -176,7 +176,7 @@ class RemoteOffsets:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
                 self._instance.log.warning(
-                    "offset.unsaved", group=self._group, error=described(error)
+                    "offset.unsaved", group=self._group, error=describe(error)
                 )
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
@@ -288,7 +288,7 @@ class LocalOffsets:
         try:
             await self.commit(queues)
         except OSError as error:
-            self._log.warning("offset.unsaved", file=str(self._path), error=described(error))
+            self._log.warning("offset.unsaved", file=str(self._path), error=describe(error))
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if one of these queues has moved; raise OSError if that fails."""

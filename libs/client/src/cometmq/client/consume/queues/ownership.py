@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.offsets import OffsetStore
@@ -26,6 +25,7 @@ from cometmq.client.listener import called
 from cometmq.client.namespace import RETRY_PREFIX, Namespace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain one, which is called on a thread."""
@@ -60,7 +60,7 @@ class Ownership:
         callbacks: OwnershipCallbacks,
         locks: QueueLocks | None,
         namespace: Namespace,
-        background: Background,
+        background: TaskSet,
         log: Log,
     ) -> None:
         """Start without queues."""
@@ -136,7 +136,7 @@ class Ownership:
         try:
             await self._offsets.commit(queues)
         except Exception as error:  # noqa: BLE001  # a store may be foreign code
-            self._log.warning("offset.unsaved", error=described(error))
+            self._log.warning("offset.unsaved", error=describe(error))
             return False
         return True
 
@@ -144,7 +144,7 @@ class Ownership:
         try:
             await self._offsets.persist(queues)
         except Exception as error:  # noqa: BLE001  # as above
-            self._log.warning("offset.unsaved", error=described(error))
+            self._log.warning("offset.unsaved", error=describe(error))
 
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
         """Store offsets, again and again while that fails, the queues are ours and there is time.
@@ -229,7 +229,7 @@ class Ownership:
         try:
             await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # foreign code: the queues move all the same
-            self._log.warning("callback.failed", error=described(error), exc_info=error)
+            self._log.warning("callback.failed", error=describe(error), exc_info=error)
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:
         for one in held:

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.background_tasks import described
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
@@ -18,6 +17,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import AccessDenied, CometError, CommandError
 from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
 
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -185,7 +185,7 @@ class Reader:
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
         context.log.warning(
-            "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=described(error)
+            "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=describe(error)
         )
         if isinstance(error, AccessDenied):
             return REFUSED_DELAY_MS

@@ -9,12 +9,12 @@ Invariants
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from cometmq.client.background_tasks import Background, described
 from cometmq.client.consume.queues.ownership import Ownership
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import ReadContext, Reader
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import TaskSet, describe
 
 FirstOffset = Callable[[MessageQueue], Awaitable[int]]
 
@@ -25,7 +25,7 @@ class Readers:
     def __init__(
         self,
         context: ReadContext,
-        background: Background,
+        background: TaskSet,
         first_offset: FirstOffset,
         ownership: Ownership,
     ) -> None:
@@ -126,7 +126,7 @@ class Readers:
                 "offset.unknown",
                 topic=queue.topic,
                 queue_id=queue.queue_id,
-                error=described(error),
+                error=describe(error),
             )
             return False
         if queue not in self._readers:  # else a seek was faster

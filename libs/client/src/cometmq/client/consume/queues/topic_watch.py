@@ -4,10 +4,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from cometmq.client.background_tasks import described
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.transport.tasks import describe
 
 QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 """Called with a topic and all its queues; a coroutine function, or a plain one on a thread."""
@@ -42,4 +42,4 @@ class QueueWatch:
         try:
             await called(callback, namespace.unwrap(topic), queues)
         except Exception as error:  # foreign code: the next change is told too
-            self._instance.log.warning("callback.failed", error=described(error), exc_info=error)
+            self._instance.log.warning("callback.failed", error=describe(error), exc_info=error)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Background tasks end with their owner and never fail silently."""
+
+import asyncio
+
+from cometmq.remoting.transport import tasks as transport_tasks
+from cometmq.remoting.transport.tasks import TaskSet, describe
+
+
+class RecordingLog:
+    def __init__(self):
+        self.events = []
+
+    def debug(self, event, /, **facts):
+        self.events.append(("debug", event, facts))
+
+    def warning(self, event, /, **facts):
+        self.events.append(("warning", event, facts))
+
+    def error(self, event, /, **facts):
+        self.events.append(("error", event, facts))
+
+
+def test_errors_are_described_by_type_and_text():
+    assert describe(ValueError("x")) == "ValueError: x"
+    assert describe(ValueError()) == "ValueError"
+
+
+async def fails():
+    raise ValueError("no")
+
+
+async def ends():
+    return None
+
+
+async def forever():
+    await asyncio.Event().wait()
+
+
+async def test_the_end_of_each_task_is_logged_by_name():
+    log = RecordingLog()
+    tasks = TaskSet(log)
+    failed = tasks.spawn(fails(), name="a", is_endless=True)
+    ended = tasks.spawn(ends(), name="b", is_endless=True)
+    cancelled = tasks.spawn(forever(), name="c", is_endless=True)
+    await asyncio.wait([failed, ended])
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    tasks.spawn(forever(), name="closed", is_endless=True)
+    await tasks.close()
+    assert [(level, event, facts["task"]) for level, event, facts in log.events] == [
+        ("error", "task.failed", "a"),
+        ("warning", "task.ended", "b"),
+        ("debug", "task.cancelled", "c"),
+    ]
+    assert log.events[0][2]["error"] == "ValueError: no"
+
+
+async def test_work_that_may_end_ends_without_a_log_line():
+    log = RecordingLog()
+    tasks = TaskSet(log)
+    await tasks.spawn(ends(), name="b")
+    assert (log.events, len(tasks)) == ([], 0)
+
+
+async def test_background_work_ends_with_its_owner_and_errors_are_logged():
+    log = RecordingLog()
+    tasks = TaskSet(log)
+    started, ended = asyncio.Event(), []
+
+    async def works():
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    never_begun = TaskSet(log)
+    never_begun.spawn(fails(), name="never")
+    await never_begun.close()
+    tasks.spawn(fails(), name="fails")
+    tasks.spawn(works(), name="works")
+    await started.wait()
+    await asyncio.sleep(0)  # the failure is noted by a callback
+    await tasks.close()
+    assert ended == [True]
+    assert {event for _, event, _ in log.events} == {"task.failed"}
+
+
+async def test_a_task_may_close_its_own_set():
+    tasks = TaskSet()
+    other = tasks.spawn(forever(), name="other")
+    await tasks.spawn(tasks.close(), name="closes")
+    assert other.cancelled()
+
+
+async def test_draining_waits_and_then_cancels():
+    tasks = TaskSet()
+    event = asyncio.Event()
+
+    async def waits():
+        await event.wait()
+
+    in_time = tasks.spawn(waits(), name="in-time")
+    late = tasks.spawn(forever(), name="late")
+    event.set()
+    await tasks.drain(0.01)
+    assert (in_time.cancelled(), late.cancelled(), len(tasks)) == (False, True, 0)
+
+
+async def test_a_loop_that_fails_runs_again(monkeypatch):
+    monkeypatch.setattr(transport_tasks, "RESTART_MS", 0)
+    rounds = []
+
+    async def work():
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise ValueError("a bug")
+
+    await TaskSet().keep(work, name="loop")
+    assert rounds == [0, 1, 2]
