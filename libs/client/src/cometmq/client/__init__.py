@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asyncio-first client for CometMQ and Apache RocketMQ."""
+"""Asyncio client for CometMQ and Apache RocketMQ."""
 
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calling what applications write, so that whatever it raises is an `Exception` for the caller.
+"""Calls into application code: any exception reaches the caller as an `Exception`.
 
-Two things are not by themselves. A future takes no StopIteration: who waits for a thread that
-raised it would wait for ever. And SystemExit or CancelledError would end a task of the client.
+Two kinds need translation. A future refuses StopIteration, so a task awaiting a thread that raised
+it would hang. SystemExit and CancelledError would end a task of the client.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from cometmq.remoting.transport.tasks import describe
 
 
 class ForeignError(Exception):
-    """Foreign code raised something that must not reach the event loop as it is."""
+    """Application code raised an exception that must not reach the event loop unchanged."""
 
 
 def contained(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a plain function on this thread."""
+    """Call a plain function on this thread, translating its exceptions."""
     try:
         return function(*arguments)
     except (StopIteration, SystemExit) as error:
@@ -30,7 +30,7 @@ def contained(function: Callable[..., Any], *arguments: object) -> Any:
 async def on_thread(
     pool: ThreadPoolExecutor | None, function: Callable[..., Any], *arguments: object
 ) -> Any:
-    """Call a plain function on a thread of a pool, with the context variables of this task.
+    """Call a plain function on a pool thread, with the context variables of this task.
 
     A coroutine that it returns, as `lambda messages: handle(messages)` does, is awaited here.
     """
@@ -41,6 +41,6 @@ async def on_thread(
 
 
 def is_cancelled() -> bool:
-    """Whether somebody cancels this task, after a CancelledError; else it came from inside."""
+    """Tell a cancellation of this task from a CancelledError raised inside the called code."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of clients: functions, so that the pure parts take them as parameters."""
+"""The clocks of clients, as functions: pure modules take them as parameters."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,10 @@ ClockMs: TypeAlias = Callable[[], int]
 
 
 def wall_ms() -> int:
-    """Return the wall clock in milliseconds since 1970: what goes into messages."""
+    """Return the wall clock in milliseconds since 1970, as stored in messages."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds that only grow: for deadlines and durations."""
+    """Return monotonic milliseconds, for deadlines and durations."""
     return time.monotonic_ns() // 1_000_000

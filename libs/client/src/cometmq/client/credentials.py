@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads who a client is from a file: RocketMQ's `conf/tools.yml`.
+"""Reads credentials from a file in the format of RocketMQ's `conf/tools.yml`.
 
-Apart from the options, so that only programs which read such a file import a YAML parser.
+A module of its own, so that only programs that read such a file import a YAML parser.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from cometmq.remoting.signature import SessionCredentials
 
 
 def credentials_from_file(path: str | Path) -> SessionCredentials:
-    """Return the `accessKey`, `secretKey` and, if there is one, `securityToken` of a YAML file.
+    """Return the `accessKey`, `secretKey` and optional `securityToken` of a YAML file.
 
-    Raises InvalidArgument, which names the file and never shows a secret.
+    Raise InvalidArgument, which names the file and never contains a secret.
     """
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
@@ -35,7 +35,7 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
 
 
 def _text(path: str | Path, values: dict[str, Any], name: str) -> str:
-    """Return a value as RocketMQ reads it: YAML makes numbers of some keys."""
+    """Convert numbers to text as RocketMQ does: YAML parses some keys as numbers."""
     value = values.get(name)
     if value is None:
         return ""

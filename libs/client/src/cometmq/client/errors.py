@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client raises beside the broker's own refusals (`CommandError`).
+"""Errors of the client, beside the broker's own refusals (`CommandError`).
 
-The numbers are those of the Java client, so that people find them in its documentation.
+The codes equal the Java client's, so that its documentation applies.
 """
 
 from typing import Final
@@ -18,17 +18,17 @@ WITHOUT_CODE: Final = -1
 
 
 class ClientError(CometError):
-    """A call that the client could not carry out."""
+    """A call that the client could not perform."""
 
     code: int | None = None
 
 
 class ClientStateError(ClientError):
-    """The client was not started, was started twice, or is shut down already."""
+    """The client was not started, was started twice, or is already closed."""
 
 
 class InvalidArgument(ClientError):
-    """A message, a name or an option that RocketMQ does not accept."""
+    """A message, name or option that RocketMQ does not accept."""
 
     code = WITHOUT_CODE
 
@@ -40,25 +40,25 @@ class IllegalMessage(InvalidArgument):
 
 
 class NotARequest(InvalidArgument):
-    """A message that cannot be replied to: it is no request, or its broker names no cluster."""
+    """The message is no request, or its broker has no cluster name, so no reply can be sent."""
 
     code = NO_REPLY_MESSAGE
 
 
 class NoReply(ClientError):
-    """A request was stored, but no reply came in time."""
+    """A request was stored, but no reply arrived in time."""
 
     code = NO_REPLY
 
 
 class NoNamesrv(ClientError):
-    """No name server address was given, or none of them answers."""
+    """No name server address was given, or none of the name servers answers."""
 
     code = NO_NAMESRV
 
 
 class WrongServer(NoNamesrv):
-    """The address of a name server is that of a broker, or the other way round."""
+    """A broker's address was given for a name server, or the other way round."""
 
 
 class NoRoute(ClientError):
@@ -69,7 +69,7 @@ class NoRoute(ClientError):
 
 def no_route(topic: str) -> NoRoute:
     """Return the error for a topic that no name server knows."""
-    if topic.startswith("%"):  # of a group: its broker makes it
+    if topic.startswith("%"):  # the retry topic of a group: its broker creates it
         return NoRoute(f"no broker has the topic {topic}")
     return NoRoute(
         f"no broker has the topic {topic}: check the name, or create it: "
@@ -78,13 +78,13 @@ def no_route(topic: str) -> NoRoute:
 
 
 class BrokerMissing(ClientError):
-    """The broker is in no route: it was stopped, or its name is wrong."""
+    """No route has the broker: it was stopped, or its name is wrong."""
 
     code = BROKER_MISSING
 
 
 def broker_missing(broker_name: str) -> BrokerMissing:
-    """Return the error for a broker that no route has, or that has no master there."""
+    """Return the error for a broker without a master in any route."""
     return BrokerMissing(
         f"no broker {broker_name} is in the routes, or it has no master: it is stopped, or its "
         "name is wrong"
@@ -92,13 +92,13 @@ def broker_missing(broker_name: str) -> BrokerMissing:
 
 
 class SendFailed(ClientError):
-    """A message was not stored, after every attempt; `__cause__` is the last reason.
+    """A message was not stored, after all attempts; `__cause__` is the last error.
 
-    It may be stored nevertheless if an attempt timed out.
+    If an attempt timed out, the message may be stored nevertheless.
     """
 
     def __init__(self, text: str, *, brokers: tuple[str, ...], code: int | None = None) -> None:
-        """Remember the brokers that were asked, in order, and the last answer's code."""
+        """`brokers` were tried in this order; `code` is that of the last answer."""
         super().__init__(text)
         self.brokers = brokers
         self.code = code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the functions and hooks that applications hand over, before anything calls them."""
+"""Checks functions and hooks of the application when they are registered, not when called."""
 
 import inspect
 from typing import Final
@@ -10,7 +10,7 @@ _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def check_function(function: object, name: str, *parameters: str) -> None:
-    """Refuse what cannot be called with these parameters; InvalidArgument says how to write it."""
+    """Raise InvalidArgument, with the expected form, unless `function` takes these parameters."""
     form = f"def {name}({', '.join(parameters)})"
     if not callable(function):
         raise InvalidArgument(
@@ -21,7 +21,7 @@ def check_function(function: object, name: str, *parameters: str) -> None:
         raise InvalidArgument(f"{name} is a generator, which would never run: use `return`")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C have none
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return
     try:
         signature.bind(*parameters)
@@ -33,13 +33,13 @@ def check_function(function: object, name: str, *parameters: str) -> None:
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling it gives a coroutine: an object with async `__call__` does too."""
+    """Return whether a call returns a coroutine, also for objects with an async `__call__`."""
     call = getattr(type(function), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_hook(hook: object, *methods: str) -> None:
-    """Refuse an object that lacks one of the methods, or whose method would return a coroutine."""
+    """Raise if an object lacks one of the methods, or if a method is a coroutine function."""
     for name in methods:
         check_function(getattr(hook, name, None), f"{type(hook).__name__}.{name}", "context")
         if is_coroutine_function(getattr(hook, name)):

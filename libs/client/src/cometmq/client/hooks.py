@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What applications may hang into sending and consuming; message trace is built on it.
+"""Hooks of applications around sending and consuming; message trace uses them too.
 
 Invariants
-    A send or consume hook that raises is logged, and changes nothing. A forbidden hook refuses
-    a message by raising: that goes to whoever sends.
+    An exception of a send or consume hook is logged, and changes nothing. A forbidden hook refuses
+    a message by raising: the exception reaches the caller of `send`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from cometmq.remoting.transport.tasks import describe
 
 
 class MessageKind(IntEnum):
-    """What a message is to the broker; the numbers are those of the Java client."""
+    """The kind of a message; numbered as in the Java client."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -28,7 +28,7 @@ class MessageKind(IntEnum):
 
 
 class ConsumeOutcome(IntEnum):
-    """How a call of a listener ended; the numbers are those of the Java client."""
+    """The result of a listener call; numbered as in the Java client."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -38,7 +38,7 @@ class ConsumeOutcome(IntEnum):
 
 
 class TransactionState(StrEnum):
-    """What a producer says of its local transaction; the values are those of the Java client."""
+    """The state of a local transaction; named as in the Java client."""
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
@@ -46,18 +46,18 @@ class TransactionState(StrEnum):
 
 
 class SendContext(msgspec.Struct):
-    """One attempt to send a message or a batch; retries make a context each."""
+    """One attempt to send a message or a batch; each retry has its own context."""
 
     group: str
     messages: Sequence[Message]
-    """The message, or those of a batch."""
+    """The message, or all messages of the batch."""
     message_id: str
     body_bytes: int
-    """As it travels: compressed, or the whole batch."""
+    """The size in transit: compressed, or of the whole batch."""
     kind: MessageKind
     queue: MessageQueue
     address: str
-    """Of the broker."""
+    """The broker's address."""
     begin_ms: int
     is_oneway: bool
     end_ms: int = 0
@@ -65,29 +65,29 @@ class SendContext(msgspec.Struct):
     error: Exception | None = None
     region: str = ""
     is_trace_on: bool = True
-    """False if the broker wants no traces."""
+    """False if the broker has disabled tracing."""
     state: dict[str, Any] = {}
-    """For hooks to remember something from before to after."""
+    """For hooks, to keep data from `before` to `after`."""
 
     @property
     def is_batch(self) -> bool:
-        """Whether several messages travel as one."""
+        """Whether several messages are sent as one batch."""
         return len(self.messages) > 1
 
 
 class EndContext(msgspec.Struct, frozen=True):
-    """The end of a transaction, before the broker is told of it."""
+    """The end of a transaction, before the broker is informed."""
 
     group: str
     message: Message | MessageExt
-    """What was sent; what the broker asked about."""
+    """The message as sent, or as received in a check."""
     message_id: str
     transaction_id: str | None
     state: TransactionState
     is_from_check: bool
-    """Whether the broker has asked."""
+    """Whether the broker has asked for the state."""
     address: str
-    """Of the broker."""
+    """The broker's address."""
     time_ms: int
 
 
@@ -101,13 +101,13 @@ class ConsumeContext(msgspec.Struct):
     outcome: ConsumeOutcome | None = None
     """None before the call."""
     is_success: bool = False
-    """Whether all messages are consumed."""
+    """Whether all messages were consumed."""
     state: dict[str, Any] = {}
-    """For hooks to remember something from before to after."""
+    """For hooks, to keep data from `before` to `after`."""
 
 
 class SendHook(Protocol):
-    """Sees every attempt to send."""
+    """Called around every attempt to send."""
 
     def before_send(self, context: SendContext) -> None:
         """Called before the request leaves."""
@@ -117,21 +117,21 @@ class SendHook(Protocol):
 
 
 class EndHook(Protocol):
-    """Sees every end of a transaction."""
+    """Called at every end of a transaction."""
 
     def end_transaction(self, context: EndContext) -> None:
-        """Called before the broker is told."""
+        """Called before the broker is informed."""
 
 
 class ForbiddenHook(Protocol):
     """Decides whether a message may be sent."""
 
     def check(self, context: SendContext) -> None:
-        """Raise, by preference InvalidArgument, to refuse it."""
+        """Raise, preferably InvalidArgument, to refuse the message."""
 
 
 class ConsumeHook(Protocol):
-    """Sees every call of a listener."""
+    """Called around every listener call."""
 
     def before_consume(self, context: ConsumeContext) -> None:
         """Called before the listener."""
@@ -144,10 +144,9 @@ HookT = TypeVar("HookT")
 
 
 class _Hooks(Generic[HookT]):
-    """Hooks of one client."""
+    """The hooks of one client."""
 
     def __init__(self, hooks: Iterable[HookT], log: Log) -> None:
-        """Call them in this order."""
         self._hooks = tuple(hooks)
         self._log = log
 
@@ -155,7 +154,7 @@ class _Hooks(Generic[HookT]):
         for hook in self._hooks:
             try:
                 getattr(hook, name)(context)
-            except Exception as error:  # noqa: BLE001  # foreign code must not stop a message
+            except Exception as error:  # noqa: BLE001  # application code must not stop a message
                 self._log.warning(
                     "hook.failed",
                     hook=type(hook).__name__,
@@ -165,49 +164,47 @@ class _Hooks(Generic[HookT]):
 
 
 class SendHooks(_Hooks[SendHook]):
-    """What sees the sends of one producer."""
+    """The send hooks of one producer."""
 
     def __init__(
         self, hooks: Iterable[SendHook], forbidden: Iterable[ForbiddenHook], log: Log
     ) -> None:
-        """Ask `forbidden` first."""
+        """`forbidden` hooks run first."""
         super().__init__(hooks, log)
         self._forbidden = tuple(forbidden)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._hooks or self._forbidden)
 
     def before(self, context: SendContext) -> None:
-        """Refuse the message if a hook forbids it, then tell the others."""
+        """Raise if a hook forbids the message, then call the send hooks."""
         for hook in self._forbidden:
             hook.check(context)
         self._call("before_send", context)
 
     def after(self, context: SendContext) -> None:
-        """Tell how it ended."""
+        """Call the hooks with the outcome."""
         self._call("after_send", context)
 
 
 class EndHooks(_Hooks[EndHook]):
-    """What sees the ends of one producer's transactions."""
+    """The end hooks of one transactional producer."""
 
     def ending(self, context: EndContext) -> None:
-        """Tell that the broker is told now."""
+        """Call the hooks before the broker is informed."""
         self._call("end_transaction", context)
 
 
 class ConsumeHooks(_Hooks[ConsumeHook]):
-    """What sees the calls of one listener."""
+    """The consume hooks of one listener."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._hooks)
 
     def before(self, context: ConsumeContext) -> None:
-        """Tell that the listener is called now."""
+        """Call the hooks before the listener."""
         self._call("before_consume", context)
 
     def after(self, context: ConsumeContext) -> None:
-        """Tell how it ended."""
+        """Call the hooks with the outcome."""
         self._call("after_consume", context)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a client is: its address, its client id, and the unique keys of its messages."""
+"""The identity of a client: its address, its client id, and the unique keys of its messages."""
 
 import os
 import socket
@@ -13,25 +13,28 @@ from cometmq.client.settings import ClientOptions
 from cometmq.remoting.message.ids import UniqueIds
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
-_NOBODY: Final = (("192.0.2.1", 9), ("2001:db8::1", 9))  # addresses that exist nowhere
+_NOBODY: Final = (
+    ("192.0.2.1", 9),
+    ("2001:db8::1", 9),
+)  # documentation addresses (RFC 5737, RFC 3849): nothing answers there
 
 
 def local_ip() -> str:
-    """Return the address that this machine sends from; nothing is sent to find it out."""
+    """Return this machine's outgoing address; no packet is sent."""
     for family, target in zip((socket.AF_INET, socket.AF_INET6), _NOBODY, strict=True):
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(target)
                 return str(probe.getsockname()[0])
         except OSError:
-            continue  # no route of this family
+            continue  # no route of this address family
     return "127.0.0.1"
 
 
 def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = False) -> str:
     """Return `ip@instance[@unit][@suffix]`, under which brokers know this client.
 
-    The name DEFAULT is replaced by one that nobody else has, unless the client `is_named`.
+    The name DEFAULT is replaced by a unique one, unless the client `is_named`.
     """
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE and not is_named:
@@ -48,7 +51,7 @@ _GENERATORS: Final["WeakSet[UniqueIds]"] = WeakSet()
 
 
 def _renew_ids() -> None:
-    """In a child process: make ids that its parent does not make."""
+    """A forked child must not repeat the ids of its parent."""
     for ids in _GENERATORS:
         ids.renew(process_id=os.getpid(), instance=_instance_number())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What applications write: the listener of a push consumer, and what it may answer."""
+"""Listener types: the functions that applications pass to a push consumer, and their results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,16 +19,15 @@ DEAD_LETTER_LEVEL = -1
 
 
 class ConsumeResult(msgspec.Struct, frozen=True):
-    """How consuming a list of messages ended; a listener that returns None says SUCCESS.
+    """The result of consuming a list of messages; a listener that returns None means SUCCESS.
 
-    What is not consumed is delivered again later, up to 16 times, then goes to the group's
-    dead-letter topic.
+    Unconsumed messages are redelivered up to 16 times, then moved to the group's dead-letter topic.
     """
 
     consumed_count: int | None = None
-    """How many messages from the first on are consumed; None: all."""
+    """The number of consumed messages, counted from the first; None for all."""
     delay_level: int = 0
-    """When the others come again: 0 is later at each time, 1 to 18 one of the delay levels."""
+    """The delay of redelivery: 0 grows with each delivery, 1 to 18 is one of the delay levels."""
 
     SUCCESS: ClassVar["ConsumeResult"]
     RECONSUME_LATER: ClassVar["ConsumeResult"]
@@ -36,12 +35,12 @@ class ConsumeResult(msgspec.Struct, frozen=True):
 
     @classmethod
     def later(cls, delay_level: int = 0) -> "ConsumeResult":
-        """Deliver all messages again."""
+        """Redeliver all messages."""
         return cls(0, delay_level)
 
     @classmethod
     def consumed(cls, count: int, *, delay_level: int = 0) -> "ConsumeResult":
-        """Take the first `count` messages as consumed, deliver the others again."""
+        """Accept the first `count` messages as consumed, and redeliver the others."""
         return cls(count, delay_level)
 
 
@@ -51,7 +50,7 @@ ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
 
 class OrderlyAction(Enum):
-    """What becomes of the messages that an orderly listener has seen."""
+    """The fate of the messages after an orderly listener returns."""
 
     COMMIT = auto()
     HOLD = auto()
@@ -60,32 +59,32 @@ class OrderlyAction(Enum):
 
 
 class OrderlyResult(msgspec.Struct, frozen=True):
-    """How consuming a list of messages in order ended; a listener that returns None: SUCCESS.
+    """The result of consuming a list of messages in order; a listener that returns None: SUCCESS.
 
-    Java's `autoCommit=false` is said by results: SUCCESS there is HOLD here, COMMIT is SUCCESS.
+    Java's `autoCommit=false` maps to results: SUCCESS there is HOLD here, COMMIT is SUCCESS.
     """
 
     action: OrderlyAction = OrderlyAction.COMMIT
     pause_ms: int | None = None
-    """How long the queue waits before it is consumed again; None: `suspend_queue_ms`."""
+    """The pause before the queue is consumed again; None: `suspend_queue_ms`."""
 
     SUCCESS: ClassVar["OrderlyResult"]
-    """These messages are consumed, and those that were held before them."""
+    """These messages and all held before them are consumed."""
     HOLD: ClassVar["OrderlyResult"]
-    """Go on with the next, but commit nothing yet: a later ROLLBACK brings these again."""
+    """Continue, but commit nothing yet: a later ROLLBACK redelivers these messages."""
     ROLLBACK: ClassVar["OrderlyResult"]
-    """Deliver these and all that are held again, after a pause."""
+    """Redeliver these and all held messages, after a pause."""
     SUSPEND: ClassVar["OrderlyResult"]
-    """Deliver these again, after a pause; the queue waits for them. So does who raises."""
+    """Redeliver these after a pause, before any later one; an exception does the same."""
 
     @classmethod
     def suspend(cls, pause_ms: int) -> "OrderlyResult":
-        """Deliver these messages again after a pause."""
+        """Redeliver these messages after a pause."""
         return cls(OrderlyAction.SUSPEND, pause_ms)
 
     @classmethod
     def rollback(cls, pause_ms: int) -> "OrderlyResult":
-        """Deliver these messages and all that are held again after a pause."""
+        """Redeliver these messages and all held ones after a pause."""
         return cls(OrderlyAction.ROLLBACK, pause_ms)
 
 
@@ -108,11 +107,11 @@ R = TypeVar("R", bound=ConsumeResult | OrderlyResult)
 
 
 class ListenerError(Exception):
-    """A listener returned something that is no result."""
+    """A listener returned an object that is no valid result."""
 
 
 class Watch(Protocol):
-    """What sees each call of a listener."""
+    """Observes each listener call."""
 
     async def around(
         self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
@@ -132,7 +131,7 @@ class ListenerCaller(Generic[R]):
         log: Log,
         watch: Watch | None = None,
     ) -> None:
-        """Make the threads only if they are needed; `success` is what None stands for."""
+        """`success` replaces None; threads are created only for a plain function."""
         self._watch = watch
         self._listener = listener
         self._success = success
@@ -142,7 +141,7 @@ class ListenerCaller(Generic[R]):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
     async def call(self, messages: list[MessageExt]) -> R:
-        """Return what the listener says; whatever it raises goes through."""
+        """Return the listener's result; its exceptions propagate."""
         if self._pool is None:
             result: Any = await cast("Awaitable[Any]", self._listener(messages))
         else:
@@ -155,7 +154,7 @@ class ListenerCaller(Generic[R]):
         return result
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
-        """Return what the listener says, or `failure` if it raises, which is logged."""
+        """Return the listener's result, or `failure` after logging an exception."""
         try:
             if self._watch is not None:
                 return await self._watch.around(self.call, messages)
@@ -164,9 +163,9 @@ class ListenerCaller(Generic[R]):
             if is_cancelled():
                 raise
             self._failed(messages, error="the listener was cancelled from inside")
-        except ListenerError as error:  # its traceback shows none of the listener's lines
+        except ListenerError as error:  # the traceback contains none of the listener's lines
             self._failed(messages, error=str(error))
-        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is a retry
+        except Exception as error:  # noqa: BLE001  # application code: any exception means redelivery
             self._failed(messages, error=describe(error), exc_info=error)
         return failure
 
@@ -177,13 +176,13 @@ class ListenerCaller(Generic[R]):
         )
 
     def close(self) -> None:
-        """Let running threads end, without waiting for them."""
+        """Release the threads, without waiting for running calls."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _wrong_result(result: object, *, is_orderly: bool) -> str:
-    """Return what is wrong with a listener's result, and what it may return."""
+    """Return the error text: the wrong result, and the valid ones."""
     consumer = "an orderly consumer" if is_orderly else "a consumer"
     name = "OrderlyResult" if is_orderly else "ConsumeResult"
     redeliver = "SUSPEND" if is_orderly else "RECONSUME_LATER"
@@ -194,7 +193,7 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
 
 
 async def called(callback: Callable[..., Any], *arguments: object) -> None:
-    """Call a coroutine function on the loop, a plain function on a thread; raise Exceptions."""
+    """Call a coroutine function on the loop, a plain one on a thread; translate its exceptions."""
     try:
         if is_coroutine_function(callback):
             await callback(*arguments)

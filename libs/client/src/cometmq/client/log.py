@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where clients log: the program's structlog if it is configured, else `logging`.
+"""Client logging: the program's structlog if it is configured, else `logging`.
 
-The logger "cometmq" has no handler of its own. Without a logging configuration, Python's handler
-of last resort therefore writes warnings and errors to standard error.
+The logger "cometmq" has no handler of its own. If logging is not configured, Python's handler of
+last resort therefore writes warnings and errors to standard error.
 """
 
 import logging
@@ -19,34 +19,34 @@ LOGGER_NAME: Final = "cometmq"
 
 REPEAT_WINDOW_MS: Final = 10_000
 REPEAT_COUNT_MAX: Final = 10
-"""Equal warnings or errors per window; one with a traceback passes once."""
+"""Equal warnings or errors per window; one with a traceback is logged once."""
 
 _KINDS_MAX: Final = 1_024
 _IDENTITY: Final = ("group", "topic", "peer", "task", "hook")
-"""The facts that tell two failures with the same event apart."""
+"""The facts that distinguish two failures with the same event."""
 
 _logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library
 
 
 class ProgramLog:
-    """Writes to structlog or `logging`, as the program has configured when the event happens."""
+    """Writes to structlog or `logging`, according to the configuration at the time of the event."""
 
     __slots__ = ()
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Record a detail."""
+        """Log a detail."""
         _write(logging.DEBUG, event, facts)
 
     def info(self, event: str, /, **facts: object) -> None:
-        """Record a change of state."""
+        """Log a change of state."""
         _write(logging.INFO, event, facts)
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Record something degraded but handled."""
+        """Log a degradation that was handled."""
         _write(logging.WARNING, event, facts)
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Record something that a person must act on."""
+        """Log a failure that needs attention."""
         _write(logging.ERROR, event, facts)
 
 
@@ -83,14 +83,13 @@ class _Window(msgspec.Struct):
 
 
 class LimitedLog:
-    """Limits equal warnings and errors; the next that passes has the number of those that did not.
+    """Limits repeated warnings and errors; the next one that passes has the suppressed count.
 
-    Only the first failure of a kind has its traceback: a listener that fails for each of a
-    million messages must not fill the disk.
+    Only the first failure of a kind has its traceback: a listener that fails for each of a million
+    messages must not fill the disk.
     """
 
     def __init__(self, log: Log, *, clock_ms: Callable[[], int] = monotonic_ms) -> None:
-        """Pass on to `log`."""
         self._log = log
         self._clock_ms = clock_ms
         self._windows: dict[tuple[object, ...], _Window] = {}
@@ -104,15 +103,15 @@ class LimitedLog:
         self._log.info(event, **facts)
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Pass the event on, or count it."""
+        """Pass the event on, or count it as suppressed."""
         self._limited(self._log.warning, event, facts)
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Pass the event on, or count it."""
+        """Pass the event on, or count it as suppressed."""
         self._limited(self._log.error, event, facts)
 
     def flush(self) -> None:
-        """Log how many events were suppressed since the last that passed."""
+        """Log how many events were suppressed since the last one that passed."""
         windows, self._windows = self._windows, {}
         for window in windows.values():
             if window.suppressed_count:

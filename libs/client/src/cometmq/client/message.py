@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as applications see them: to send, sent and received."""
+"""Messages as applications see them: to be sent, sent, and received."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -54,16 +54,17 @@ class Message(msgspec.Struct):
     body: bytes
     tag: str | None = None
     keys: str | Sequence[str] = ()
-    """By these the message is found again; no key holds a space."""
+    """Search keys of the message; a key must not contain a space."""
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
-    """0: at once; 1 to 18: after 1s 5s 10s 30s 1m ... 2h, by the broker's table."""
+    """0: no delay; 1 to 18: 1s 5s 10s 30s 1m ... 2h, by the broker's table."""
     wait_store_ok: bool = True
-    """Answer only when the message is as safe as the broker's settings ask."""
+    """Wait until the message is flushed and replicated as the broker's settings require."""
     message_id: str | None = None
-    """The unique key; None: a new one for each send. `Producer.new_message_id()` makes one to give
-    here when a message may be sent again after an error: consumers see that it is the same."""
+    """The unique key; None creates one per send. To send a message again after an error, set one
+    from `Producer.new_message_id()`, so that consumers can recognize the duplicate.
+    """
 
 
 def wire_properties(message: Message) -> dict[str, str]:
@@ -130,7 +131,7 @@ class SendResult(msgspec.Struct, frozen=True):
 
     status: SendStatus
     message_id: str
-    """The unique key that the client made; a batch has comma-separated ones."""
+    """The unique key created by the client; comma-separated for a batch."""
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
@@ -145,7 +146,7 @@ class MessageExt(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     properties: Mapping[str, str]
     message_id: str
-    """The unique key of its producer; without one, the offset message id."""
+    """The producer's unique key; without one, the offset message id."""
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
@@ -153,7 +154,7 @@ class MessageExt(msgspec.Struct, frozen=True):
     flag: int
     sys_flag: int
     reconsume_times: int
-    """How often it was delivered before."""
+    """How often the message was delivered before."""
     born_timestamp: int
     born_host: str
     store_timestamp: int
@@ -161,15 +162,15 @@ class MessageExt(msgspec.Struct, frozen=True):
 
 
 class UnreadableMessage(MessageExt, frozen=True):
-    """A received message that no listener sees: its `body` is still compressed, and broken."""
+    """A received message whose compressed body is corrupt, and is kept compressed in `body`."""
 
 
 def received(
     record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
 ) -> MessageExt:
-    """Return a stored record as an application sees it; CorruptRecord if the body is broken.
+    """Convert a stored record for the application; CorruptRecord if the body is broken.
 
-    A message that comes from the retry topic shows the topic it was sent to.
+    A message from a retry topic shows its original topic.
     """
     body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
     return _as_message(MessageExt, record, body, broker_name, namespace)
@@ -178,7 +179,7 @@ def received(
 def unreadable(
     record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
 ) -> UnreadableMessage:
-    """Return a record whose body is broken, so that it can be given back as it is."""
+    """Convert a record with a broken body, so that it can be sent back unchanged."""
     return _as_message(UnreadableMessage, record, record.body, broker_name, namespace)
 
 
@@ -215,12 +216,12 @@ def _as_message(
 
 
 def check_topic(topic: str) -> None:
-    """Refuse names that no broker accepts."""
+    """Raise for topic names that brokers refuse."""
     _check_name("topic", topic, TOPIC_CHARS_MAX)
 
 
 def check_group(group: str) -> None:
-    """Refuse names of producer and consumer groups that no broker accepts."""
+    """Raise for producer and consumer group names that brokers refuse."""
     _check_name("group", group, GROUP_CHARS_MAX)
 
 
@@ -239,7 +240,7 @@ def _check_name(kind: str, name: object, chars_max: int) -> None:
 
 
 def check_message(message: Any, body_bytes_max: int) -> None:
-    """Refuse what the broker would refuse, before it is sent."""
+    """Raise for messages that the broker would refuse, before they are sent."""
     if not isinstance(message, Message):
         raise InvalidArgument(
             f"send a Message(topic, body), not {type(message).__name__}: "

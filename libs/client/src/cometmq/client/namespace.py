@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: names that several tenants of one cluster may use at the same time.
+"""Namespaces: tenants of one cluster may use the same topic and group names.
 
 Invariants
-    Inside the client every topic and group has its full name, `ns%name`, which is the one that
-    brokers see. Applications see and give names without it. The prefix of a retry or
-    dead-letter topic stays in front; names of RocketMQ itself are the same for everybody.
+    Inside the client every topic and group has its full name, `ns%name`, as brokers see it;
+    applications use the short name. The prefix of a retry or dead-letter topic stays in front.
+    RocketMQ's own names are shared by all namespaces.
 """
 
 import os
@@ -44,7 +44,6 @@ class Namespace(msgspec.Struct, frozen=True):
     name: str = ""
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
         return bool(self.name)
 
     def wrap(self, resource: str) -> str:
@@ -57,7 +56,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return f"{prefix}{self.name}{SEPARATOR}{rest}"
 
     def unwrap(self, resource: str) -> str:
-        """Return the name that an application knows; one of another namespace stays as it is."""
+        """Return the short name; a name of another namespace stays as it is."""
         if not self.name or is_system(resource):
             return resource
         prefix, rest = _split(resource)
@@ -71,7 +70,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)
 
     def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue as an application knows it."""
+        """Return a queue with the short name of its topic."""
         if not self.name:
             return queue
         return MessageQueue(self.unwrap(queue.topic), queue.broker_name, queue.queue_id)
@@ -81,12 +80,12 @@ NO_NAMESPACE: Final = Namespace()
 
 
 def is_system(resource: str) -> bool:
-    """Whether a topic or group is RocketMQ's own."""
+    """Return whether a topic or group belongs to RocketMQ itself."""
     return resource in SYSTEM_TOPICS or resource.startswith(_SYSTEM_PREFIXES)
 
 
 def without_namespace(resource: str) -> str:
-    """Return a name without its namespace, whichever that is."""
+    """Return a name without its namespace, whatever that is."""
     if is_system(resource):
         return resource
     prefix, rest = _split(resource)
@@ -95,7 +94,7 @@ def without_namespace(resource: str) -> str:
 
 
 def namespace_of(options: ClientOptions) -> Namespace:
-    """Return the namespace that the options give, or that the name server's address names.
+    """Return the namespace from the options, or from the name server's address.
 
     Compatibility: `http://MQ_INST_x_y.host:port` is the address form of hosted services.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and replies: a message whose sender waits for what its consumer answers.
+"""Requests and replies: the sender of a message waits for its consumer's answer.
 
-The requester adds a correlation id and its client id to the message. The consumer sends the
-reply to a topic of the cluster, from where the broker hands it to the requester's connection.
+The requester adds a correlation id and its client id to the message. The consumer sends the reply
+to a topic of the cluster, from which the broker pushes it to the requester's connection.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, Pr
 
 
 class ReplyMessage(Message):
-    """A message that answers a request; made by `reply_message`."""
+    """A reply message; made by `reply_message`."""
 
     reply_properties: Mapping[str, str] = {}
-    """What brings it to the requester."""
+    """The properties that route it to the requester."""
 
 
 def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
-    """Return the reply to a consumed request, to be sent by any producer.
+    """Return the reply to a consumed request, which any producer may send.
 
-    NotARequest if the message is none; to it nobody waits for an answer.
+    Raise NotARequest for any other message, because no client waits for a reply to it.
     """
     cluster = request.properties.get(PropertyKey.CLUSTER)
     if not cluster:
@@ -57,12 +57,12 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
 
 
 def is_request(message: MessageExt) -> bool:
-    """Whether somebody waits for a reply to a consumed message."""
+    """Return whether the sender of a consumed message waits for a reply."""
     return PropertyKey.REPLY_TO_CLIENT in message.properties
 
 
 def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict[str, str]:
-    """Return what makes a message a request."""
+    """Return the properties that make a message a request."""
     return {
         PropertyKey.CORRELATION_ID.value: correlation_id,
         PropertyKey.REPLY_TO_CLIENT.value: client_id,
@@ -71,21 +71,19 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
 
 
 class PendingReplies:
-    """The requests of one client instance that wait for their replies."""
+    """The requests of one client instance whose replies are pending."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def expect(
         self, *, count_max: int
     ) -> AsyncIterator[tuple[str, asyncio.Future[MessageExt]]]:
-        """Yield a correlation id and the future of its reply, which is forgotten at the end."""
+        """Yield a correlation id and the future of its reply; drop both at the end."""
         if len(self._waiting) >= count_max:
             raise ClientError(f"{len(self._waiting)} requests wait for their replies already")
         correlation_id = str(uuid.uuid4())
@@ -98,7 +96,7 @@ class PendingReplies:
             future.cancel()
 
     def resolve(self, reply: MessageExt) -> bool:
-        """Hand a reply to who waits for it; False if nobody does, any more."""
+        """Complete the pending request of a reply; False if there is none any more."""
         correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
         future = self._waiting.get(correlation_id)
         if future is None or future.done():
@@ -108,7 +106,7 @@ class PendingReplies:
 
 
 def pushed_reply(header: PushReplyMessageToClient, body: bytes) -> MessageExt:
-    """Return a reply as the requester sees it; CorruptRecord if the body is broken."""
+    """Convert a reply for the requester; CorruptRecord if the body is broken."""
     if header.sys_flag & SysFlag.COMPRESSED:
         body = decompress(body, compression_type(header.sys_flag))
     properties = parse_properties(header.properties)
@@ -136,7 +134,7 @@ def pushed_reply(header: PushReplyMessageToClient, body: bytes) -> MessageExt:
 
 
 class Requester(Protocol):
-    """Where the handler of replies finds who waits for them."""
+    """Gives the reply handler access to pending requests."""
 
     @property
     def replies(self) -> PendingReplies:
@@ -146,7 +144,7 @@ class Requester(Protocol):
 def push_reply_message_to_client(
     requester: Requester, call: Call[PushReplyMessageToClient]
 ) -> Reply:
-    """Hand a reply to who waits for it; one that comes too late is dropped."""
+    """Complete the pending request of a reply; a late reply is dropped."""
     try:
         reply = pushed_reply(call.header, call.body)
     except CorruptRecord as error:

@@ -24,7 +24,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 CONCURRENCY_MAX: Final = 1000
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""Where clients put traces unless another topic is chosen."""
+"""The default topic of message traces."""
 
 RETRY_CODES: Final = frozenset(
     int(code)
@@ -37,20 +37,20 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Refusals after which another broker may accept a message; SYSTEM_BUSY is not one."""
+"""Refusals after which another broker may accept a message; SYSTEM_BUSY is not one of them."""
 
 
 class MessageModel(StrEnum):
-    """Who gets a message of a subscribed topic."""
+    """Which members of a group receive a message."""
 
     CLUSTERING = "CLUSTERING"
     """One member of the group."""
     BROADCASTING = "BROADCASTING"
-    """Every member; each keeps its own offsets in a file, and nothing is delivered again."""
+    """Every member; offsets are kept in local files, and failed messages are not redelivered."""
 
 
 class ConsumeFrom(StrEnum):
-    """Where a group begins in a queue for which it has no offset."""
+    """Where a group starts in a queue without a committed offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -58,16 +58,16 @@ class ConsumeFrom(StrEnum):
 
 
 class AccessChannel(StrEnum):
-    """What kind of service the brokers are."""
+    """The kind of service that runs the brokers."""
 
     LOCAL = "LOCAL"
-    """A cluster of one's own."""
+    """A self-managed cluster."""
     CLOUD = "CLOUD"
-    """A hosted service: it has a trace topic per region."""
+    """A hosted service, with one trace topic per region."""
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Common to producers, consumers and admin clients."""
+    """Common options of producers, consumers and admin clients."""
 
     namesrv: Annotated[
         str,
@@ -132,7 +132,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a producer."""
+    """Options of a producer."""
 
     default_topic: Annotated[
         str, Meta(description="New topics are created like this one (createTopicKey).")
@@ -193,7 +193,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a transactional producer."""
+    """Options of a transactional producer."""
 
     execute_concurrency: Annotated[
         int,
@@ -223,7 +223,7 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
 
 
 class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Common to push and lite pull consumers."""
+    """Common options of all consumers."""
 
     message_model: Annotated[
         MessageModel, Meta(description="Who gets a message: one member of the group, or each.")
@@ -279,13 +279,13 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     ] = 30_000
 
     def __post_init__(self) -> None:
-        """Refuse bounds that contradict each other."""
+        """Raise if bounds contradict each other."""
         if self.pull_timeout_ms <= self.suspend_ms:
             raise ValueError("pull_timeout_ms must be longer than suspend_ms")
 
 
 class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a push consumer."""
+    """Options of a push consumer."""
 
     concurrency: Annotated[
         int,
@@ -358,7 +358,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a lite pull consumer."""
+    """Options of a lite pull consumer."""
 
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 10
     suspend_ms: Annotated[
@@ -379,7 +379,7 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a pull consumer; what is about reading ahead has no effect."""
+    """Options of a pull consumer; those about prefetching have no effect."""
 
     suspend_ms: Annotated[
         int, Meta(ge=1, description="How long a waiting pull that finds nothing is held.")
@@ -397,9 +397,9 @@ OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
 def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
-    """Return the options with the name servers given beside them; InvalidArgument if one is wrong.
+    """Return the options with `namesrv` filled in; InvalidArgument if a value is out of bounds.
 
-    Structs check bounds only when they are converted, so this does.
+    msgspec checks bounds only on conversion, not on construction, so this converts.
     """
     values = msgspec.structs.asdict(options)
     if namesrv:
@@ -411,6 +411,6 @@ def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:
-    """Return options for sending in the name of another client, with what both have in common."""
+    """Return producer options for another client, with the options that both have in common."""
     names = ClientOptions.__struct_fields__
     return ProducerOptions(**{name: getattr(options, name) for name in names})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ending in order when the process is told to: finish what is in work, commit, leave.
+"""Orderly shutdown on a signal: finish the messages in work, commit, leave.
 
 async with consumer:
     await until_signal()
@@ -20,7 +20,7 @@ END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 async def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
-    """Wait until the process is told to end."""
+    """Wait for a signal that asks the process to stop."""
     is_told = asyncio.Event()
     with on_signal(is_told.set, signals=signals):
         await is_told.wait()
@@ -30,10 +30,10 @@ async def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
 def on_signal(
     callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Call a function on the loop when a signal comes, instead of what it does otherwise.
+    """Call a function on the loop when a signal arrives, instead of its default action.
 
-    The second time each signal has its usual effect, so that who does not want to wait need not.
-    Only for the main thread, where Python has its signals.
+    The second signal of a kind has its default action, so that users can end the process at once.
+    Only for the main thread, where Python handles signals.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in signals}

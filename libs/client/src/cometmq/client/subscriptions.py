@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer wants of a topic: all messages, some tags, or an SQL condition. Pure."""
+"""Subscriptions: all messages of a topic, some tags, or an SQL condition. Pure."""
 
 from enum import StrEnum
 from typing import Final, Self
@@ -19,25 +19,25 @@ class ExpressionType(StrEnum):
     TAG = "TAG"
     """`TagA || TagB`, or `*`."""
     SQL92 = "SQL92"
-    """A condition over properties; the broker must have it enabled."""
+    """A condition over properties; the broker must have enabled it."""
 
 
 class MessageSelector(msgspec.Struct, frozen=True):
-    """Which messages of a topic a consumer wants: what `subscribe` takes for an expression."""
+    """Which messages of a topic a consumer receives; `subscribe` accepts it as expression."""
 
     expression: str = ALL
     kind: ExpressionType = ExpressionType.TAG
 
     @classmethod
     def by_tag(cls, expression: str = ALL) -> Self:
-        """Want the messages that have one of the tags `A || B`, or all."""
+        """Select messages that have one of the tags `A || B`, or all."""
         return cls(expression)
 
     @classmethod
     def by_sql(cls, condition: str) -> Self:
-        """Want the messages whose properties meet a condition: `price > 5 AND color = 'red'`.
+        """Select messages whose properties meet a condition: `price > 5 AND color = 'red'`.
 
-        The broker decides, and must have enablePropertyFilter on.
+        Evaluated by the broker, which must have enablePropertyFilter on.
         """
         return cls(condition, ExpressionType.SQL92)
 
@@ -49,7 +49,7 @@ def subscription(
     *,
     version_ms: int,
 ) -> SubscriptionData:
-    """Return the subscription as brokers know it; of two, the one with the later version counts."""
+    """Return the subscription for brokers; they keep the one with the latest version."""
     if isinstance(expression, MessageSelector):
         kind, expression = expression.kind, expression.expression
     if not isinstance(expression, str):

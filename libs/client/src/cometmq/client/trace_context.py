@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W3C trace context in message properties: a trace goes on behind the queue.
+"""W3C trace context in message properties, so that a trace continues behind the queue.
 
-With OpenTelemetry (its API package is enough) the current span is written into sent messages,
-and listeners run in the context of their message. Without it, what a listener sends belongs to
-the trace of the message that it got.
+With OpenTelemetry (its API package suffices), sent messages carry the current span, and listeners
+run in the context of their message. Without it, messages sent by a listener join the trace of the
+message being consumed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ TRACE_STATE: Final = "tracestate"
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """What the two properties of a message say."""
+    """The two trace context properties of a message."""
 
     trace_parent: str
     trace_state: str | None = None
@@ -33,18 +33,18 @@ _current: Final[ContextVar[TraceContext | None]] = ContextVar("cometmq_trace", d
 
 
 def current() -> TraceContext | None:
-    """Return the context of the message that this task consumes."""
+    """Return the context of the message being consumed by this task."""
     return _current.get()
 
 
 def of_message(properties: Mapping[str, str]) -> TraceContext | None:
-    """Return the context that a message carries."""
+    """Return the context carried by a message."""
     parent = properties.get(TRACE_PARENT)
     return TraceContext(parent, properties.get(TRACE_STATE)) if parent else None
 
 
 def inject(properties: MutableMapping[str, str]) -> None:
-    """Add the current context, unless the application has given one."""
+    """Add the current context, unless the application has set one."""
     if TRACE_PARENT in properties:
         return
     telemetry = _telemetry()
@@ -59,7 +59,7 @@ def inject(properties: MutableMapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def consuming(messages: Sequence[MessageExt]) -> Iterator[None]:
-    """Be in the context of a message; several at once have none in common."""
+    """Run in the context of a message; several messages have no common context."""
     found = of_message(messages[0].properties) if len(messages) == 1 else None
     telemetry = _telemetry()
     token = _current.set(found)
@@ -75,24 +75,24 @@ def consuming(messages: Sequence[MessageExt]) -> Iterator[None]:
 
 
 class _Telemetry:
-    """The few calls of OpenTelemetry that are needed."""
+    """The few OpenTelemetry calls in use."""
 
     def __init__(self) -> None:
-        """Load it, which is why nothing does before the option asks for it."""
+        """The import happens here, so that it is skipped unless the option is on."""
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
         self._propagator: Any = module.TraceContextTextMapPropagator()
         self._context: Any = importlib.import_module("opentelemetry.context")
 
     def inject(self, properties: MutableMapping[str, str]) -> None:
-        """Write the current span's context, if there is a span."""
+        """Write the context of the current span, if there is one."""
         self._propagator.inject(properties)
 
     def attach(self, properties: Mapping[str, str]) -> Any:
-        """Make the context of a message the current one."""
+        """Make the context of a message current."""
         return self._context.attach(self._propagator.extract(properties))
 
     def detach(self, token: Any) -> None:
-        """Make the context before it the current one again."""
+        """Restore the previous context."""
         self._context.detach(token)
 
 

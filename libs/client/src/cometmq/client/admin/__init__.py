@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin clients: what concerns several brokers; `broker()` and `namesrv` speak to one kind."""
+"""Admin clients for whole clusters; `broker()` and `namesrv` address a single server."""
 
 from cometmq.client.admin.clusters import ClusterAdmin
 from cometmq.client.admin.dead_letters import DeadLetterAdmin
@@ -10,4 +10,4 @@ __all__ = ["AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
 
 
 class AdminClient(ClusterAdmin, TrackAdmin, DeadLetterAdmin):
-    """Looks after topics, groups, offsets, brokers and name servers."""
+    """Manages topics, groups, offsets, brokers and name servers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: one method per request code, named after what it does."""
+"""Administration of one broker: one method per request code."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,7 +18,7 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
-    """Asks and changes one broker; every refusal is raised as the CommandError of its code."""
+    """Queries and changes one broker; every refusal raises the CommandError of its code."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -50,24 +50,24 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         return await self._json(TopicStats, Code.GET_TOPIC_STATS_INFO, header)
 
     async def system_topics(self) -> list[str]:
-        """Return the topics that the broker keeps for itself."""
+        """Return the topics that the broker creates for its own use."""
         return (await self._json(TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
 
     async def clean_unused_topics(self) -> None:
-        """Delete the queues of topics that the broker does not know any more."""
+        """Delete the queues of topics that no longer exist at the broker."""
         await self.invoke(Code.CLEAN_UNUSED_TOPIC)
 
     # -- figures ------------------------------------------------------------------------------
 
     async def stats(self, name: str, key: str) -> BrokerStatsData:
-        """Return one statistic of the last minute, hour and day; ServerError without any."""
+        """Return one statistic of the last minute, hour and day; ServerError if there is none."""
         header = admin.ViewBrokerStatsData(name, key)
         return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
 
     async def all_consume_stats(
         self, *, is_order: bool = False, timeout_ms: int | None = None
     ) -> BrokerConsumeStats:
-        """Return how far all groups of the broker are; it takes long with many."""
+        """Return the progress of all groups of the broker; slow with many groups."""
         header = admin.GetBrokerConsumeStats(is_order)
         return await self._json(
             BrokerConsumeStats, Code.GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms
@@ -88,7 +88,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         await self.invoke(Code.DELETE_EXPIRED_COMMITLOG)
 
     async def runtime_info(self) -> dict[str, str]:
-        """Return figures of the running broker by name."""
+        """Return statistics of the running broker by name."""
         return (await self._json(KVTable, Code.GET_BROKER_RUNTIME_INFO)).table
 
     async def config(self) -> dict[str, str]:
@@ -101,13 +101,13 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
 
 
 def parse_settings(data: bytes) -> dict[str, str]:
-    """Return the settings of lines `key=value`."""
+    """Parse lines of the form `key=value`."""
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
     pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def render_settings(settings: Mapping[str, str]) -> bytes:
-    """Return settings as lines `key=value`; Java reads backslashes as escapes."""
+    """Return settings as `key=value` lines; backslashes are escaped because Java unescapes them."""
     lines = [f"{key}={value}" for key, value in settings.items()]
     return ("\n".join(lines) + "\n").replace("\\", "\\\\").encode()

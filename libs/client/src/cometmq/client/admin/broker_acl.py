@@ -21,14 +21,14 @@ class AclVersions(msgspec.Struct, frozen=True):
     broker_name: str
     broker_address: str
     files: dict[str, DataVersion]
-    """By path at the broker."""
+    """Keyed by the path of the file on the broker's machine."""
 
 
 class BrokerAcl(BrokerCalls):
-    """Access control of one broker: one method per request code, named after what it does."""
+    """Access control of one broker: one method per request code."""
 
     async def acl_config(self) -> AclConfig:
-        """Return all accounts, and the addresses that need none."""
+        """Return all accounts, and the white-listed addresses."""
         return await self._json(AclConfig, Code.GET_BROKER_CLUSTER_ACL_CONFIG)
 
     async def put_account(self, account: AclAccount) -> None:
@@ -52,7 +52,7 @@ class BrokerAcl(BrokerCalls):
     async def set_white_addresses(
         self, addresses: Iterable[str], *, file: str | None = None
     ) -> None:
-        """Replace the addresses that need no account, in the broker's file or in another."""
+        """Replace the white-listed addresses, in the broker's file or in `file`."""
         header = acl.UpdateGlobalWhiteAddrsConfig(",".join(addresses), file)
         await self.invoke(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 

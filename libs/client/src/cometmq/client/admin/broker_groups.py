@@ -24,13 +24,13 @@ from cometmq.remoting.commands import admin, callbacks, clients, groups, offsets
 from cometmq.remoting.errors import RemoteProtocolError
 
 PROXIED_TIMEOUT_MS: Final = 15_000
-"""Of requests that a broker passes on to a client; it gives up after 10 s."""
+"""For requests that a broker forwards to a client; brokers give up after 10 s."""
 END: Final = -1
-"""The moment that stands for the end of a queue."""
+"""The timestamp that stands for the end of a queue."""
 
 
 class BrokerGroups(BrokerCalls):
-    """Consumer groups of one broker: one method per request code, named after what it does."""
+    """Consumer groups of one broker: one method per request code."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups of the broker."""
@@ -54,7 +54,7 @@ class BrokerGroups(BrokerCalls):
         return table.consumer_id_list
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
-        """Return the connected members of a group, and what they subscribe to."""
+        """Return the connected members of a group and their subscriptions."""
         header = admin.GetConsumerConnectionList(group)
         return await self._json(ConsumerConnections, Code.GET_CONSUMER_CONNECTION_LIST, header)
 
@@ -64,7 +64,7 @@ class BrokerGroups(BrokerCalls):
         return await self._json(ProducerConnections, Code.GET_PRODUCER_CONNECTION_LIST, header)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return how far a group is in each queue, in one topic or in all."""
+        """Return the progress of a group in each queue, in one topic or in all."""
         header = admin.GetConsumeStats(group, topic)
         return await self._json(ConsumeStats, Code.GET_CONSUME_STATS, header)
 
@@ -74,7 +74,9 @@ class BrokerGroups(BrokerCalls):
         return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return how old the messages of each queue are, and the one a group consumes."""
+        """Return the age of the messages of each queue, and of the next one that a group
+        consumes.
+        """
         header = admin.QueryConsumeTimeSpan(topic, group)
         spans = await self._json(ConsumeTimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
         return spans.consume_time_span_set
@@ -82,7 +84,7 @@ class BrokerGroups(BrokerCalls):
     async def running_info(
         self, group: str, client_id: str, *, with_stacks: bool = False
     ) -> ConsumerRunningInfo:
-        """Return what a connected consumer says about itself."""
+        """Return the running info that a connected consumer reports."""
         header = callbacks.GetConsumerRunningInfo(group, client_id, with_stacks)
         return await self._json(
             ConsumerRunningInfo,
@@ -94,7 +96,7 @@ class BrokerGroups(BrokerCalls):
     async def member_offsets(
         self, topic: str, group: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Return where the connected members of a group are, by client id; they are asked."""
+        """Ask the connected members of a group for their offsets; return them by client id."""
         header = admin.InvokeBrokerToGetConsumerStatus(topic, group, client_id)
         code = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         found = await self._json(ConsumerStatus, code, header, timeout_ms=PROXIED_TIMEOUT_MS)
@@ -125,12 +127,12 @@ class BrokerGroups(BrokerCalls):
         return _offset(await self.invoke(Code.GET_MAX_OFFSET, header))
 
     async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp_ms)
         return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
 
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
-        """Return when the oldest message of a queue was stored; None without messages."""
+        """Return when the oldest message of a queue was stored; None for an empty queue."""
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)
         reply = (await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)).header
         if not isinstance(reply, offsets.GetEarliestMsgStoretimeReply):
@@ -142,15 +144,15 @@ class BrokerGroups(BrokerCalls):
         return await self._json(ConsumerOffsetTable, Code.GET_ALL_CONSUMER_OFFSET)
 
     async def delay_offsets(self) -> DelayOffsetTable:
-        """Return how far the delivery of each delay level is."""
+        """Return the delivery progress of each delay level."""
         return await self._json(DelayOffsetTable, Code.GET_ALL_DELAY_OFFSET)
 
     async def reset_offsets(
         self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have the connected members of a group continue at a moment, or at the END.
+        """Make the connected members of a group continue at a timestamp, or at the END.
 
-        Unless it is forced, no queue is moved forwards.
+        A queue moves forwards only with `is_forced`.
         """
         header = admin.InvokeBrokerToResetOffset(topic, group, timestamp_ms, is_forced)
         response = await self.invoke(Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
@@ -159,14 +161,16 @@ class BrokerGroups(BrokerCalls):
     async def clone_offsets(
         self, source: str, destination: str, *, topic: str | None = None, is_offline: bool = False
     ) -> None:
-        """Give a group the offsets of another, in one topic or in all."""
+        """Copy the offsets of one group to another, in one topic or in all."""
         header = admin.CloneGroupOffset(source, destination, topic, is_offline)
         await self.invoke(Code.CLONE_GROUP_OFFSET, header)
 
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return the least offsets of other groups by queue id, to correct those of one."""
+        """Return the lowest offsets of `other_groups` by queue id, used to correct those of
+        `group`.
+        """
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

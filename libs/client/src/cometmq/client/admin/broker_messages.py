@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: reading messages, and having them consumed."""
+"""Administration of one broker: read messages, and have a consumer process one."""
 
 from typing import Final
 
@@ -22,13 +22,13 @@ from cometmq.remoting.message.record import decode_records
 KEY_COUNT_MAX: Final = 64
 FOREVER_MS: Final = (1 << 63) - 1
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The consumer group in whose name tools read; every broker knows it."""
+"""The consumer group that tools read with; every broker knows it."""
 PULL_COUNT_MAX: Final = 32
 _PULLED: Final = frozenset(int(status) for status in PullStatus)
 
 
 class BrokerMessages(BrokerCalls):
-    """Messages of one broker: one method per request code, named after what it does."""
+    """Messages of one broker: one method per request code."""
 
     async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
         """Return the message at a commit log offset."""
@@ -48,7 +48,10 @@ class BrokerMessages(BrokerCalls):
         end_ms: int = FOREVER_MS,
         is_unique_key: bool = False,
     ) -> list[MessageExt]:
-        """Return messages of a topic by key; brokers search by a hash, so others are left out."""
+        """Return messages of a topic by key.
+
+        Brokers search by hash; messages with the same hash and another key are left out here.
+        """
         header = queries.QueryMessage(
             topic, key, count_max, begin_ms, end_ms, True if is_unique_key else None
         )
@@ -71,9 +74,9 @@ class BrokerMessages(BrokerCalls):
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> Pulled:
-        """Read a queue from an offset on, as a consumer that commits nothing does.
+        """Read a queue from an offset without committing anything.
 
-        A message whose body cannot be decompressed comes as an `UnreadableMessage`.
+        A message whose body cannot be decompressed is returned as an `UnreadableMessage`.
         """
         header = PullMessage(
             consumer_group=group,
@@ -98,9 +101,9 @@ class BrokerMessages(BrokerCalls):
     async def queue_entries(
         self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
     ) -> ConsumeQueueEntries:
-        """Return entries of a consume queue, and how the filter of a group judges them.
+        """Return entries of a consume queue, and whether the filter of a group accepts them.
 
-        Raise QueryNotFound for an index that it does not have, which brokers answer in words.
+        Raise QueryNotFound for an index outside the queue; brokers report that only as text.
         """
         header = queries.QueryConsumeQueue(topic, queue_id, index, count, group)
         response = await self.invoke(Code.QUERY_CONSUME_QUEUE, header)
@@ -111,7 +114,7 @@ class BrokerMessages(BrokerCalls):
     async def consume_directly(
         self, group: str, client_id: str, offset_message_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """Have one connected consumer process one message now; return what came of it."""
+        """Make one connected consumer process one message now; return the result."""
         header = callbacks.ConsumeMessageDirectly(group, client_id, offset_message_id)
         code = Code.CONSUME_MESSAGE_DIRECTLY
         return await self._json(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: transactions and the half messages they left."""
+"""Administration of one broker: transactions and their half messages."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -23,7 +23,7 @@ from cometmq.remoting.message.properties import PropertyKey
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say up to where both queues are examined."""
+"""The group whose offsets mark how far both queues are examined."""
 
 QUEUE_ID: Final = 0
 _READ_COUNT: Final = 1_024
@@ -38,25 +38,25 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class TransactionQueues(msgspec.Struct, frozen=True):
-    """What of a broker's half and op messages may belong to open transactions."""
+    """The half and op messages of a broker that may belong to open transactions."""
 
     halves: Span
     ops: Span
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A message that waits for the end of its transaction."""
+    """A message stored until its transaction ends."""
 
     message: MessageExt
 
     @property
     def broker(self) -> str:
-        """The name of the broker that has it."""
+        """The name of the broker that stores it."""
         return self.message.queue.broker_name
 
     @property
     def offset(self) -> int:
-        """Where it is in the half queue."""
+        """Its offset in the half queue."""
         return self.message.queue_offset
 
     @property
@@ -66,12 +66,12 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def topic(self) -> str:
-        """Where its consumers will find it."""
+        """The topic that it is delivered to on commit."""
         return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
 
     @property
     def queue_id(self) -> int:
-        """In which queue."""
+        """The queue that it is delivered to on commit."""
         return int(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "0"))
 
 
@@ -79,8 +79,8 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
     """Transactions of one broker; reading them changes nothing."""
 
     async def transaction_queues(self) -> TransactionQueues:
-        """Return what of the two queues is not examined yet."""
-        # In this order: while it is asked, what is examined moves on, of both queues at once.
+        """Return the unexamined part of both queues."""
+        # The order matters: both offsets advance together while the broker examines transactions.
         ops_begin = await self._examined(OP_TOPIC)
         halves_begin = await self._examined(HALF_TOPIC)
         halves_end = max(0, await self.max_offset(HALF_TOPIC, QUEUE_ID))
@@ -94,20 +94,24 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         return max(0, await self.min_offset(topic, QUEUE_ID), committed or 0)
 
     async def read_halves(self, span: Span) -> AsyncIterator[HalfMessage]:
-        """Read half messages, whether they are ended or not."""
+        """Read half messages of ended and of open transactions."""
         async for message in self._read(HALF_TOPIC, span):
             yield HalfMessage(message)
 
     async def read_ends(self, span: Span) -> AsyncIterator[tuple[int, int]]:
-        """Read op messages: the offset of each, and that of a half message that it ends."""
+        """Read op messages: each yields its own offset and the offset of the half message that
+        it ends.
+        """
         async for message in self._read(OP_TOPIC, span):
             if message.tag == _ENDING_TAG:
-                for text in message.body.split(b","):  # RocketMQ 5 names several in one
+                for text in message.body.split(
+                    b","
+                ):  # RocketMQ 5 names several half messages in one op message
                     if text.strip().isdigit():
                         yield message.queue_offset, int(text)
 
     async def open_transactions(self) -> AsyncIterator[HalfMessage]:
-        """Read the half messages that nobody has ended, oldest first."""
+        """Read the half messages of open transactions, oldest first."""
         queues = await self.transaction_queues()
         begin, end = queues.halves.begin, queues.halves.end
         is_ended = bytearray(end - begin)
@@ -125,7 +129,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         return None
 
     async def is_open(self, half: HalfMessage) -> bool:
-        """Whether nobody has ended a half message."""
+        """Return whether the transaction of a half message is still open."""
         queues = await self.transaction_queues()
         if half.offset < queues.halves.begin:
             return False
@@ -144,7 +148,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
             offset = pulled.next_offset
 
     async def ask_transaction_state(self, half: HalfMessage) -> AskTransactionStateReply:
-        """Have the broker ask a producer now; RocketMQ's brokers do not do that for others."""
+        """Make the broker ask a producer now; RocketMQ's own brokers do not support this."""
         message = half.message
         header = AskTransactionState(message.physical_offset, half.offset)
         reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
@@ -153,7 +157,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         return reply
 
     async def end_transaction(self, half: HalfMessage, *, commit: bool) -> None:
-        """End a transaction in the place of its producer."""
+        """End a transaction on behalf of its producer."""
         message = half.message
         header = EndTransaction(
             producer_group=half.group,
@@ -165,6 +169,6 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         await self.invoke(Code.END_TRANSACTION, header)
 
     async def resume_check(self, offset_message_id: str) -> None:
-        """Have a half message that was given up be asked about again."""
+        """Resume the checks of a half message that the broker had given up."""
         header = ResumeCheckHalfMessage(offset_message_id)
         await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one broker is asked: the base of all families of administration."""
+"""Requests to one broker: the base of all admin request families."""
 
 from collections.abc import Collection
 from typing import Final, TypeVar
@@ -20,12 +20,12 @@ SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 class BrokerCalls:
-    """Asks one broker; every refusal is raised as the CommandError of its code."""
+    """Calls one broker; every refusal raises the CommandError of its code."""
 
     def __init__(
         self, remoting: RemotingClient, address: str, *, timeout_ms: int, name: str = ""
     ) -> None:
-        """Speak to `address`; `name` is what messages say about their broker."""
+        """Send to `address`; `name` identifies the broker in error messages."""
         self._remoting = remoting
         self._timeout_ms = timeout_ms
         self.address = address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of clusters: all their brokers with their figures."""
+"""Administration of clusters: all their brokers with their statistics."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from cometmq.remoting.errors import CometError
 
 
 class ClusterMember(msgspec.Struct, frozen=True):
-    """One broker of a cluster: with its figures, or why it does not tell them."""
+    """One broker of a cluster, with its statistics or the reason why they are missing."""
 
     cluster: str
     broker_name: str
@@ -22,10 +22,10 @@ class ClusterMember(msgspec.Struct, frozen=True):
 
 
 class ClusterAdmin(AdminBase):
-    """Looks after clusters."""
+    """Manages clusters."""
 
     async def members(self, cluster: str | None = None) -> list[ClusterMember]:
-        """Return the brokers of one cluster or of all, by cluster, name and id."""
+        """Return the brokers of one cluster or of all, sorted by cluster, name and id."""
         clusters = (await self.cluster()).cluster_addr_table
         groups = await self.broker_groups(cluster)
         async with asyncio.TaskGroup() as tasks:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of dead letters: what groups have given up, and sending it again."""
+"""Administration of dead letters: read them and send them again."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -19,7 +19,7 @@ from cometmq.remoting.message.properties import PropertyKey
 
 DLQ_PREFIX: Final = "%DLQ%"
 SENDER_GROUP: Final = "ReSendMsgById"
-"""The producer group in whose name stored messages are sent again."""
+"""The producer group used to send stored messages again."""
 _LEFT_OUT: Final = frozenset(
     {
         PropertyKey.TRANSACTION_PREPARED,
@@ -38,11 +38,11 @@ _LEFT_OUT: Final = frozenset(
         PropertyKey.TIMER_DELIVER_MS,
     }
 )
-"""Properties of a message's former journey."""
+"""Properties that describe the first delivery and must not be copied."""
 
 
 def origin_topic(message: MessageExt) -> str:
-    """Return the topic that a message was sent to before groups failed to consume it."""
+    """Return the topic that a message was originally sent to."""
     found = message.properties
     return (
         found.get(PropertyKey.RETRY_TOPIC)
@@ -57,7 +57,7 @@ def origin_message_id(message: MessageExt) -> str:
 
 
 class DeadLetterAdmin(MessageAdmin, TopicAdmin):
-    """Looks after dead letters."""
+    """Manages dead letters."""
 
     _message_sender: MessageSender | None = None
 
@@ -69,9 +69,9 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     async def dead_letters(
         self, group: str, *, begin_ms: int | None = None, end_ms: int | None = None
     ) -> AsyncIterator[MessageExt]:
-        """Read what a group has given up, oldest first in each queue; nothing changes by it.
+        """Read the dead letters of a group, oldest first in each queue, without changing anything.
 
-        What dies while it is read does not come.
+        Messages that become dead letters during the read are not included.
         """
         for queue in await self.queues(DLQ_PREFIX + group):
             master = await self._master_of(queue)
@@ -100,8 +100,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     ) -> SendResult:
         """Send a dead letter again with its keys, properties and original id.
 
-        Only the group that gave it up gets it, with all its attempts before it; or a topic, for
-        all groups that consume it.
+        By default only the group that gave up receives it, with the full number of attempts. With
+        `topic`, all groups that consume the topic receive it.
         """
         kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
         if topic is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running broker tells about itself, from texts to numbers."""
+"""Statistics of a running broker, parsed from text to numbers."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,9 @@ from cometmq.remoting.bodies.stats import BrokerStatsData
 
 
 class Load(msgspec.Struct, frozen=True):
-    """One direction: messages per second, requests that wait, and for how long the first does."""
+    """One direction: messages per second, queued requests, and the age of the oldest in the
+    queue.
+    """
 
     tps: float = 0.0
     waiting: int = 0
@@ -17,24 +19,26 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What a statistic says: the rate of the last minute, the count of the last day."""
+    """A statistic: the rate of the last minute and the count of the last day."""
 
     tps: float = 0.0
     count: int = 0
 
     @classmethod
     def of(cls, stats: BrokerStatsData) -> "Traffic":
-        """Return what brokers that run for less than a day can tell."""
+        """Build from `stats`; brokers running for less than a day report a shorter period."""
         periods = (stats.stats_day, stats.stats_hour, stats.stats_minute)
         return cls(stats.stats_minute.tps, next((it.sum for it in periods if it.sum), 0))
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        """Return the sum over two brokers."""
         return Traffic(self.tps + other.tps, self.count + other.count)
 
 
 class BrokerFigures(msgspec.Struct, frozen=True):
-    """Figures of one broker; one that it does not tell is 0, or None where 0 means something."""
+    """Statistics of one broker.
+
+    A figure that the broker does not report is 0, or None where 0 has a meaning.
+    """
 
     version: str = ""
     incoming: Load = Load()
@@ -47,11 +51,11 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     started_ms: int = 0
     earliest_message_ms: int | None = None
     commit_log_disk_ratio: float | None = None
-    """Of the disk that holds the commit log: how much is used, 0 to 1."""
+    """Used fraction of the commit log's disk, 0 to 1."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
-    """Return the figures of what `runtime_info` answered."""
+    """Parse the answer of `runtime_info`."""
     earliest_ms = int(_number(facts, "earliestMessageTimeStamp", -1))
     ratio = _number(facts, "commitLogDiskRatio", -1)
     put = _totals(facts, "msgPutTotal")
@@ -80,7 +84,7 @@ def _load(facts: Mapping[str, str], rate: str, pool: str) -> Load:
 
 
 def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
-    """Return a count as it was yesterday morning, this morning, and is now."""
+    """Return a count as of yesterday morning, this morning, and now."""
     yesterday, today, now = (
         int(_number(facts, f"{name}{moment}"))
         for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")
@@ -89,7 +93,7 @@ def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
 
 
 def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    """Return the first number of a text: rates come over three periods."""
+    """Brokers report rates over three periods in one text; the first number is the shortest."""
     words = facts.get(name, "").split()
     try:
         return float(words[0]) if words else default

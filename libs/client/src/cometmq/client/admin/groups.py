@@ -12,7 +12,7 @@ from cometmq.remoting.errors import CommandError, ConsumerNotOnline, ServerError
 
 
 class GroupAdmin(AdminBase):
-    """Looks after consumer groups."""
+    """Manages consumer groups."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the consumer groups of all masters."""
@@ -38,7 +38,7 @@ class GroupAdmin(AdminBase):
             await master.delete_group(group, remove_offsets=remove_offsets)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
-        """Return the connected members of a group; ConsumerNotOnline without any."""
+        """Return the connected members of a group; ConsumerNotOnline if there are none."""
         found: ConsumerConnections | None = None
         for _, answer in await self.ask_each(
             (await self.masters()).values(),
@@ -54,7 +54,7 @@ class GroupAdmin(AdminBase):
         return found
 
     async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
-        """Return the connected members of a producer group; ServerError without any."""
+        """Return the connected members of a producer group; ServerError if there are none."""
         found = ProducerConnections()
         refusal: ServerError | None = None
         for broker in await self._brokers_of(topic):
@@ -78,7 +78,9 @@ class GroupAdmin(AdminBase):
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return how old the messages of each queue are, and the one a group consumes."""
+        """Return the age of the messages of each queue, and of the next one that a group
+        consumes.
+        """
         found: list[QueueTimeSpan] = []
         brokers = await self._brokers_of(topic)
         for _, spans in await self.ask_each(brokers, lambda it: it.time_spans(topic, group)):
@@ -88,9 +90,9 @@ class GroupAdmin(AdminBase):
     async def running_info(
         self, group: str, client_id: str, *, with_stacks: bool = False
     ) -> ConsumerRunningInfo:
-        """Return what a connected consumer says about itself; some broker passes the question on.
+        """Return the running info that a connected consumer reports, forwarded by a broker.
 
-        A member may be connected to a part of the brokers only, so each is tried.
+        A member may be connected to some brokers only, so each broker is tried.
         """
         refusal: CommandError = ConsumerNotOnline(f"the consumer group[{group}] not online")
         for master in (await self.masters()).values():
@@ -103,7 +105,7 @@ class GroupAdmin(AdminBase):
     async def member_offsets(
         self, topic: str, group: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Return where the connected members of a group are, by client id; they are asked."""
+        """Ask the connected members of a group for their offsets; return them by client id."""
         found: dict[str, dict[MessageQueue, int]] = {}
         for broker in await self._brokers_of(topic):
             for member, offsets in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of messages: found by id, key or place at all brokers."""
+"""Administration of messages: find them by id, key or position at all brokers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -29,7 +29,7 @@ class MessageAdmin(AdminBase):
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
-        # What is no offset message id, or not of this cluster, may be a unique key.
+        # An id that is no offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
         for message in await self._query(
@@ -56,13 +56,16 @@ class MessageAdmin(AdminBase):
         )
 
     async def query_by_unique_key(self, topic: str, unique_key: str) -> list[MessageExt]:
-        """Return the messages that carry a unique key, oldest first; sent again, it is another."""
+        """Return the messages with a unique key, oldest first.
+
+        A message that was sent again appears once per send.
+        """
         return await self._query(
             topic, lambda broker: broker.query(topic, unique_key, is_unique_key=True)
         )
 
     async def stored_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message that an offset message id names; the id says which broker has it."""
+        """Return the message with an offset message id, which names its broker."""
         place = parse_offset_message_id(offset_message_id)
         broker = await self._broker_at(host_text(place.host))
         return await broker.message_at(place.physical_offset)
@@ -70,7 +73,7 @@ class MessageAdmin(AdminBase):
     async def consume_directly(
         self, group: str, client_id: str, message: MessageExt
     ) -> ConsumeMessageDirectlyResult:
-        """Have one connected consumer process a stored message now."""
+        """Make one connected consumer process a stored message now."""
         broker = await self._broker_at(message.store_host)
         return await broker.consume_directly(group, client_id, message.offset_message_id)
 
@@ -83,9 +86,9 @@ class MessageAdmin(AdminBase):
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Read the messages of a queue between two offsets, answer by answer; commit nothing.
+        """Yield the messages of a queue between two offsets, one answer at a time; commit nothing.
 
-        Messages beyond `end` are left out; what was deleted meanwhile is passed over.
+        Messages at `end` and beyond are left out; messages deleted meanwhile are skipped.
         """
         master = await self._master_of(queue)
         while begin < end:

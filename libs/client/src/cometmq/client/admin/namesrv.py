@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of the name servers: reads ask one, changes go to all."""
+"""Administration of the name servers: reads go to one of them, changes to all."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,10 +19,9 @@ _FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
 class NamesrvAdmin:
-    """Asks and changes the name servers of a client."""
+    """Queries and changes the name servers of a client."""
 
     def __init__(self, namesrv: Namesrv) -> None:
-        """Use the name servers that the client uses."""
         self._namesrv = namesrv
 
     @property
@@ -32,11 +31,11 @@ class NamesrvAdmin:
 
     @property
     def address(self) -> str:
-        """The name server, of those that `each` returns; else the first."""
+        """The address of this name server if it came from `each`, else of the first."""
         return self.addresses[0]
 
     def each(self) -> list["NamesrvAdmin"]:
-        """Return every name server alone."""
+        """Return one instance per name server."""
         return [NamesrvAdmin(one) for one in self._namesrv.each()]
 
     # -- routes -------------------------------------------------------------------------------
@@ -75,22 +74,22 @@ class NamesrvAdmin:
         return await self._topics(Code.GET_HAS_UNIT_SUB_TOPIC_LIST)
 
     async def unit_sub_ununit_topics(self) -> list[str]:
-        """Return the topics with a unit subscription that are no unit topics."""
+        """Return the topics with a unit subscription but without the unit flag."""
         return await self._topics(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Forget the routes of a topic, in one cluster or in all."""
+        """Delete the routes of a topic, in one cluster or in all."""
         header = headers.DeleteTopicInNamesrv(topic, cluster)
         await self._namesrv.invoke_all(Code.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write permission from all topics of a broker; return how many lost it."""
+        """Remove the write permission from all topics of a broker; return how many changed."""
         header = headers.WipeWritePermOfBroker(broker_name)
         answers = await self._namesrv.invoke_all(Code.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(int(answer.ext.get("wipeTopicCount", "0")) for answer in answers)
 
     async def add_write_perm(self, broker_name: str) -> int:
-        """Give the write permission back to all topics of a broker; return how many got it."""
+        """Restore the write permission of all topics of a broker; return how many changed."""
         header = headers.AddWritePermOfBroker(broker_name)
         answers = await self._namesrv.invoke_all(Code.ADD_WRITE_PERM_OF_BROKER, header)
         return max(int(answer.ext.get("addTopicCount", "0")) for answer in answers)
@@ -130,7 +129,7 @@ class NamesrvAdmin:
     # -- the name servers themselves ----------------------------------------------------------
 
     async def config(self) -> dict[str, str]:
-        """Return the settings of the name server that is asked."""
+        """Return the settings of the name server that answers."""
         return parse_settings((await self._namesrv.invoke(Code.GET_NAMESRV_CONFIG)).body)
 
     async def update_config(self, changes: Mapping[str, str]) -> None:

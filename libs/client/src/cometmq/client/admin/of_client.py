@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration that every producer and consumer offers, in its own connections.
+"""Admin calls that every producer and consumer offers, over its own connections.
 
-Names are those that the application knows; an `AdminClient` takes full ones.
+Names are relative to the client's namespace; an `AdminClient` takes full names.
 """
 
 import msgspec
@@ -15,10 +15,9 @@ from cometmq.remoting.log import Log
 
 
 class ClientAdmin:
-    """Topics, offsets and stored messages, as one client sees them."""
+    """Topics, offsets and stored messages within the namespace of one client."""
 
     def __init__(self, instance: ClientInstance, options: ClientOptions, log: Log) -> None:
-        """Ask through the connections of a running client."""
         self._admin = AdminClient.attached(instance, options, log)
         self._namespace = instance.namespace
 
@@ -40,7 +39,7 @@ class ClientAdmin:
         return await self._admin.max_offset(self._namespace.wrap_queue(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:

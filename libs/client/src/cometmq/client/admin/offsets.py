@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of offsets: how far groups are, and moving them."""
+"""Administration of offsets: read the progress of groups, and move it."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExis
 
 
 class QueueLag(msgspec.Struct, frozen=True):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     queue: MessageQueue
     max_offset: int
@@ -23,42 +23,42 @@ class QueueLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages that are not consumed yet."""
+        """Messages not consumed yet."""
         return self.max_offset - self.committed_offset
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """How the stored offset of a group moved in one queue."""
+    """The change of a group's stored offset in one queue."""
 
     queue: MessageQueue
     broker_offset: int
     consumer_offset: int
-    """Where the group was."""
+    """The offset before."""
     timestamp_offset: int
-    """Where the moment is."""
+    """The offset of the requested timestamp."""
     rollback_offset: int
-    """Where the group is now."""
+    """The offset now."""
 
 
 class OffsetAdmin(AdminBase):
-    """Looks after offsets."""
+    """Manages offsets."""
 
     # -- how far groups are -------------------------------------------------------------------
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return how far a group is at all masters, and how fast."""
+        """Return the progress and the consume rate of a group at all masters."""
         found = ConsumeStats()
         for _, stats in await self.ask_each(
             (await self.masters()).values(),
             lambda it: it.consume_stats(group, topic),
-            skip=(TopicNotExist, ServerError),  # the group has consumed nothing there
+            skip=(TopicNotExist, ServerError),  # this broker has no offset of the group
         ):
             found.consume_tps += stats.consume_tps
             found.offset_table.update(stats.offset_table)
         return found
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """Return how far a group is in each queue, its retry topic included."""
+        """Return the lag of a group in each queue, including its retry topic."""
         table = (await self.consume_stats(group, topic)).offset_table
         return [
             QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
@@ -74,7 +74,7 @@ class OffsetAdmin(AdminBase):
         return await (await self._master_of(queue)).max_offset(queue.topic, queue.queue_id)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         master = await self._master_of(queue)
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
@@ -98,10 +98,10 @@ class OffsetAdmin(AdminBase):
     async def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have a group continue at a moment, or at the END; return the offsets.
+        """Make a group continue at a timestamp, or at the END; return the offsets.
 
-        Connected members are told to; of a group without any the stored offsets change. Unless
-        it is forced, no queue is moved forwards.
+        Connected members seek; without members, the stored offsets change. Without `is_forced`, no
+        queue moves forwards.
         """
         found: dict[MessageQueue, int] = {}
         for broker in await self._brokers_of(topic):
@@ -119,9 +119,10 @@ class OffsetAdmin(AdminBase):
     async def reset_members(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have the connected members of a group continue at a moment, or at the END.
+        """Make the connected members of a group continue at a timestamp, or at the END.
 
-        ConsumerNotOnline without members. Stored offsets follow when they commit.
+        Raise ConsumerNotOnline if there are none. The stored offsets follow when the members
+        commit.
         """
         found: dict[MessageQueue, int] = {}
         for broker in await self._brokers_of(topic):
@@ -133,7 +134,7 @@ class OffsetAdmin(AdminBase):
     async def roll_back(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> list[Rollback]:
-        """Set the stored offsets of a group to a moment, or to the END.
+        """Set the stored offsets of a group to a timestamp, or to the END.
 
         Connected members do not notice, and overwrite them.
         """
@@ -145,7 +146,7 @@ class OffsetAdmin(AdminBase):
     async def clone_offsets(
         self, source: str, destination: str, topic: str
     ) -> dict[MessageQueue, int]:
-        """Give a group the offsets that another has in a topic; return them."""
+        """Copy the offsets of one group in a topic to another; return them."""
         if source == destination:
             raise InvalidArgument(f"{source} cannot be cloned to itself")
         cloned: dict[MessageQueue, int] = {}
@@ -157,7 +158,7 @@ class OffsetAdmin(AdminBase):
 
 
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
-    """Return where a group is in each queue; one that never was there is at the beginning."""
+    """Queues without a stored offset are reported at their beginning."""
     table = (await broker.consume_stats(group)).offset_table
     known = {queue: pair for queue, pair in table.items() if queue.topic == topic}
     if known:
@@ -173,7 +174,7 @@ async def _roll_back_at(
     group: str,
     topic: str,
     timestamp_ms: int,
-    is_forced: bool,  # passed on
+    is_forced: bool,  # passed through
 ) -> list[Rollback]:
     return [
         await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
@@ -187,7 +188,7 @@ async def _rolled_back(
     queue: MessageQueue,
     pair: OffsetPair,
     timestamp_ms: int,
-    is_forced: bool,  # passed on
+    is_forced: bool,  # passed through
 ) -> Rollback:
     topic, queue_id = queue.topic, queue.queue_id
     if timestamp_ms == END:

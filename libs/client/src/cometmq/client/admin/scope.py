@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom an admin client asks: name servers, brokers, those of a cluster or of a topic."""
+"""The scope of an admin call: the name servers, brokers, clusters and topics that it covers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,20 +24,23 @@ T = TypeVar("T")
 
 
 class AdminBase(Client):
-    """Finds the servers that the families of administration speak to."""
+    """Finds the servers for the admin calls."""
 
     KIND = "admin"
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
         self.options = checked(options or ClientOptions(), namesrv)
 
     @classmethod
     def attached(cls, instance: ClientInstance, options: ClientOptions, log: Log) -> Self:
-        """Return one in the connections of a running client, to which closing it is left."""
+        """Return an admin client that shares the connections of a running client.
+
+        Closing it leaves the connections open.
+        """
         found = cls(options=options, log=log)
         found.state = ClientState.RUNNING
         found._instance = instance
@@ -86,13 +89,15 @@ class AdminBase(Client):
         return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
 
     def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
-        """Raise the error of a broker that did not answer; a subclass may go on without it."""
+        """Called for a broker that did not answer; raises, unless a subclass overrides it to go
+        on.
+        """
         raise error
 
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Ask brokers at the same time; raise the error of the first that does not answer."""
+        """Query brokers concurrently; raise the error of the first that does not answer."""
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):
             if isinstance(outcome, CometError):
@@ -107,10 +112,10 @@ class AdminBase(Client):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Ask brokers at the same time; return their answers in the order of the brokers.
+        """Query brokers concurrently; return the answers in the order of the brokers.
 
-        A broker that answers with an error of `skip` is left out; `unreachable` decides about one
-        that does not answer.
+        A broker that refuses with an error of `skip` is left out; `unreachable` decides about a
+        broker that does not answer.
         """
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):
@@ -125,7 +130,7 @@ class AdminBase(Client):
         return answers
 
     async def masters_of(self, topic: str) -> list[BrokerAdmin]:
-        """Return the masters that have a topic."""
+        """Return the masters that hold a topic."""
         return [
             self.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
             for data in (await self.route(topic)).broker_datas
@@ -133,7 +138,7 @@ class AdminBase(Client):
         ]
 
     async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
-        """Return one broker of each group that has the topic, masters first."""
+        """Return one broker of each replica group that holds the topic, preferably the master."""
         found = []
         for data in (await self.route(topic)).broker_datas:
             if data.broker_addrs:
@@ -142,7 +147,7 @@ class AdminBase(Client):
         return found
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; NoRoute without one."""
+        """Return the route of a topic; raise NoRoute if there is none."""
         route = await self.namesrv.route(topic)
         if route is None:
             raise no_route(topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of topics: at all brokers and name servers that have them."""
+"""Administration of topics at all their brokers and name servers."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -15,11 +15,11 @@ from cometmq.remoting.message.flags import Perm
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Of the name servers' values: topic -> `broker:queues;broker:queues`."""
+"""Key-value namespace at the name servers: topic -> `broker:queues;broker:queues`."""
 
 
 class TopicAdmin(AdminBase):
-    """Looks after topics."""
+    """Manages topics."""
 
     async def topics(self) -> list[str]:
         """Return the names of all topics."""
@@ -78,15 +78,15 @@ class TopicAdmin(AdminBase):
     # -- topics whose queues stay the same when brokers change ---------------------------------
 
     async def order_config(self, topic: str) -> str | None:
-        """Return the brokers and queues that an ordered topic has; None for another."""
+        """Return the order configuration of a topic, or None."""
         return await self.namesrv.get_kv(ORDER_NAMESPACE, topic)
 
     async def set_order_config(self, topic: str, config: str) -> None:
-        """Say which brokers and queues an ordered topic has: `broker:queues;broker:queues`."""
+        """Set the order configuration of a topic: `broker:queues;broker:queues`."""
         await self.namesrv.put_kv(ORDER_NAMESPACE, topic, config)
 
     async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:
-        """Say how many queues an ordered topic has at one broker; return those at all."""
+        """Set the queue count of an ordered topic at one broker; return the whole configuration."""
         parts = [part for part in (await self.order_config(topic) or "").split(";") if part]
         queues = {part.partition(":")[0]: part for part in parts}
         queues[broker_name] = f"{broker_name}:{queue_count}"
@@ -95,5 +95,7 @@ class TopicAdmin(AdminBase):
         return config
 
     async def delete_order_config(self, topic: str) -> None:
-        """Let the queues of an ordered topic change with its brokers."""
+        """Delete the order configuration of a topic, so that its queues follow its brokers
+        again.
+        """
         await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a message at each group that consumes its topic."""
+"""Delivery tracks: the state of a message in each group that consumes its topic."""
 
 from enum import StrEnum
 
@@ -13,19 +13,19 @@ from cometmq.remoting.errors import CommandError, ConsumerNotOnline
 
 
 class TrackType(StrEnum):
-    """What became of a message at a group; the names are those of the Java tools."""
+    """The state of a message in a group; named as in the Java tools."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     PULL = "PULL"
-    """The group's members pull by themselves: nobody else knows how far they are."""
+    """The group pulls and keeps its own offsets, so its progress is unknown."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     UNKNOWN = "UNKNOWN"
 
 
 class MessageTrack(msgspec.Struct, frozen=True):
-    """What became of a message at one group."""
+    """The state of a message in one group."""
 
     consumer_group: str
     track_type: TrackType
@@ -36,7 +36,7 @@ class TrackAdmin(GroupAdmin, OffsetAdmin):
     """Follows messages to their consumers."""
 
     async def message_tracks(self, message: MessageExt) -> list[MessageTrack]:
-        """Return what became of a message at each group that consumes its topic."""
+        """Return the state of a message in each group that consumes its topic."""
         groups = await self.consuming_groups(message.queue.topic)
         return [await self._track(message, group) for group in groups]
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to name servers and brokers: discovery, routes, heartbeats, life cycle."""
+"""Connections to name servers and brokers: discovery, routes, heartbeats, lifecycle."""

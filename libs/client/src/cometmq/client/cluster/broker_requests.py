@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers ask of clients: look again who shares the queues, reset offsets, say how it goes."""
+"""Requests that brokers send to clients: rebalance, reset offsets, report state."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
@@ -27,7 +27,7 @@ from cometmq.remoting.transport.dispatch import Handler
 
 
 class ConsumerMember(Protocol):
-    """A consumer as its client instance and the brokers see it."""
+    """A consumer, as seen by its client instance and the brokers."""
 
     @property
     def topics(self) -> Collection[str]:
@@ -37,32 +37,34 @@ class ConsumerMember(Protocol):
         """Return the group and its subscriptions for heartbeats."""
 
     def wake(self) -> None:
-        """Look at once which queues are ours: members or routes have changed."""
+        """Rebalance now: members or routes have changed."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at these offsets."""
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each own queue of a topic is."""
+        """Return the consumed offset of each owned queue of a topic."""
 
     def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
-        """Return what the consumer does, for administrators."""
+        """Return the state of the consumer for administrators."""
 
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Give one message to the listener now, outside of any queue."""
+        """Pass one message to the listener now, outside of any queue."""
 
 
 class TransactionMember(Protocol):
-    """A transactional producer as its client instance sees it."""
+    """A transactional producer, as seen by its client instance."""
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Find out how the transaction of a half message stands, and tell the broker there."""
+        """Determine the state of a half message's transaction, and report it to the broker at
+        `address`.
+        """
 
 
 class Members(Protocol):
-    """Where the callbacks find producers and consumers by group."""
+    """Lookup of producers and consumers by group."""
 
     @property
     def transaction_producers(self) -> Mapping[str, TransactionMember]:
@@ -74,7 +76,7 @@ class Members(Protocol):
 
 
 def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:
-    """Share the queues anew."""
+    """Rebalance."""
     consumer = members.consumers.get(call.header.consumer_group)
     if consumer is not None:
         consumer.wake()
@@ -84,7 +86,7 @@ def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsCh
 async def reset_consumer_client_offset(
     members: Members, call: Call[ResetConsumerClientOffset]
 ) -> Reply:
-    """Continue where an administrator wants."""
+    """Continue at the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
     table = decode_json(QueueOffsetTable, call.body)
     await consumer.reset_offsets(call.header.topic, table.offset_table)
@@ -94,20 +96,20 @@ async def reset_consumer_client_offset(
 def get_consumer_status_from_client(
     members: Members, call: Call[GetConsumerStatusFromClient]
 ) -> Reply:
-    """Say how far each queue is."""
+    """Return the consumed offset of each queue."""
     offsets = _member(members, call.header.group).consumed_offsets(call.header.topic)
     return Reply(body=encode_json(ConsumerStatus(message_queue_table=offsets)))
 
 
 def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInfo]) -> Reply:
-    """Say what the consumer does."""
+    """Return the state of the consumer."""
     consumer = _member(members, call.header.consumer_group)
     info = consumer.running_info(with_stacks=call.header.jstack_enable)
     return Reply(body=encode_json(info))
 
 
 async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
-    """Let the listener consume the message of the request."""
+    """Pass the message of the request to the listener."""
     consumer = _member(members, call.header.consumer_group)
     record = decode_record(call.body)
     result = await consumer.consume_directly(record, call.header.broker_name or "")
@@ -115,7 +117,7 @@ async def consume_message_directly(members: Members, call: Call[ConsumeMessageDi
 
 
 def check_transaction_state(members: Members, call: Call[CheckTransactionState]) -> Reply:
-    """Have a producer find out how a transaction stands; its answer is a request of its own."""
+    """Start a transaction check; the producer reports the result in a request of its own."""
     record = decode_record(call.body)
     group = record.properties.get(PropertyKey.PRODUCER_GROUP, "")
     producer = members.transaction_producers.get(group)

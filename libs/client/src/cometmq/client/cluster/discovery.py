@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name server lists that an address server hands out over HTTP.
+"""Name server lists served over HTTP by an address server.
 
-Compatibility: the body is RocketMQ's, `host:port;host:port` on the first line; any failure
-keeps the list that is known.
+Compatibility: the body is RocketMQ's, `host:port;host:port` on the first line; after any failure
+the known list stays in use.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ _LIST_BYTES_MAX: Final = 64 * 1024
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no HTTP address."""
+    """Raise unless the address is HTTP or HTTPS."""
     if urlsplit(url).scheme not in {"http", "https"}:
         raise InvalidArgument(f"namesrv_url is no HTTP address: {url!r}")
 
 
 async def fetch_namesrv_list(url: str) -> str:
-    """Return the list of an address server as text; NoNamesrv if there is none."""
+    """Fetch the list from an address server; raise NoNamesrv on failure."""
     check_url(url)
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000 + 1):
@@ -38,7 +38,7 @@ async def fetch_namesrv_list(url: str) -> str:
 
 
 def _fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # checked
+    with urllib.request.urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # the scheme was checked
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
         data: bytes = answer.read(_LIST_BYTES_MAX)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the producers and consumers with one client id share: connections, routes, heartbeats.
+"""The state shared by all producers and consumers with one client id: connections, routes,
+heartbeats.
 
 Invariants
-    A broker that is in a route gets a heartbeat at once when it is seen first, when its
-    connection was lost, and then every `heartbeat_interval_ms`.
+    A broker in a route gets a heartbeat when it is first seen, after its connection was lost, and
+    every `heartbeat_interval_ms`.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 RETRY_SOON_MS: Final = 1_000
-"""How soon an unreachable broker is tried again, and queues are shared again after a failure."""
+"""Delay before a retry to an unreachable broker, and before a rebalance after a failure."""
 
 _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, ClientInstance]]"] = (
     WeakKeyDictionary()
@@ -53,7 +54,7 @@ _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Cli
 
 
 class ClientInstance:
-    """One client id at all brokers, used by any number of producers and consumers."""
+    """One client id at all brokers, shared by any number of producers and consumers."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ClientInstance:
         is_named: bool = False,
         log: Log,
     ) -> None:
-        """Prepare on the running loop; nothing is connected yet."""
+        """Requires a running loop; no connection is opened yet."""
         self.options = options
         self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
         self.namespace = namespace_of(options)
@@ -101,8 +102,8 @@ class ClientInstance:
     ) -> "ClientInstance":
         """Return the instance of that name on this loop.
 
-        DEFAULT always makes a new one, unless `is_named`: who keeps files under its client id
-        has to find them again.
+        The name DEFAULT always makes a new instance, unless `is_named`: clients that keep files
+        under their client id must find them again.
         """
         base = _base_options(options)
         addresses = await find_addresses(base.namesrv, base.namesrv_url)
@@ -121,7 +122,7 @@ class ClientInstance:
         return instance
 
     async def release(self) -> None:
-        """Close everything when the last user leaves."""
+        """Close all connections when the last user leaves."""
         self._user_count -= 1
         if self._user_count:
             return
@@ -133,16 +134,16 @@ class ClientInstance:
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process was forked since the start."""
+        """Return whether this process was forked after the start."""
         return os.getpid() != self._process_id
 
     def check_process(self) -> None:
-        """Refuse to work in a child process: the sockets belong to the parent."""
+        """Raise in a forked child: the sockets belong to the parent."""
         if self.is_of_parent:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def register_producer(self, group: str) -> None:
-        """Name the group in heartbeats from now on."""
+        """Include the group in heartbeats from now on."""
         if group in self.producers:
             raise InvalidArgument(
                 f"this client has a producer of the group {group} already: use that one, or give "
@@ -151,7 +152,9 @@ class ClientInstance:
         self.producers.add(group)
 
     def register_consumer(self, group: str, consumer: ConsumerMember) -> None:
-        """Name the group in heartbeats, and pass its callbacks on, from now on."""
+        """Include the group in heartbeats, and forward broker requests to the consumer, from now
+        on.
+        """
         if group in self.consumers:
             raise InvalidArgument(
                 f"this client has a consumer of the group {group} already: use that one, or give "
@@ -162,7 +165,7 @@ class ClientInstance:
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Leave a group at every broker, so that the others take over at once."""
+        """Leave a group at every broker, so that the other members take over at once."""
         if producer_group is not None:
             self.producers.discard(producer_group)
         if consumer_group is not None:
@@ -187,13 +190,13 @@ class ClientInstance:
     # -- brokers ------------------------------------------------------------------------------
 
     def master(self, broker_name: str) -> str:
-        """Return the address that takes writes; BrokerMissing if there is none."""
+        """Return the address of the master; BrokerMissing if there is none."""
         return self.channel(self.routes.master(broker_name))
 
     async def find_master(self, broker_name: str, topic: str) -> str:
-        """Return the same, after a look at the topic's route if there seems to be none.
+        """Return the address of the master; without one, refresh the route of `topic` once.
 
-        A broker that was away may be back before the next regular look.
+        A broker that was away may be back before the next regular refresh.
         """
         try:
             return self.master(broker_name)
@@ -202,14 +205,14 @@ class ClientInstance:
             return self.master(broker_name)
 
     def channel(self, address: str) -> str:
-        """Return the address to use for all but pulls: the VIP port if that is wanted."""
+        """Return the address for all requests but pulls: the VIP port if enabled."""
         if not self.options.vip_channel:
             return address
         host, port = parse_address(address)
         return f"{host}:{port - 2}"
 
     def suspect(self, address: str) -> None:
-        """Find out soon whether a broker that does not answer is alive, and in the routes."""
+        """Check soon whether an unresponsive broker is alive and still in the routes."""
         self.log.info("broker.suspected", peer=address)
         self.routes.look_soon()
         self._heartbeat_due.set()
@@ -239,16 +242,16 @@ class ClientInstance:
     # -- heartbeats ---------------------------------------------------------------------------
 
     def heartbeat_soon(self) -> None:
-        """Announce what has changed without waiting for the next round."""
+        """Announce changes without waiting for the next heartbeat."""
         self._heartbeat_due.set()
 
     async def be_known(self) -> None:
-        """Return when every known broker knows us, so that it can reach us."""
+        """Return once every known broker has our heartbeat, so that it can send us requests."""
         if not self._greeted.issuperset(self.routes.addresses(with_slaves=False)):
             await self.heartbeat()
 
     async def heartbeat(self) -> bool:
-        """Tell every known broker who is here; False if one has to be told again soon."""
+        """Send a heartbeat to every known broker; False if one needs a retry soon."""
         if not self.producers and not self.consumers:
             return True
         heartbeat = Heartbeat(
@@ -270,9 +273,9 @@ class ClientInstance:
         except CometError as error:
             self.log.warning("heartbeat.failed", peer=address, error=describe(error))
             if isinstance(error, AccessDenied):
-                return True  # known, and refused: the regular interval is soon enough
+                return True  # refused by a live broker: no early retry
             if isinstance(error, RequestTimeout):
-                # A cut cable closes no connection; what waits on this one is tried again.
+                # A cut cable closes no connection: drop it, so that pending requests fail over.
                 self.remoting.disconnect(address)
             return False
         self._greeted.add(address)
@@ -290,20 +293,20 @@ class ClientInstance:
                 self.routes.look_soon()
 
     def _on_close(self, peer: PeerProtocol) -> None:
-        """A broker forgets the groups of a lost connection: announce them on the next."""
+        """Brokers forget the groups of a lost connection, so the next one needs a heartbeat."""
         if peer.address in self.namesrv.addresses or not self._user_count:
             return
         if peer.address in self._greeted:
             self._greeted.discard(peer.address)
         else:
-            self._greeted.clear()  # routes name this broker otherwise: greet them all
+            self._greeted.clear()  # the routes have another address for it: greet all brokers
         self._heartbeat_due.set()
         for consumer in self.consumers.values():
             consumer.wake()
 
 
 def _base_options(options: ClientOptions) -> ClientOptions:
-    """Return what all clients have in common, for two that may share an instance to compare."""
+    """Return the options common to all clients, to decide whether two may share an instance."""
     names = ClientOptions.__struct_fields__
     values: dict[str, Any] = {name: getattr(options, name) for name in names}
     return msgspec.convert(values, ClientOptions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of producers, consumers and admin clients: start once, close once."""
+"""The lifecycle of producers, consumers and admin clients: each starts once and closes once."""
 
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
@@ -15,7 +15,7 @@ from cometmq.remoting.log import Log
 
 
 class ClientState(StrEnum):
-    """Where a client is in its life; the names are those of the Java client."""
+    """The state of a client; named as in the Java client."""
 
     CREATE_JUST = "CREATE_JUST"
     RUNNING = "RUNNING"
@@ -36,24 +36,24 @@ _ONCE: Final = _UNUSABLE | {
 
 
 def unusable(kind: str, state: ClientState) -> str:
-    """Return why a client that is not running cannot be used, and what to do."""
+    """Return the error text for a client that is not running, with the remedy."""
     return _UNUSABLE.get(state, "this {kind} has no connections").format(kind=kind)
 
 
 class Client(ABC):
-    """What has a life: `async with` starts it and closes it."""
+    """A client with a lifecycle: `async with` starts it and closes it."""
 
     KIND: str
 
     def __init__(self, log: Log) -> None:
-        """Be ready to start; the client writes its events to `_log`, which limits them."""
+        """`log` is wrapped, so that repeated events are limited."""
         self._log = log if isinstance(log, LimitedLog) else LimitedLog(log)
         self.state = ClientState.CREATE_JUST
         self._stack = AsyncExitStack()
         self._instance: ClientInstance | None = None
 
     async def start(self) -> None:
-        """Start; a client starts once."""
+        """Start; a client can start only once."""
         if self.state is not ClientState.CREATE_JUST:
             raise ClientStateError(_ONCE[self.state].format(kind=self.KIND))
         self.state = ClientState.START_FAILED
@@ -67,7 +67,7 @@ class Client(ABC):
         self.state = ClientState.RUNNING
 
     async def close(self) -> None:
-        """Let what is under way end, and leave; nothing happens if it does not run."""
+        """Finish the calls in flight and leave; does nothing if the client is not running."""
         if self.state is not ClientState.RUNNING:
             return
         self._running()
@@ -79,7 +79,7 @@ class Client(ABC):
 
     @property
     def client_id(self) -> str:
-        """The name under which brokers know this client."""
+        """The id under which brokers know this client."""
         return self._running().client_id
 
     @property
@@ -88,35 +88,36 @@ class Client(ABC):
         return self.state is ClientState.RUNNING
 
     def use_namesrv(self, addresses: str) -> None:
-        """Ask these name servers from now on: `host:port;host:port`.
+        """Switch to these name servers: `host:port;host:port`.
 
-        That goes for all clients that share this one's connections.
+        This affects all clients that share the connections of this one.
         """
         self._running().namesrv.replace(parse_addresses(addresses))
 
     @abstractmethod
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Start, pushing on the stack what `close` has to do, last things first."""
+        """Start; push the steps of `close` onto the stack in reverse order."""
 
     def _running(self) -> ClientInstance:
-        """Return the instance; ClientStateError before the start, after the end, after a fork."""
+        """Return the instance; ClientStateError before the start, after the close, or after a
+        fork.
+        """
         if self.state is not ClientState.RUNNING or self._instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))
         self._instance.check_process()
         return self._instance
 
     def __enter__(self) -> Self:
-        """Refuse: `with` instead of `async with` would otherwise fail without naming the fix."""
+        """Raise: `with` instead of `async with` would otherwise fail without naming the remedy."""
         raise TypeError(
             f"an asynchronous {self.KIND} is started by `async with`; for a plain `with`, use the "
             "class of the same name in cometmq.client.sync"
         )
 
     def __exit__(self, *_: object) -> None:  # noqa: B027
-        """Stand beside `__enter__`, without which Python does not call that."""
+        """Defined because Python looks it up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
@@ -126,5 +127,4 @@ class Client(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
         await self.close()

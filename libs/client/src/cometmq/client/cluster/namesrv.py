@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name servers of a client: one is asked, the next one when it does not answer."""
+"""The name servers of a client: one is in use, and the next one replaces it on failure."""
 
 import os
 import random
@@ -30,7 +30,7 @@ _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 async def find_addresses(text: str, url: str) -> list[str]:
-    """Return the addresses given, else those of the environment, else those behind `url`."""
+    """Return the addresses given, else from the environment, else from the server at `url`."""
     text = text or os.getenv(NAMESRV_VARIABLE, "")
     if not text and url:
         text = await fetch_namesrv_list(url)
@@ -38,7 +38,7 @@ async def find_addresses(text: str, url: str) -> list[str]:
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port`; NoNamesrv without any."""
+    """Parse `host:port;host:port`; raise NoNamesrv if it is empty."""
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]
     if not addresses:
@@ -56,7 +56,7 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def _reasons(failures: Mapping[str, TransportError]) -> str:
-    """Return why each name server did not answer; some errors name their address already."""
+    """Join the errors of all name servers; some errors contain the address already."""
     return "; ".join(
         str(error) if address in str(error) else f"{address}: {error}"
         for address, error in failures.items()
@@ -72,12 +72,12 @@ def _is_address(text: str) -> bool:
 
 
 class Namesrv:
-    """Asks name servers: all of them know the same, and none knows the others."""
+    """Sends requests to name servers, which hold the same data but do not know each other."""
 
     def __init__(
         self, addresses: Sequence[str], remoting: RemotingClient, *, timeout_ms: int
     ) -> None:
-        """Begin with a random one, so that clients spread over them."""
+        """Start at a random one, so that clients spread over them."""
         self.addresses: list[str] = []
         self._remoting = remoting
         self._timeout_ms = timeout_ms
@@ -85,7 +85,7 @@ class Namesrv:
         self.replace(addresses)
 
     def replace(self, addresses: Sequence[str]) -> bool:
-        """Use these name servers from now on; False if they are the same."""
+        """Switch to these name servers; False if they are the same."""
         if sorted(addresses) == sorted(self.addresses):
             return False
         self.addresses = list(addresses)
@@ -93,7 +93,7 @@ class Namesrv:
         return True
 
     def each(self) -> list["Namesrv"]:
-        """Return every name server alone, in the order of their addresses."""
+        """Return one instance per name server, in the order of their addresses."""
         return [
             Namesrv([address], self._remoting, timeout_ms=self._timeout_ms)
             for address in sorted(self.addresses)
@@ -107,7 +107,7 @@ class Namesrv:
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Ask the chosen name server, and on a broken connection the others in turn."""
+        """Send to the current name server; on a broken connection try the others in turn."""
         failures: dict[str, TransportError] = {}
         error: TransportError | None = None
         for _ in self.addresses:
@@ -122,7 +122,7 @@ class Namesrv:
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> list[Response]:
-        """Ask every name server, as changes must reach each; the first failure is raised."""
+        """Send to every name server, as a change must reach each; raise the first failure."""
         answers: list[Response] = []
         failure: CometError | None = None
         for address in self.addresses:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes that a client knows, and where their brokers are.
+"""The cached routes of a client, and the addresses of their brokers.
 
 Invariants
-    Routes are never forgotten because a name server has lost them: it may just have been
-    restarted, and its brokers will be back in it soon.
+    A route is never dropped because a name server has lost it: the server may have restarted, and
+    the brokers register again soon.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 SETTLE_MS: Final = 1_000
-"""How long to gather reasons to look at the routes before looking."""
+"""Time to collect refresh requests before a refresh, so that a burst causes only one."""
 
 MISSING_MS: Final = 500
 MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
-"""How often the route of a subscribed topic that does not exist is asked for."""
+"""Interval of route lookups for a subscribed topic that does not exist."""
 
 REPORT_AGAIN_MS: Final = 60_000
-"""How often a subscribed topic that does not exist is reported."""
+"""Interval of warnings about a subscribed topic that does not exist."""
 
 
 class RouteBook:
-    """Keeps routes fresh, and says when one has changed."""
+    """Keeps routes fresh, and reports changes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RouteBook:
         changed: Callable[[Route], None],
         log: Log,
     ) -> None:
-        """Start empty; `wanted` names the topics that consumers need."""
+        """`wanted` returns the topics that consumers need."""
         self._namesrv = namesrv
         self._wanted = wanted
         self._changed = changed
@@ -56,25 +56,25 @@ class RouteBook:
         self._reported_ms: dict[str, int] = {}
 
     def start(self, background: TaskSet, *, interval_ms: int) -> None:
-        """Begin to look for changes."""
+        """Start the refresh loops."""
         background.keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
         background.keep(self._find_missing, name="client-missing-routes")
 
     # -- routes -------------------------------------------------------------------------------
 
     def get(self, topic: str) -> Route | None:
-        """Return what is known of a topic."""
+        """Return the cached route of a topic."""
         return self._routes.get(topic)
 
     async def find(self, topic: str) -> Route:
-        """Return the route of a topic, asking once if it is unknown; NoRoute without one."""
+        """Return the route of a topic, fetching an unknown one; raise NoRoute if there is none."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
             raise no_route(topic)
         return found
 
     async def find_for_sending(self, topic: str, *, default_topic: str, queue_nums: int) -> Route:
-        """Return where to send: an unknown topic goes where new topics are created."""
+        """Return the route for sending; an unknown topic uses the route of the default topic."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
             data = await self._namesrv.route(default_topic)
@@ -86,7 +86,7 @@ class RouteBook:
         return found
 
     async def refresh(self, topic: str) -> Route | None:
-        """Ask a name server, and keep what it says."""
+        """Fetch and cache the route of a topic."""
         lock = self._fetching.setdefault(topic, asyncio.Lock())
         try:
             async with lock:
@@ -102,19 +102,21 @@ class RouteBook:
         return route
 
     async def refresh_all(self, topics: Collection[str]) -> None:
-        """Ask for several routes; what is missing may come later."""
+        """Fetch several routes; missing ones are not an error."""
         for topic in sorted(topics):
             try:
                 if await self.refresh(topic) is None:
                     self._report_unknown(topic)
-            except NoNamesrv as error:  # would end the same, after another timeout per server
+            except (
+                NoNamesrv
+            ) as error:  # the others would fail alike, after another timeout per server
                 self._log.warning("namesrv.unreachable", error=str(error))
                 return
             except CometError as error:
                 self._log.warning("route.unknown", topic=topic, error=describe(error))
 
     def _report_unknown(self, topic: str) -> None:
-        """Warn at intervals of a subscribed topic that does not exist; groups' own come later."""
+        """Retry topics are not reported: brokers create them later."""
         now_ms = monotonic_ms()
         reported_ms = self._reported_ms.get(topic)
         is_repeated = reported_ms is not None and now_ms - reported_ms < REPORT_AGAIN_MS
@@ -129,20 +131,20 @@ class RouteBook:
         )
 
     async def meet_brokers(self, topics: Collection[str]) -> None:
-        """Find the brokers of topics; for one that does not exist yet, those that may create it.
+        """Connect to the brokers of topics, or to the brokers that may create a missing topic.
 
-        So a group is known there, with its subscription, before the first message is.
+        So brokers know the group and its subscription before the first message is stored.
         """
         await self.refresh_all(topics)
         if not self._routes.keys() >= set(topics):
             await self.refresh_all([DEFAULT_TOPIC])
 
     def look_soon(self) -> None:
-        """Look for changed routes soon: a broker does not answer."""
+        """Refresh the routes soon: a broker does not answer."""
         self._due.set()
 
     def find_missing_soon(self) -> None:
-        """Look for the routes of newly subscribed topics."""
+        """Fetch the routes of newly subscribed topics soon."""
         self._missing_due.set()
 
     def _take(self, route: Route) -> None:
@@ -158,11 +160,11 @@ class RouteBook:
     async def _keep_fresh(self, interval_ms: int) -> None:
         while True:
             if await self._due.wait(interval_ms):
-                await asyncio.sleep(SETTLE_MS / 1000)  # several failures, one look
+                await asyncio.sleep(SETTLE_MS / 1000)  # collect several failures into one refresh
             await self.refresh_all(self._routes.keys() | self._wanted())
 
     async def _find_missing(self) -> None:
-        """Ask for subscribed topics that do not exist yet: often at first, then more rarely."""
+        """Look up missing topics, at a decreasing rate."""
         round_count = 0
         while True:
             interval_ms = MISSING_MS if round_count < MISSING_SOON_COUNT else MISSING_LATER_MS
@@ -175,21 +177,21 @@ class RouteBook:
     # -- brokers ------------------------------------------------------------------------------
 
     def addresses(self, *, with_slaves: bool) -> Iterator[str]:
-        """Yield the addresses of all brokers that are in a route."""
+        """Yield the addresses of all brokers in a route."""
         for broker in self._brokers.values():
             for broker_id, address in broker.items():
                 if with_slaves or broker_id == MASTER_ID:
                     yield address
 
     def master(self, broker_name: str) -> str:
-        """Return the address that takes writes; BrokerMissing if there is none."""
+        """Return the address of the master; BrokerMissing if there is none."""
         address = self._ids(broker_name).get(MASTER_ID)
         if address is None:
             raise broker_missing(broker_name)
         return address
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return id and address of the preferred broker of a group, else of another."""
+        """Return id and address of the preferred broker of a replica group, else of another one."""
         addresses = self._ids(broker_name)
         for broker_id in (preferred_id, preferred_id + 1):
             if broker_id in addresses:

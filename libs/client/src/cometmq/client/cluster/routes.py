@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a route means for a client: the queues to send to, to read from, and their brokers. Pure."""
+"""Routes as clients use them: the queues for sending and reading, and their brokers. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,15 +23,15 @@ class Route(msgspec.Struct, frozen=True):
     """Addresses by broker name and broker id."""
 
     def same_as(self, other: "Route | None") -> bool:
-        """Whether nothing changed that a client acts upon."""
+        """Return whether both routes lead to the same queues and brokers."""
         return self == other
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
-    """Prepare the name server's answer.
+    """Convert the answer of a name server.
 
-    Queues to send to are those of writable topics at brokers with a master; an order
-    configuration of the topic (`broker:count;broker:count`) overrides their number.
+    Messages go to the queues of writable topics at brokers with a master. An order configuration of
+    the topic (`broker:count;broker:count`) overrides the number of queues.
     """
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queues = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
@@ -52,7 +52,7 @@ def route_of(topic: str, data: TopicRoute) -> Route:
 
 
 def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route:
-    """Return the route that `topic` will have once a send creates it from the default topic."""
+    """Return the route that `topic` will have after a send creates it from the default topic."""
     queue_datas = []
     for queue in data.queue_datas:
         count = min(queue_nums, queue.read_queue_nums)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells brokers and name servers apart when one is asked for what only the other does."""
+"""Detects a broker address given as a name server address, and vice versa."""
 
 from typing import Final
 
@@ -45,5 +45,5 @@ async def _serves(
     except (RequestCodeNotSupported, TransportError):
         return False
     except CommandError:
-        return True  # refused, for example by access control, but known
+        return True  # the server refused, for example by access control, but it knows the request
     return True

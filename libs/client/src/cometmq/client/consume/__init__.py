@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers: push, lite pull and pull, and their membership in a consumer group."""
+"""Consumers (push, lite pull, pull) and their membership in a consumer group."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What push and lite pull consumers have in common: a group, and queues that come and go."""
+"""The base of all group consumers: membership, and queues that are assigned and revoked."""
 
 from abc import abstractmethod
 from contextlib import AsyncExitStack
@@ -57,7 +57,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         offsets: OffsetStore | None,
         log: Log,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_GROUP:
@@ -76,12 +76,12 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._member: MemberT | None = None
 
-    # -- who wants to know --------------------------------------------------------------------
+    # -- callbacks --------------------------------------------------------------------------------
 
     def on_assigned(self, callback: CallbackT) -> CallbackT:
-        """Call a function with queues that are ours now, before their first message comes.
+        """Call a function with newly assigned queues, before their first message is delivered.
 
-        A coroutine function, or a plain one, which is called on a thread; also as a decorator.
+        A plain function runs on a thread; also usable as a decorator.
         """
         self._check_unstarted()
         check_function(callback, "on_assigned", "queues")
@@ -89,10 +89,10 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return callback
 
     def on_revoked(self, callback: CallbackT) -> CallbackT:
-        """Call a function with queues that are ours no longer.
+        """Call a function with queues that were revoked.
 
-        No message of them is in work then, and what was consumed is committed. Called at the end
-        too, with all queues. What takes more than a minute is cancelled.
+        None of their messages is in work then, and the consumed ones are committed. Closing revokes
+        all queues. A callback that takes longer than a minute is cancelled.
         """
         self._check_unstarted()
         check_function(callback, "on_revoked", "queues")
@@ -100,7 +100,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return callback
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have a hook see every list of messages that is consumed."""
+        """Call a hook around every list of messages that is consumed."""
         self._check_unstarted()
         check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)
@@ -114,7 +114,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     # -- life ---------------------------------------------------------------------------------
 
     async def _check_subscriptions(self, instance: ClientInstance) -> None:
-        """Have brokers look at SQL conditions; what is wrong with one is raised here."""
+        """Compile SQL conditions at the brokers, so that a syntax error is raised here."""
         for wanted in self._subscriptions.values():
             if wanted.expression_type == ExpressionType.SQL92:
                 await self._check_subscription(instance, wanted)
@@ -171,7 +171,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     async def _make_watch(
         self, instance: ClientInstance, stack: AsyncExitStack
     ) -> ConsumeWatch | None:
-        """Return what watches consumption; None if nobody wants to know."""
+        """Return the observer of listener calls; None if nothing observes them."""
         hooks, options = self._hooks, self.options
         if options.trace:
             hooks = [*hooks, await consumer_trace(instance, self.group, options, stack)]
@@ -185,7 +185,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
 
     def _consume_timeout_ms(self) -> int:
-        """Return how long consuming may take before it counts as late."""
+        """Return the time after which a consume call counts as timed out."""
         return NEVER_MS
 
     def _default_offsets(self, instance: ClientInstance) -> OffsetStore:
@@ -202,7 +202,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     # -- subscriptions and queues -------------------------------------------------------------
 
     async def unsubscribe(self, topic: str) -> None:
-        """Want no more messages of a topic."""
+        """Stop receiving messages of a topic."""
         topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
             await self._member.unsubscribed(topic)
@@ -217,7 +217,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that this member has at the moment, without those of the retry topic."""
+        """The queues assigned to this member, without the retry topic."""
         if self._member is None:
             return []
         retry = RETRY_PREFIX + self._full_group
@@ -228,12 +228,12 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read."""
+        """Return all readable queues of a topic."""
         instance = self._running()
         route = await instance.routes.find(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
 
     @property
     def admin(self) -> ClientAdmin:
-        """Administration in this consumer's connections: topics, offsets, messages by id."""
+        """Admin calls over this consumer's connections: topics, offsets, messages by id."""
         return ClientAdmin(self._running(), self.options, self._log)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lite pull consumers: the application asks for messages, or iterates over them."""
+"""Lite pull consumers: the application polls for messages, or iterates over them."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
@@ -31,11 +31,11 @@ SUBSCRIBE_OR_ASSIGN: Final = (
 
 
 class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
-    """Pulls ahead, and hands messages over when asked: `async for message in consumer`.
+    """Prefetches messages, and returns them on request: `async for message in consumer`.
 
-    It either subscribes to topics, whose queues the members of the group share, or is assigned
-    queues. A message counts as consumed when the next one is asked for; leaving `async with` by
-    an exception does not commit what was returned last.
+    It either subscribes to topics, whose queues the group shares, or is assigned queues. A message
+    counts as consumed when the next one is requested. If `async with` ends with an exception, the
+    messages returned last are not committed.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             group,
             namesrv,
@@ -71,9 +71,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
+        """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        Also while running.
+        May also be called while running.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -86,7 +86,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
     ) -> None:
-        """Read exactly these queues, whoever else is in the group; before the start."""
+        """Read exactly these queues, without rebalancing; call before the start."""
         if self._subscriptions and self._assigned is None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
@@ -99,9 +99,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             self._subscriptions[queue.topic] = wanted
 
     def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
-        """Call a function with all queues of a topic when they are other ones than before.
+        """Call a function with all queues of a topic whenever they change; call before the start.
 
-        Before the start; for those who `assign` queues, as nobody else tells them.
+        For consumers that `assign` queues, because they are not rebalanced.
         """
         self._check_unstarted()
         check_function(callback, "on_queues_changed", "topic", "queues")
@@ -132,42 +132,44 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; after an exception, what was returned last is not committed."""
+        """Close; after an exception, the messages returned last are not committed."""
         self._is_committing = exc_type is None
         await super().__aexit__(exc_type, exc, traceback)
 
     # -- messages -----------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return some messages of one queue; an empty list if none come in time.
+        """Return some messages of one queue; an empty list if none arrive in time.
 
-        What an earlier call returned counts as consumed now.
+        The messages of the previous call count as consumed now.
         """
         wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
         return await self._readable().poll(wait_ms)
 
     async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message; None if none comes in time. The one before counts as consumed."""
+        """Return one message, or None if none arrives in time; the previous one is now consumed."""
         wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
         messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Yield messages until the end is asked for; each counts as consumed at the next."""
+        """Yield messages until `finish`; each counts as consumed when the next is requested."""
         while self._may_go_on():
             message = await self.next_message()
             if message is not None:
                 yield message
 
     async def batches(self) -> AsyncIterator[list[MessageExt]]:
-        """Yield lists as `poll` returns them; each counts as consumed at the next."""
+        """Yield lists as `poll` returns them; each counts as consumed when the next is
+        requested.
+        """
         while self._may_go_on():
             messages = await self.poll()
             if messages:
                 yield messages
 
     def finish(self) -> None:
-        """Have iterators end when the message or list in work is done: it is still committed."""
+        """End all iterators after the current message or list, which is still committed."""
         self._is_finishing = True
         self._polled().interrupt()
 
@@ -175,9 +177,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return self.state is ClientState.RUNNING and not self._is_finishing
 
     async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Store that everything returned so far is consumed, and return when it is stored.
+        """Commit everything returned so far, and return when it is stored.
 
-        With `queues`, only the offsets of these are stored now.
+        If `queues` is given, only their offsets are stored now.
         """
         wanted = None if queues is None else [self._namespace.wrap_queue(q) for q in queues]
         await self._polled().commit(wanted)
@@ -185,7 +187,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     # -- queues and positions -----------------------------------------------------------------
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull no more from these queues for now; what is pulled is still returned."""
+        """Stop pulling from these queues; messages already pulled are still returned."""
         for queue in queues:
             self._polled().reader(self._namespace.wrap_queue(queue)).is_paused = True
 
@@ -197,7 +199,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             reader.progressed()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of an own queue; InvalidArgument if it is outside the queue."""
+        """Continue at an offset of an assigned queue; InvalidArgument if it is outside the
+        queue.
+        """
         await self._polled().seek(self._namespace.wrap_queue(queue), offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -206,16 +210,16 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         await member.seek(queue, (await member.bounds(queue))[0])
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue behind the newest message."""
+        """Continue after the newest message."""
         member, queue = self._polled(), self._namespace.wrap_queue(queue)
         await member.seek(queue, (await member.bounds(queue))[1])
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset of the group; None if there is none."""
+        """Return the committed offset of the group; None if there is none."""
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         queue = self._namespace.wrap_queue(queue)
         return await self._polled().offset_at(queue, timestamp_ms)
 
@@ -229,7 +233,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return member
 
     def _polled(self) -> PullGroup:
-        # `on_assigned` may seek already during the start.
+        # `on_assigned` may call `seek` during the start.
         if self.state is not ClientState.START_FAILED or self._member is None:
             self._running()
         assert self._member is not None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group that is asked for messages: what is behind a lite pull consumer.
+"""The group member of a lite pull consumer.
 
 Invariants
-    A message counts as consumed when the application asks for the next ones, or commits. What
-    was pulled and not asked for is never committed.
+    A message counts as consumed when the application requests the next ones, or commits. Messages
+    that were pulled but not returned are never committed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from cometmq.remoting.message.record import MessageRecord
 
 
 class PullGroup(GroupMember[LitePullOptions]):
-    """A member whose messages wait to be polled."""
+    """A member whose messages are buffered until they are polled."""
 
     CONSUME_TYPE = CONSUME_ACTIVELY
 
@@ -37,7 +37,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         assigned: Sequence[MessageQueue] | None,
         watched: Mapping[str, QueuesChanged],
     ) -> None:
-        """Assemble the parts; `assigned` queues are read without asking the group."""
+        """`assigned` queues are read without rebalancing."""
         self._assigned = assigned
         self._watched = watched
         super().__init__(parts)
@@ -50,11 +50,11 @@ class PullGroup(GroupMember[LitePullOptions]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics; who assigned queues has none."""
+        """The subscribed topics; empty for a consumer with assigned queues."""
         return () if self._assigned is not None else super().topics
 
     async def start(self) -> None:
-        """Begin to pull, and to watch topics."""
+        """Start to pull, and to watch topics."""
         if self._watched:
             watch = QueueWatch(self._instance, self._watched)
             interval_ms = self._options.queue_check_interval_ms
@@ -65,7 +65,7 @@ class PullGroup(GroupMember[LitePullOptions]):
             self._background.spawn(self._take_the_rest(left), name="assign")
 
     async def stop(self, *, is_committing: bool) -> None:
-        """Pull no more; what was returned last counts as consumed if it is to be committed."""
+        """Stop pulling; with `is_committing`, the messages returned last count as consumed."""
         self.interrupt()
         await self._end_sharing()
         self._readers.stop()
@@ -77,7 +77,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     # -- polling ------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
-        """Return the messages of one pull; an empty list if none come in time."""
+        """Return the messages of one pull; an empty list if none arrive in time."""
         await self.advance()
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
@@ -92,7 +92,7 @@ class PullGroup(GroupMember[LitePullOptions]):
                 return []
 
     async def advance(self) -> None:
-        """Take what was returned as consumed, and commit it if it is time."""
+        """Mark the returned messages as consumed, and commit them if the interval is over."""
         self._settle()
         options = self._options
         if options.auto_commit and monotonic_ms() - self._committed_ms >= (
@@ -101,14 +101,14 @@ class PullGroup(GroupMember[LitePullOptions]):
             await self._persist()
 
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Store that everything returned so far is consumed, and return when it is stored."""
+        """Commit everything returned so far, and return when it is stored."""
         self._settle()
         if queues is None:
             self._committed_ms = monotonic_ms()
         await self._offsets.commit(self.queues if queues is None else queues)
 
     def interrupt(self) -> None:
-        """Have a poll that waits return."""
+        """Make a pending poll return."""
         self._is_interrupted = True
         self._arrived.set()
 
@@ -142,7 +142,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     # -- positions ----------------------------------------------------------------------------
 
     def reader(self, queue: MessageQueue) -> Reader:
-        """Return the reader of an own queue; InvalidArgument for another."""
+        """Return the reader of an assigned queue; InvalidArgument for another."""
         reader = self._readers.get(queue)
         if reader is None:
             raise InvalidArgument(
@@ -151,26 +151,26 @@ class PullGroup(GroupMember[LitePullOptions]):
         return reader
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Read an own queue from an offset on."""
+        """Read an assigned queue from an offset."""
         self.reader(queue)
         begin, end = await self.bounds(queue)
         if not begin <= offset <= end:
             raise InvalidArgument(
                 f"offset {offset} is outside the queue, which reaches from {begin} to {end}"
             )
-        self.reader(queue)  # another member may have it by now
+        self.reader(queue)  # another member may own it by now
         await self._readers.seek(queue, offset)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the begin and the exclusive end of a queue."""
+        """Return the first offset and the exclusive end of a queue."""
         return await self._queue_offsets.min(queue), await self._queue_offsets.max(queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return await self._queue_offsets.at(queue, timestamp_ms)
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
-        """Return what the group has committed."""
+        """Return the committed offset of the group."""
         return await self._offsets.read(queue)
 
     # -- inside -------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         return self._waiting_count < self._options.total_count_max
 
     async def _take_assigned(self, topics: Iterable[str]) -> list[str]:
-        """Read the assigned queues of topics; return the topics that could not be read yet."""
+        """Read the assigned queues of topics; return the topics that cannot be read yet."""
         left = []
         for topic in sorted(topics):
             mine = [queue for queue in self._assigned or () if queue.topic == topic]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group: its queues, its offsets, and what brokers see of it.
+"""A member of a consumer group: its queues, its offsets, and its state as brokers see it.
 
-`assignment` decides which queues are ours, `readers` pull them, `offsets` remember how far we
-are; `push_group` and `pull_group` say what becomes of the messages.
+`assignment` decides which queues the member owns, `readers` pull them, `offsets` keep the progress;
+`push_member` and `lite_pull_member` process the messages.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
-"""Whether the broker pushes, by long polling, or the application asks."""
+"""The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 
 
 class MemberParts(msgspec.Struct, Generic[OptionsT]):
-    """What a member is made of."""
+    """The parts that a member is assembled from."""
 
     instance: ClientInstance
     group: str
@@ -61,12 +61,11 @@ class MemberParts(msgspec.Struct, Generic[OptionsT]):
 
 
 class GroupMember(ABC, Generic[OptionsT]):
-    """What push and pull consumers have in common."""
+    """The common part of push and pull members."""
 
     CONSUME_TYPE: ClassVar[str]
 
     def __init__(self, parts: MemberParts[OptionsT]) -> None:
-        """Assemble the parts; nothing runs before `start`."""
         self._instance = parts.instance
         self._group = parts.group
         self._subscriptions = parts.subscriptions
@@ -126,26 +125,26 @@ class GroupMember(ABC, Generic[OptionsT]):
         return self._options.message_model is MessageModel.BROADCASTING
 
     async def _begin_sharing(self) -> None:
-        """Take our share of the queues now, and whenever something changes."""
+        """Rebalance now, and whenever members or routes change."""
         if not await self._assigner.share():
             self._assigner.wake()
         self._sharing = self._background.keep(self._assigner.run, name="rebalance")
 
     async def _end_sharing(self) -> None:
-        """Keep the queues that are ours, and take no others."""
+        """Keep the owned queues, and take no others."""
         if self._sharing is not None:
             self._sharing.cancel()
             await asyncio.wait([self._sharing])
 
     async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Take our share of a topic, and leave it again if nobody wants it any more."""
+        """Take our share of a topic; leave it again if it was unsubscribed meanwhile."""
         is_complete = await self._take(topic, queues)
         if topic not in self.topics:
             await self.unsubscribed(topic)
         return is_complete
 
     async def unsubscribed(self, topic: str) -> None:
-        """Give the queues of a topic up."""
+        """Give up the queues of a topic."""
         await self._take(topic, [])
 
     async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
@@ -154,14 +153,14 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The own queues."""
+        """The owned queues."""
         return self._readers.queues
 
     # -- what brokers see: ConsumerMember -----------------------------------------------------
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics, among them a push consumer's retry topic."""
+        """The subscribed topics, including a push consumer's retry topic."""
         return self._subscriptions.keys()
 
     def heartbeat_data(self) -> ConsumerData:
@@ -176,18 +175,18 @@ class GroupMember(ABC, Generic[OptionsT]):
         )
 
     def wake(self) -> None:
-        """Share the queues now."""
+        """Rebalance now."""
         self._assigner.wake()
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in the own queues among them."""
+        """Continue at these offsets in the queues that this member owns."""
         for queue, offset in offsets.items():
             if self._readers.get(queue) is not None:
                 await self._readers.seek(queue, offset)
         self._log.info("offsets.reset", group=self._group, topic=topic)
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each own queue of a topic is."""
+        """Return the consumed offset of each owned queue of a topic."""
         return {
             held.queue: held.committable
             for held in self._readers.process_queues
@@ -195,7 +194,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         }
 
     def running_info(self, *, with_stacks: bool = False) -> ConsumerRunningInfo:
-        """Return what the consumer does, on request with the stacks of its tasks."""
+        """Return the state of the consumer, with the stacks of its tasks if requested."""
         return ConsumerRunningInfo(
             jstack=stacks() if with_stacks else None,
             properties={
@@ -225,9 +224,9 @@ class GroupMember(ABC, Generic[OptionsT]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Give one message to the listener now, outside of any queue."""
+        """Pass one message to the listener now, outside of any queue."""
 
-    # -- what the kinds of consumers decide ---------------------------------------------------
+    # -- decided by the kinds of consumers ---------------------------------------------------------
 
     @abstractmethod
     def _style(self) -> PullStyle:
@@ -235,14 +234,14 @@ class GroupMember(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Take pulled messages."""
+        """Process pulled messages."""
 
     @abstractmethod
     def _may_read(self) -> bool:
-        """Whether the consumer as a whole wants more messages now."""
+        """Return whether the consumer as a whole may pull now."""
 
     def _make_locks(self) -> QueueLocks | None:
-        """Return what locks queues, if one member at a time may read each."""
+        """Return the locks of orderly consumers, which allow one reader per queue."""
         return None
 
     def _may_commit(self, queue: MessageQueue) -> bool:
@@ -252,7 +251,6 @@ class GroupMember(ABC, Generic[OptionsT]):
         return 0
 
     def _limits(self, topic: str) -> Limits:
-        """Return the bounds of one queue of a topic."""
         del topic
         options = self._options
         return Limits(options.queue_count_max, options.queue_bytes_max, options.queue_span_max)
@@ -264,7 +262,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
 
     def _left(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Note that messages are consumed: the offset moves, and there is room again."""
+        """Move the offset of consumed messages, and wake the reader, as there is room again."""
         self._offsets.update(process_queue.queue, offset)
         reader = self._readers.get(process_queue.queue)
         if reader is not None:

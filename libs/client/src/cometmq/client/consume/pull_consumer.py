@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pull consumers: the application says from which queue and offset to read, and keeps count.
+"""Pull consumers: the application chooses queue and offset of each read, and keeps the offsets.
 
-Java's DefaultMQPullConsumer, which is deprecated there in favour of lite pull, but has its uses:
-a queue is read at any place, by anybody, without a subscription.
+Java's DefaultMQPullConsumer. Java deprecates it in favour of lite pull, but only a pull consumer
+can read any position of any queue without a subscription.
 """
 
 from contextlib import AsyncExitStack
@@ -27,8 +27,8 @@ from cometmq.remoting.log import Log
 class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     """Reads any queue from any offset: `await consumer.pull(queue, offset)`.
 
-    The members of the group share the queues of topics that they `register`; the shares are
-    in `queues_in_balance`, and `on_assigned` and `on_revoked` tell of changes.
+    The group shares the queues of topics passed to `register`; `queues_in_balance` returns this
+    member's share, and `on_assigned` and `on_revoked` report changes.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             group,
             namesrv,
@@ -52,7 +52,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         )
 
     def register(self, topic: str) -> None:
-        """Take part in sharing the queues of a topic (registerTopics)."""
+        """Take a share of the queues of a topic (registerTopics)."""
         topic = self._namespace.wrap(topic)
         check_topic(topic)
         self._subscriptions[topic] = subscription(topic, version_ms=wall_ms())
@@ -60,7 +60,6 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
             self._changed()
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Announce the group to every broker."""
         instance, member = await self._enter_group(stack)
         await instance.heartbeat()
         stack.push_async_callback(member.stop)
@@ -83,9 +82,9 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         expression: str | MessageSelector = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """Read a queue from an offset on; the answer comes at once, with messages or without.
+        """Read a queue from an offset; the answer comes at once, with or without messages.
 
-        Its `status` says what was found, its `next_offset` where to go on in every case.
+        `status` is the result, and `next_offset` is always the position to continue at.
         """
         return await self._pull(queue, offset, count_max, expression, kind, is_waiting=False)
 
@@ -98,7 +97,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         expression: str | MessageSelector = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """The same, but wait up to `suspend_ms` for the first message."""
+        """Like `pull`, but wait up to `suspend_ms` for the first message."""
         return await self._pull(queue, offset, count_max, expression, kind, is_waiting=True)
 
     async def _pull(
@@ -117,9 +116,9 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         return await self._plain().pull(queue, offset, wanted, count, is_waiting=is_waiting)
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Have a message come again in the group's retry topic, or buried with level -1.
+        """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
 
-        Returns whether a broker has it.
+        Return whether a broker accepted it.
         """
         return await self._plain().send_back(message, delay_level)
 
@@ -131,16 +130,16 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         return [self._namespace.unwrap_queue(queue) for queue in share]
 
     async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return how far the group is; None if that was never stored.
+        """Return the offset of the group; None if none was ever committed.
 
-        What was noted here counts, unless it has to come `from_store`.
+        An offset noted by `update_offset` takes precedence, unless `from_store` is set.
         """
         return await self._plain().offset_of(
             self._namespace.wrap_queue(queue), from_store=from_store
         )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note how far the group is; stored at intervals, by `commit` and at the end."""
+        """Note the consumed offset; it is stored at intervals, by `commit`, and on close."""
         self._plain().note_offset(self._namespace.wrap_queue(queue), offset)
 
     async def commit(self) -> None:
@@ -152,11 +151,11 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         return await self._plain().queue_offsets.min(self._namespace.wrap_queue(queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the exclusive end offset of a queue."""
         return await self._plain().queue_offsets.max(self._namespace.wrap_queue(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return await self._plain().queue_offsets.at(self._namespace.wrap_queue(queue), timestamp_ms)
 
     def _plain(self) -> PlainPullGroup:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group that reads nothing by itself: what is behind a pull consumer."""
+"""The group member of a pull consumer, which reads only on request."""
 
 import asyncio
 from collections.abc import Collection
@@ -31,7 +31,6 @@ class PlainPullGroup(GroupMember[PullOptions]):
     CONSUME_TYPE = CONSUME_ACTIVELY
 
     def __init__(self, parts: MemberParts[PullOptions]) -> None:
-        """Assemble the parts."""
         super().__init__(parts)
         self._shares: dict[str, frozenset[MessageQueue]] = {}
         self._noted: set[MessageQueue] = set()
@@ -57,16 +56,16 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     @property
     def queue_offsets(self) -> QueueOffsets:
-        """What brokers say about the ends of queues."""
+        """Offset queries about the ends of queues."""
         return self._queue_offsets
 
     async def start(self) -> None:
-        """Begin to share queues and to store offsets."""
+        """Start rebalancing and storing offsets."""
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
 
     async def stop(self) -> None:
-        """Tell the application, so that it can note offsets, and store them."""
+        """Revoke the queues, so that the application can note its last offsets, then store them."""
         await self._end_sharing()
         await self._ownership.told_revoked(self.queues)
         await self._background.close()
@@ -78,19 +77,19 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return [queue for share in self._shares.values() for queue in share]
 
     async def share_of(self, topic: str) -> list[MessageQueue]:
-        """Return our share of a registered topic, found out now if it is not known yet."""
+        """Return our share of a registered topic, rebalancing first if it is not known yet."""
         if topic not in self._shares and topic in self._subscriptions:
             await self._instance.routes.find(topic)
             await self._assigner.share()
         return sorted(self._shares.get(topic, ()))
 
     async def unsubscribed(self, topic: str) -> None:
-        """Give the share of a topic up."""
+        """Give up the share of a topic."""
         await self._take(topic, [])
         self._shares.pop(topic, None)
 
     async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Note our share of a topic, and tell the application what has changed."""
+        """Note our share of a topic, and report the changes to the application."""
         before, now = self._shares.get(topic, frozenset()), frozenset(queues)
         self._shares[topic] = now
         if lost := before - now:
@@ -114,17 +113,17 @@ class PlainPullGroup(GroupMember[PullOptions]):
         *,
         is_waiting: bool,
     ) -> Pulled:
-        """Read a queue from an offset on."""
+        """Read a queue from an offset."""
         await self._instance.routes.find(queue.topic)
         puller = self._waiting_puller if is_waiting else self._puller
         return await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Give a message back to its broker."""
+        """Return a message to its broker."""
         return await self._send_back.send_back(message, delay_level)
 
     async def offset_of(self, queue: MessageQueue, *, from_store: bool) -> int | None:
-        """Return how far the group is."""
+        """Return the offset of the group."""
         position = None if from_store else self._offsets.position(queue)
         if position is not None:
             return position
@@ -132,14 +131,14 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return await self._offsets.read(queue)
 
     def note_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note how far the group is."""
+        """Note the consumed offset of the group."""
         self._noted.add(queue)
         self._offsets.update(queue, offset, is_reset=True)
 
     async def commit(self) -> None:
         """Store all noted offsets."""
         for topic in {queue.topic for queue in self._noted}:
-            with suppress(CometError):  # the queues whose brokers stay unknown say so below
+            with suppress(CometError):  # queues whose broker stays unknown fail below
                 await self._instance.routes.find(topic)
         await self._offsets.commit(self._noted)
 
@@ -170,7 +169,6 @@ class PlainPullGroup(GroupMember[PullOptions]):
             self._log.warning("offset.unsaved", group=self._group, error=describe(error))
 
     def _style(self) -> PullStyle:
-        """Return how to pull without waiting."""
         options = self._options
         return PullStyle(
             count_max=options.pull_count_max,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push consumers: messages come to a listener as soon as they are stored."""
+"""Push consumers: a listener receives messages as soon as they are stored."""
 
 from contextlib import AsyncExitStack
 
@@ -24,18 +24,19 @@ from cometmq.remoting.log import Log
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
-    """What a consumer did so far."""
+    """Counters of a consumer since its start."""
 
     consumed_count: int
     failed_count: int
 
 
 class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
-    """Gives the messages of its topics to a listener; the members of a group share the queues.
+    """Calls a listener with the messages of its topics; the members of a group share the queues.
 
-    A message is consumed when the listener returns. When it raises, or returns
-    `ConsumeResult.RECONSUME_LATER`, the message comes again later. With the option `orderly` the
-    messages of a queue come one after the other, and the listener returns `OrderlyResult`.
+    A message is consumed when the listener returns. If the listener raises, or returns
+    `ConsumeResult.RECONSUME_LATER`, the message is redelivered later. With the option `orderly`,
+    the messages of a queue are delivered one list after the other, and the listener returns
+    `OrderlyResult`.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name.
+        """Take the name servers from `namesrv`, or from the option of that name.
 
-        Offsets are kept at the brokers unless `offsets` is another place.
+        Offsets are stored at the brokers unless `offsets` is given.
         """
         super().__init__(
             group,
@@ -76,9 +77,10 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic with one of the tags `A || B`, or what a selector says.
+        """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        Also while running. All members of a group must subscribe to the same, or messages are lost.
+        May also be called while running. All members of a group must have the same subscriptions: a
+        broker keeps one per group and topic, so messages for the other members would be lost.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -116,28 +118,28 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     # -- while running ------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Pull no more for now; what is pulled already is still consumed."""
+        """Stop pulling; messages already pulled are still consumed."""
         self._joined().suspend(is_suspended=True)
 
     def resume(self) -> None:
-        """Pull again."""
+        """Resume pulling."""
         self._joined().suspend(is_suspended=False)
 
     def resize(self, concurrency: int) -> None:
-        """Have so many calls of the listener at the same time (updateCorePoolSize)."""
+        """Change the number of concurrent listener calls (updateCorePoolSize)."""
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}")
         self._joined().resize(concurrency)
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Have a message come again in the group's retry topic, or buried with level -1.
+        """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
 
-        Returns whether a broker has it.
+        Return whether a broker accepted it.
         """
         return await self._joined().give_back(message, delay_level)
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue in our queues at what was stored at a moment (resetOffsetByTimeStamp)."""
+        """Move the owned queues to the messages stored at a timestamp (resetOffsetByTimeStamp)."""
         await self._joined().reset_to(timestamp_ms)
 
     def _joined(self) -> PushGroup:
@@ -146,7 +148,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         return self._member
 
     def stats(self) -> ConsumerStats:
-        """Return what was counted."""
+        """Return the counters."""
         if self._member is None:
             return ConsumerStats(0, 0)
         return ConsumerStats(*self._member.counts())

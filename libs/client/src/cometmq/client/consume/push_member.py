@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a consumer group with a listener: what is behind a push consumer."""
+"""The group member of a push consumer: it passes messages to a listener."""
 
 import asyncio
 from collections.abc import Collection
@@ -47,38 +47,37 @@ _ORDERLY_NAMES: Final = {
 
 
 class Delivers(Protocol):
-    """A way to bring pulled messages to the listener."""
+    """A delivery mode: concurrent or orderly."""
 
     def start(self, background: TaskSet, *, concurrency: int) -> None:
-        """Begin."""
+        """Start the delivery tasks."""
 
     def resize(self, concurrency: int) -> None:
-        """Have so many calls of the listener at the same time."""
+        """Change the number of concurrent listener calls."""
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Have messages of one queue consumed."""
+        """Queue messages of one queue for the listener."""
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Give messages back that the listener keeps for too long."""
+        """Send back messages that the listener has kept for longer than `timeout_ms`."""
 
     async def stop(self, drain_ms: int) -> bool:
-        """Begin nothing new, and wait for running calls; False if some take longer."""
+        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
 
 
 class DropsFailed:
-    """What becomes of messages that a broadcasting consumer does not consume: nothing."""
+    """Drops failed messages: broadcasting has no redelivery."""
 
     def __init__(self, log: Log) -> None:
-        """Log each of them."""
         self._log = log
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Forget a message."""
+        """Log and drop a message."""
         self._log.warning("message.dropped", message_id=message.message_id, level=delay_level)
         return True
 
     async def give_up(self, message: MessageExt) -> bool:
-        """Forget a message."""
+        """Log and drop a message."""
         return await self.send_back(message, 0)
 
 
@@ -90,7 +89,6 @@ class PushGroup(GroupMember[PushOptions]):
     def __init__(
         self, parts: MemberParts[PushOptions], listener: Listener | OrderlyListener
     ) -> None:
-        """Assemble the parts; nothing runs before `start`."""
         self._is_suspended = False
         super().__init__(parts)
         self._failed = DropsFailed(self._log) if self.is_broadcasting else self._send_back()
@@ -160,23 +158,25 @@ class PushGroup(GroupMember[PushOptions]):
         return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
-        """Leave queues that another member has locked; if they are ours, they come again."""
+        """Leave queues locked by another member; if they are ours, rebalancing assigns them
+        again.
+        """
         self._background.spawn(self._begin_anew(queues), name="locks-lost")
 
     async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:
-        """Drop queues with all that is held of them, and take those again that are ours."""
+        """Drop queues with everything pulled from them, and rebalance to take back our share."""
         self._log.warning("locks.lost", group=self._group, count=len(queues))
         await self._readers.drop(queues, is_lost=True)
         self._assigner.wake()
 
     def wake(self) -> None:
-        """Share the queues now."""
+        """Rebalance now."""
         super().wake()
         if self._locks is not None:
             self._locks.renew_soon()
 
     async def start(self) -> None:
-        """Share the queues, and begin to pull and to deliver."""
+        """Rebalance, and start to pull and to deliver."""
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
@@ -186,7 +186,7 @@ class PushGroup(GroupMember[PushOptions]):
             self._background.keep(self._locks.run, name="locks")
 
     async def stop(self) -> None:
-        """Pull no more, wait for the listener, and store the offsets."""
+        """Stop pulling, wait for the listener, and store the offsets."""
         await self._end_sharing()
         self._readers.stop()
         is_drained = await self._delivery.stop(self._options.drain_ms)
@@ -196,24 +196,24 @@ class PushGroup(GroupMember[PushOptions]):
         await self._background.close()
 
     def close_caller(self) -> None:
-        """Let the threads of the listener end."""
+        """Release the threads of the listener."""
         self._caller.close()
 
     def suspend(self, *, is_suspended: bool) -> None:
-        """Stop pulling for now, or go on."""
+        """Pause or resume pulling."""
         self._is_suspended = is_suspended
         self._readers.wake()
 
     def resize(self, concurrency: int) -> None:
-        """Have so many calls of the listener at the same time."""
+        """Change the number of concurrent listener calls."""
         self._delivery.resize(concurrency)
 
     async def give_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Have a message come again, as if the listener had failed with it."""
+        """Redeliver a message as if the listener had failed."""
         return await self._failed.send_back(message, delay_level)
 
     async def reset_to(self, timestamp_ms: int) -> None:
-        """Continue in all own queues at a moment."""
+        """Move all owned queues to a timestamp."""
         for topic in tuple(self.topics):
             queues = self._readers.of_topic(topic)
             offsets = {queue: await self._queue_offsets.at(queue, timestamp_ms) for queue in queues}
@@ -226,7 +226,7 @@ class PushGroup(GroupMember[PushOptions]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Give one message to the listener now, and say what it did with it."""
+        """Pass one message to the listener now, and return its result."""
         begin_ms = monotonic_ms()
         message = received(record, broker_name, self._instance.namespace)
         answer = ConsumeMessageDirectlyResult(order=self._options.orderly)
@@ -236,7 +236,7 @@ class PushGroup(GroupMember[PushOptions]):
             if is_cancelled():
                 raise
             answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
-        except Exception as error:  # noqa: BLE001  # foreign code: the administrator asked for it
+        except Exception as error:  # noqa: BLE001  # application code: the administrator receives the error
             answer.consume_result, answer.remark = "CR_THROW_EXCEPTION", describe(error)
         else:
             if isinstance(result, OrderlyResult):
@@ -270,7 +270,7 @@ class PushGroup(GroupMember[PushOptions]):
         return self._options.pull_interval_ms
 
     def _limits(self, topic: str) -> Limits:
-        """Return the bounds of one queue; those of a topic are divided among its own queues."""
+        """Return the limits of one queue; topic-wide limits are divided among its owned queues."""
         options = self._options
         count_max, bytes_max = options.queue_count_max, options.queue_bytes_max
         if options.topic_count_max or options.topic_bytes_max:

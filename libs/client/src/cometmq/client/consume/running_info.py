@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers tell administrators about themselves: options under Java's names, and stacks."""
+"""The state that consumers report to administrators: options under Java's names, and stacks."""
 
 import asyncio
 import sys
@@ -67,7 +67,7 @@ def state_properties(
 
 
 def option_properties(options: ClientOptions) -> dict[str, str]:
-    """Return options under the names that the Java client gives them."""
+    """Return options under the names used by the Java client."""
     found = dict(_renamed(options, _COMMON_NAMES))
     found["vipChannelEnabled"] = _text(options.vip_channel)
     found["useTLS"] = _text(options.tls.enable)
@@ -83,14 +83,14 @@ def option_properties(options: ClientOptions) -> dict[str, str]:
 
 
 def stacks() -> str:
-    """Return where tasks and threads are at the moment, in the manner of jstack."""
+    """Return the current stacks of tasks and threads, in the format of jstack."""
     lines: list[str] = []
     for task in islice(asyncio.all_tasks(), STACKS_COUNT_MAX):
         lines.append(f'"{task.get_name()}" task')
         for frame in task.get_stack(limit=16):
             lines += traceback.format_list(traceback.extract_stack(frame, limit=1))
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = sys._current_frames()  # noqa: SLF001  # the documented way to other threads
+    frames = sys._current_frames()  # noqa: SLF001  # the documented way to the frames of other threads
     for ident, frame in islice(frames.items(), STACKS_COUNT_MAX):
         lines.append(f'"{names.get(ident, ident)}" thread')
         lines += traceback.format_stack(frame, limit=16)

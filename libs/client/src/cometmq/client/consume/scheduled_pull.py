@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulling at intervals: a function is called for each own queue again and again.
+"""Scheduled pulls: a function is called repeatedly for each owned queue.
 
 Java's MQPullConsumerScheduleService.
 """
@@ -22,15 +22,15 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
-"""Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
+"""Pulls from a queue; returns the delay until the next call in ms, None for 200."""
 
 DELAY_MS: Final = 200
 
 
 class ScheduledPull:
-    """Has the members of a group share the queues of topics, and calls back for our share.
+    """Shares the queues of topics in the group, and calls a function for each owned queue.
 
-    One queue has one call at a time; it is cancelled when the queue goes to another member.
+    A queue has at most one call at a time, which is cancelled when the queue is revoked.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ScheduledPull:
         concurrency: int = 20,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
+        """`concurrency` limits the concurrent calls over all queues."""
         self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
         self.consumer.on_assigned(self._assigned)
         self.consumer.on_revoked(self._revoked)
@@ -54,7 +54,7 @@ class ScheduledPull:
         self._log = LimitedLog(log)
 
     def register(self, topic: str, callback: PullCallback) -> None:
-        """Call back for our queues of a topic."""
+        """Call `callback` for the owned queues of a topic."""
         check_function(callback, "callback", "consumer", "queue")
         if topic in self._callbacks:
             raise ClientStateError(f"the topic {topic} has a callback already")
@@ -82,7 +82,7 @@ class ScheduledPull:
             await asyncio.sleep(delay_s)
 
     async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
-        """Return after how many seconds to call again, also after whatever goes wrong."""
+        """Return the seconds until the next call, also after a failure."""
         try:
             delay_ms = await _awaitable(callback(self.consumer, queue))
             return (DELAY_MS if delay_ms is None else delay_ms) / 1000
@@ -90,25 +90,24 @@ class ScheduledPull:
             if is_cancelled():
                 raise
             self._log.warning("callback.failed", topic=queue.topic, error=describe(error))
-        except Exception as error:  # noqa: BLE001  # foreign code: called again later
+        except Exception as error:  # noqa: BLE001  # application code: called again later
             self._log.warning(
                 "callback.failed", topic=queue.topic, error=describe(error), exc_info=error
             )
         return DELAY_MS / 1000
 
     async def start(self) -> None:
-        """Take our share, and begin to call."""
+        """Take our share of the queues, and start the calls."""
         if not self._callbacks:
             raise InvalidArgument("nothing to pull: call `register(topic, callback)` first")
         await self.consumer.start()
 
     async def close(self) -> None:
-        """End the calls, store the offsets, and leave."""
+        """Cancel the calls, store the offsets, and leave."""
         await self._revoked(list(self._tasks))
         await self.consumer.close()
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
@@ -118,7 +117,6 @@ class ScheduledPull:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
         await self.close()
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers, transactional producers among them."""
+"""Producers, including transactional ones."""

@@ -32,18 +32,18 @@ from cometmq.remoting.log import Log
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 NO_ARGUMENT: Final = object()
-"""Of a request whose queue is chosen as that of any message."""
+"""Marks a request without a selector argument: its queue is chosen as for any message."""
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
-    """What a producer did so far."""
+    """Counters of a producer since its start."""
 
     sent_count: int
     failed_count: int
 
 
 class Producer(Client):
-    """Sends messages; thousands of sends may wait for their answers at the same time.
+    """Sends messages; thousands of sends may be in flight at the same time.
 
     ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(message)``
     """
@@ -58,7 +58,7 @@ class Producer(Client):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_GROUP:
@@ -77,13 +77,13 @@ class Producer(Client):
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
 
     def add_hook(self, hook: SendHook) -> None:
-        """Have a hook see every attempt to send."""
+        """Call a hook around every attempt to send."""
         self._check_unstarted()
         check_hook(hook, "before_send", "after_send")
         self._hooks.append(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Have a hook decide whether a message may be sent."""
+        """Add a hook that may refuse messages."""
         self._check_unstarted()
         check_hook(hook, "check")
         self._forbidden_hooks.append(hook)
@@ -95,7 +95,7 @@ class Producer(Client):
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Connect to the brokers that the name servers know."""
+        """Connect to the brokers in the routes."""
         instance = await ClientInstance.acquire(self.options, log=self._log)
         stack.push_async_callback(instance.release)
         instance.register_producer(self._full_group)
@@ -117,7 +117,7 @@ class Producer(Client):
         return instance
 
     async def _announce(self, instance: ClientInstance) -> None:
-        """Meet the brokers early, so that the first send is quick; they may come later."""
+        """Send heartbeats early, so that the first send is fast; failures are retried later."""
         try:
             await instance.routes.refresh(self.options.default_topic)
             await instance.heartbeat()
@@ -125,7 +125,7 @@ class Producer(Client):
             self._log.warning("namesrv.unreachable", error=str(error))
 
     async def _drain(self) -> None:
-        """Take every place of the semaphore: then nobody is sending."""
+        """Acquire the whole semaphore: then no send is in flight."""
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
                 for _ in range(self.options.pending_sends_max):
@@ -142,9 +142,9 @@ class Producer(Client):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store a message and return where; to `queue`, or to one of our choice with retries.
+        """Store a message, and return where; without `queue`, one is chosen, with retries.
 
-        Raises the broker's CommandError if it refuses, SendFailed after the last attempt,
+        Raise the broker's CommandError if it refuses, SendFailed after the last attempt,
         InvalidArgument before any.
         """
         sender = self._sending()
@@ -158,7 +158,7 @@ class Producer(Client):
     async def _send_to(
         self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
     ) -> SendResult:
-        """Send to the queue that an application has named."""
+        """Send to the queue chosen by the application."""
         sender = self._sending()
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
@@ -178,7 +178,7 @@ class Producer(Client):
     ) -> SendResult:
         """Store a message in the queue that `selector` chooses by `argument`; no retries.
 
-        Messages of one argument keep their order if each is awaited before the next is sent.
+        Messages with the same argument keep their order if each send is awaited before the next.
         """
         sender = self._sending()
         async with self._room:
@@ -190,7 +190,7 @@ class Producer(Client):
             )
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send a message without learning whether it was stored."""
+        """Send a message without an acknowledgement."""
         sender = self._sending()
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
@@ -207,8 +207,8 @@ class Producer(Client):
     ) -> SendResult:
         """Store messages of one topic in one queue by one request: all of them or none.
 
-        All have the same `wait_store_ok` and no delay level; together they are at most
-        `body_bytes_max` long (`split_batch` makes such lists). They are not compressed.
+        All must have the same `wait_store_ok` and no delay level; their total size is at most
+        `body_bytes_max` (`split_batch` makes such lists). Batches are not compressed.
         """
         sender = self._sending()
         timeout_ms = timeout_ms or self.options.send_timeout_ms
@@ -225,17 +225,17 @@ class Producer(Client):
         return split_messages(messages, bytes_max=bytes_max or self.options.body_bytes_max)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of a topic may go to."""
+        """Return the queues of a topic that accept messages."""
         route = await self._sending().route(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
     def new_message_id(self) -> str:
-        """Return a unique key for `Message.message_id`: for a message that may be sent twice."""
+        """Return a unique key for `Message.message_id`, for messages that may be sent twice."""
         return self._sending().outgoing.next_id()
 
     @property
     def admin(self) -> ClientAdmin:
-        """Administration in this producer's connections: topics, offsets, messages by id."""
+        """Admin calls over this producer's connections: topics, offsets, messages by id."""
         return ClientAdmin(self._running(), self.options, self._log)
 
     # -- requests -----------------------------------------------------------------------------
@@ -249,10 +249,10 @@ class Producer(Client):
         argument: Any = NO_ARGUMENT,
         selector: QueueSelector = by_hash,
     ) -> MessageExt:
-        """Send a message and return what its consumer replies.
+        """Send a message and return the reply of its consumer.
 
-        The queue is `queue`, or what `selector` chooses by `argument`, or one of our choice.
-        Raises NoReply if none comes in time, SendFailed if the request was not stored.
+        The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
+        NoReply on timeout, SendFailed if the request was not stored.
         """
         timeout_ms = timeout_ms or self.options.send_timeout_ms
         deadline_ms = monotonic_ms() + timeout_ms
@@ -265,7 +265,7 @@ class Producer(Client):
                     chosen = await self._requested(prepared, message, queue, argument, selector)
                     await self._send_by(deadline_ms, prepared, chosen)
             except (CommandError, TransportError) as error:
-                if not reply.done():  # an answer may be lost of a request that was served
+                if not reply.done():  # the answer may be lost although the request was served
                     raise SendFailed(
                         f"the request to the topic {message.topic} was not stored: {error}",
                         brokers=(),
@@ -286,7 +286,7 @@ class Producer(Client):
         argument: Any,
         selector: QueueSelector,
     ) -> MessageQueue | None:
-        """Return the queue for a request, once every broker knows where to bring the reply."""
+        """Return the queue of a request, once every broker can route the reply to this client."""
         sender = self._sending()
         route = await sender.route(prepared.topic)
         await self._running().be_known()
@@ -304,11 +304,11 @@ class Producer(Client):
             await self._sending().send(prepared, timeout_ms=left_ms)
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Answer a consumed request; NotARequest if the message is none."""
+        """Reply to a consumed request; NotARequest for any other message."""
         return await self.send(reply_message(request, body))
 
     def stats(self) -> ProducerStats:
-        """Return what was counted."""
+        """Return the counters."""
         sender = self._sender
         if sender is None:
             return ProducerStats(0, 0)

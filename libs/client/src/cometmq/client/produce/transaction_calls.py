@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calling what applications write about their transactions."""
+"""Calls of local transactions and check listeners, which applications write."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,24 +16,24 @@ Answer: TypeAlias = TransactionState | None
 Decision: TypeAlias = tuple[TransactionState, BaseException | None]
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], Answer | Awaitable[Answer]]
-"""Does the work beside a message; the message has its id, which names the transaction."""
+"""The local work of a transaction; the message has its id, which names the transaction."""
 
 SyncLocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
-"""A plain function that does so."""
+"""The same as a plain function."""
 
 CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
-"""Finds out how the transaction of a message ended, perhaps one of another process."""
+"""Determines the state of a message's transaction, perhaps one of another process."""
 
 
 class StateCaller:
     """Calls a coroutine function on the loop, a plain function on a bounded pool."""
 
     def __init__(self, thread_count: int, *, name: str) -> None:
-        """Threads are made when they are needed."""
+        """Threads are created on demand."""
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"cometmq-{name}")
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Decision:
-        """Return what it says; whoever raises does not know."""
+        """Return the decision; an exception means UNKNOWN."""
         try:
             if is_coroutine_function(function):
                 answer = await cast("Awaitable[Any]", function(*arguments))
@@ -44,16 +44,16 @@ class StateCaller:
             if is_cancelled():
                 raise
             return TransactionState.UNKNOWN, error
-        except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no answer
+        except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
             return TransactionState.UNKNOWN, error
 
     def close(self) -> None:
-        """Let running threads end, without waiting for them."""
+        """Release the threads, without waiting for running calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def state_of(answer: object) -> TransactionState:
-    """Return what an answer means; ListenerError if it is none."""
+    """Convert a result; ListenerError if it is none."""
     if answer is None:
         return TransactionState.UNKNOWN
     if not isinstance(answer, TransactionState):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional producers: a message counts only if a local transaction does.
+"""Transactional producers: a message is delivered only if a local transaction commits.
 
-A half message is stored where no consumer sees it; then the local transaction runs; then the
-broker is told how it ended. A broker that is not told asks any producer of the group.
+A half message is stored where no consumer sees it; then the local transaction runs; then its state
+is sent to the broker. If the state does not arrive, the broker asks any producer of the group.
 
-Compatibility: results mean what they mean to the Java client 4.9.4. The broker is told by a
-request that nobody answers: one that is lost is as if nothing had been said.
+Compatibility: results mean the same as in the Java client 4.9.4. The state is sent oneway: a lost
+request leaves the transaction open.
 """
 
 import asyncio
@@ -50,36 +50,38 @@ _ENDS: Final = {
 
 
 class TransactionSendResult(SendResult, frozen=True):
-    """Where a half message was stored, and what the broker was told of its transaction."""
+    """Where a half message was stored, and the state that was sent to the broker."""
 
     state: TransactionState
     error: BaseException | None = None
-    """What the local transaction has raised; the broker will ask."""
+    """The exception of the local transaction; the broker will ask for its state."""
 
 
 class Transaction:
-    """A half message that is stored; consumers get it if `end` says COMMIT."""
+    """A stored half message; it is delivered if `end` is called with COMMIT."""
 
     def __init__(self, message: Message, result: SendResult, tell: "Tell") -> None:
-        """Be told of by `tell`; the message has its unique key, which names the transaction."""
+        """`tell` sends the state to the broker; the message has its unique key."""
         self._tell = tell
         self.message = message
         self.result = result
 
     @property
     def transaction_id(self) -> str:
-        """The name of the transaction; the check listener gets it as `message_id`."""
+        """The unique key, which the check listener receives as `message_id`."""
         return self.result.message_id
 
     @property
     def is_safe(self) -> bool:
-        """Whether the half message is as safe as the broker should store it; else roll back."""
+        """Whether the half message is stored as safely as the broker's settings ask; else roll
+        back.
+        """
         return self.result.status is SendStatus.SEND_OK
 
     async def end(
         self, state: TransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
-        """Tell the broker how it ended; with UNKNOWN it will ask. A failure is only logged."""
+        """Send the state to the broker; it asks again after UNKNOWN. A failure is only logged."""
         await self._tell(self, state)
         result = self.result
         return TransactionSendResult(
@@ -97,7 +99,7 @@ Tell: TypeAlias = Callable[[Transaction, TransactionState], Awaitable[None]]
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """A broker wants to know how a transaction ended."""
+    """A broker's request for the state of a transaction."""
 
     header: CheckTransactionState
     message: MessageExt
@@ -105,9 +107,9 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class TransactionProducer(Producer, TransactionMember):
-    """Sends messages whose delivery depends on a local transaction; others too.
+    """Sends messages whose delivery depends on a local transaction, and ordinary ones.
 
-    Producers of the group have to stay connected: brokers ask them about what is open. `execute`
+    Producers of the group must stay connected: brokers ask them about open transactions. `execute`
     and `check` are coroutine functions, or plain ones, which are called on threads.
     """
 
@@ -123,7 +125,7 @@ class TransactionProducer(Producer, TransactionMember):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
+        """`check` answers brokers; `execute` is the default of `send_in_transaction`."""
         check_function(check, "check", "message")
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
@@ -141,7 +143,7 @@ class TransactionProducer(Producer, TransactionMember):
         self._check_caller: StateCaller
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Have a hook see every end of a transaction."""
+        """Call a hook at every end of a transaction."""
         self._check_unstarted()
         check_hook(hook, "end_transaction")
         self._end_hooks.append(hook)
@@ -176,10 +178,10 @@ class TransactionProducer(Producer, TransactionMember):
         execute: LocalTransaction | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
-        """Store a half message, run the local transaction, and tell the broker how it ended.
+        """Store a half message, run the local transaction, and send its state to the broker.
 
-        One that raises or returns None leaves the transaction open: the broker will ask. Without
-        a safely stored half message it does not run, and the result says ROLLBACK.
+        A transaction that raises or returns None stays open: the broker will ask. If the half
+        message is not stored safely, the transaction does not run, and the result is ROLLBACK.
         """
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
@@ -205,10 +207,10 @@ class TransactionProducer(Producer, TransactionMember):
         return await transaction.end(state, error)
 
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
-        """Store a half message; call `end` of what this returns when it is decided.
+        """Store a half message; call `end` of the returned transaction once it is decided.
 
-        A delay level has no effect. What is sent again after an error may be stored twice: the
-        broker asks about the half messages that nobody ends.
+        A delay level has no effect. A message sent again after an error may be stored twice: the
+        broker asks about half messages that are not ended.
         """
         sender = self._sending()
         if message.delay_level:
@@ -272,7 +274,7 @@ class TransactionProducer(Producer, TransactionMember):
     # -- questions of brokers -----------------------------------------------------------------
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Have the check listener asked; what is too much is left to the broker's next round."""
+        """Queue a check; excess requests are dropped, as the broker repeats them next round."""
         try:
             question = _Question(header, received(record, "", self._namespace), address)
             self._questions.put_nowait(question)
@@ -286,7 +288,7 @@ class TransactionProducer(Producer, TransactionMember):
             await self._answer(await self._questions.get())
 
     async def _answer(self, question: _Question) -> None:
-        """Ask the check listener, and tell the broker what it says."""
+        """Call the check listener, and send its decision to the broker."""
         asked, message = question.header, question.message
         state, error = await self._check_caller.call(self._check, message)
         if error is not None:

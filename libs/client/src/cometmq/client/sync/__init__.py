@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same clients for programs without an event loop: each call waits for its result.
+"""Blocking clients for programs without an event loop.
 
-All clients of a process run on one loop, on one thread of their own. Options, messages and
-errors are those of `cometmq.client`; listeners are plain functions, called on other threads.
+All clients of a process run on one event loop in a thread of its own. Options, messages and errors
+are those of `cometmq.client`; listeners are plain functions, called on other threads.
 """
 
 from cometmq.client.sync.admin import AdminClient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration that waits."""
+"""The blocking admin client."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 
 class AdminClient(SyncClient[client.AdminClient]):
-    """Administration: `admin.call(lambda a: a.topics())` calls any method of the other one."""
+    """Administration: `admin.call(lambda a: a.topics())` calls any method of the async client."""
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(client.AdminClient(namesrv, options=options, log=log))
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:
-        """Return what a method of the asynchronous admin client returns."""
+        """Return the result of a method of the async admin client."""
 
         async def call() -> T:
             return await method(self._inner)

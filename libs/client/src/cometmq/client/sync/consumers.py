@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumers that wait, or call listeners on other threads."""
+"""The blocking consumers; listeners are called on other threads."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -28,36 +28,36 @@ Callback = Callable[[list[MessageQueue]], None]
 
 
 class MemberConsumer(WorkingClient[GroupT]):
-    """What all members of groups have in common."""
+    """The common part of all group members."""
 
     def on_assigned(self, callback: Callback) -> Callback:
-        """Call a function, on another thread, with queues that are ours now."""
+        """Call a function, on another thread, with newly assigned queues."""
         return self._inner.on_assigned(callback)
 
     def on_revoked(self, callback: Callback) -> Callback:
-        """Call a function, on another thread, with queues that are ours no longer."""
+        """Call a function, on another thread, with revoked queues."""
         return self._inner.on_revoked(callback)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have a hook see every list of messages; it is called on the clients' thread."""
+        """Call a hook around every list of messages, on the clients' thread."""
         self._inner.add_hook(hook)
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that this member has at the moment."""
+        """The queues assigned to this member."""
         return self._on_loop(lambda: self._inner.queues)
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read."""
+        """Return all readable queues of a topic."""
         return self._run(self._inner.queues_of(topic))
 
     def unsubscribe(self, topic: str) -> None:
-        """Want no more messages of a topic."""
+        """Stop receiving messages of a topic."""
         self._run(self._inner.unsubscribe(topic))
 
 
 class SubscribingConsumer(MemberConsumer[SubscriberT]):
-    """What push and lite pull consumers have in common."""
+    """The common part of push and lite pull consumers."""
 
     def subscribe(
         self,
@@ -66,12 +66,12 @@ class SubscribingConsumer(MemberConsumer[SubscriberT]):
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
-        """Want the messages of a topic with one of the tags `A || B`, or what a selector says."""
+        """Receive messages of a topic that match the tags `A || B`, or a selector."""
         self._on_loop(lambda: self._inner.subscribe(topic, expression, kind=kind))
 
 
 class PushConsumer(SubscribingConsumer[client.PushConsumer]):
-    """Gives messages to a listener on other threads, between `start` and `close`."""
+    """Calls a listener with messages on other threads, between `start` and `close`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             client.PushConsumer(
                 group,
@@ -98,32 +98,34 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         )
 
     def suspend(self) -> None:
-        """Pull no more for now."""
+        """Stop pulling."""
         self._on_loop(self._inner.suspend)
 
     def resume(self) -> None:
-        """Pull again."""
+        """Resume pulling."""
         self._on_loop(self._inner.resume)
 
     def resize(self, concurrency: int) -> None:
-        """Have so many calls of the listener at the same time."""
+        """Change the number of concurrent listener calls."""
         self._on_loop(lambda: self._inner.resize(concurrency))
 
     def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Have a message come again in the group's retry topic, or buried with level -1."""
+        """Redeliver a message through the group's retry topic, or make it a dead letter (level
+        -1).
+        """
         return self._run(self._inner.send_message_back(message, delay_level))
 
     def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue in our queues at what was stored at a moment."""
+        """Move the owned queues to the messages stored at a timestamp."""
         self._run(self._inner.reset_to_timestamp(timestamp_ms))
 
     def stats(self) -> ConsumerStats:
-        """Return what was counted."""
+        """Return the counters."""
         return self._on_loop(self._inner.stats)
 
 
 class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
-    """Hands messages over when asked: `for message in consumer`."""
+    """Returns messages on request: `for message in consumer`."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             client.LitePullConsumer(
                 group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
@@ -145,29 +147,31 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
     ) -> None:
-        """Read exactly these queues; before the start."""
+        """Read exactly these queues; call before the start."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(
         self, topic: str, callback: Callable[[str, list[MessageQueue]], None]
     ) -> None:
-        """Call a function, on another thread, when a topic has other queues than before."""
+        """Call a function, on another thread, whenever the queues of a topic change."""
         self._inner.on_queues_changed(topic, callback)
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return some messages of one queue; an empty list if none come in time."""
+        """Return some messages of one queue; an empty list if none arrive in time."""
         return self._run(self._inner.poll(timeout_ms))
 
     def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message; None if none comes in time."""
+        """Return one message; None if none arrives in time."""
         return self._run(self._inner.next_message(timeout_ms))
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Yield messages until the end is asked for; each counts as consumed at the next."""
+        """Yield messages until `finish`; each counts as consumed when the next is requested."""
         yield from self._iterate(self._inner.__aiter__())
 
     def batches(self) -> Iterator[list[MessageExt]]:
-        """Yield lists as `poll` returns them; each counts as consumed at the next."""
+        """Yield lists as `poll` returns them; each counts as consumed when the next is
+        requested.
+        """
         yield from self._iterate(self._inner.batches())
 
     def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -178,20 +182,20 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
             yield item
 
     def finish(self) -> None:
-        """Have iterators end when the message or list in work is done.
+        """End all iterators after the current message or list.
 
-        From any thread, and when a signal comes: this waits for nothing.
+        Callable from any thread and from signal handlers, because it never blocks.
         """
         if not self._inner.is_running:
             raise ClientStateError(unusable(self._inner.KIND, self._inner.state))
         loop_thread().soon(self._inner.finish)
 
     def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Store that everything returned so far is consumed; with `queues`, only in these."""
+        """Commit everything returned so far, or only the offsets of `queues`."""
         self._run(self._inner.commit(queues))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull no more from these queues for now."""
+        """Stop pulling from these queues."""
         self._on_loop(lambda: self._inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -199,7 +203,7 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         self._on_loop(lambda: self._inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of an own queue."""
+        """Continue at an offset of an assigned queue."""
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -207,13 +211,13 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         self._run(self._inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue behind the newest message."""
+        """Continue after the newest message."""
         self._run(self._inner.seek_to_end(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset of the group; None if there is none."""
+        """Return the committed offset of the group; None if there is none."""
         return self._run(self._inner.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return self._run(self._inner.offset_for_timestamp(queue, timestamp_ms))

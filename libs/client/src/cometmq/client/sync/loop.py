@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop behind the synchronous clients, and what these have in common."""
+"""The event loop behind the blocking clients, and their common base."""
 
 import asyncio
 import os
@@ -17,10 +17,9 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 
 class LoopThread:
-    """An event loop on a thread of its own, until the process ends."""
+    """An event loop in a thread of its own, until the process ends."""
 
     def __init__(self) -> None:
-        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cometmq-client", daemon=True)
         self._thread.start()
@@ -29,11 +28,11 @@ class LoopThread:
         while True:
             try:
                 self._loop.run_forever()
-            except SystemExit:  # of one coroutine: who waits for it gets it, and all others go on
+            except SystemExit:  # an exception of one coroutine reaches its caller; the loop goes on
                 continue
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work on the loop and wait for it; an interrupted wait cancels it."""
+        """Run a coroutine on the loop and wait for it; interrupting the wait cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientStateError("a listener on the loop must not call the sync facade")
@@ -45,16 +44,16 @@ class LoopThread:
             raise
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Have a function called on the loop, without waiting for it.
+        """Schedule a call on the loop, without waiting.
 
-        For signals: who is interrupted may hold what the loop needs to go on.
+        For signal handlers: the interrupted code may hold a lock that the loop needs to proceed.
         """
         self._loop.call_soon_threadsafe(function)
 
 
 _LOOPS: Final[dict[int, LoopThread]] = {}
 _LOOPS_LOCK: Final = threading.RLock()
-# Held by another thread at a fork it would stay so in the child.
+# If another thread held it during a fork, it would stay locked in the child.
 os.register_at_fork(
     before=_LOOPS_LOCK.acquire,
     after_in_parent=_LOOPS_LOCK.release,
@@ -63,7 +62,7 @@ os.register_at_fork(
 
 
 def loop_thread() -> LoopThread:
-    """Return the loop of this process; a child after a fork gets its own."""
+    """Return the loop of this process; a forked child gets its own."""
     with _LOOPS_LOCK:
         process_id = os.getpid()
         found = _LOOPS.get(process_id)
@@ -73,15 +72,14 @@ def loop_thread() -> LoopThread:
 
 
 class SyncClient(Generic[ClientT]):
-    """What all clients have: a life, and calls that wait."""
+    """The base of all blocking clients: a lifecycle, and calls that wait."""
 
     def __init__(self, inner: ClientT) -> None:
-        """Stand before an asynchronous client."""
         self._inner = inner
 
     @property
     def client_id(self) -> str:
-        """The name under which brokers know this client."""
+        """The id under which brokers know this client."""
         return self._inner.client_id
 
     @property
@@ -90,19 +88,18 @@ class SyncClient(Generic[ClientT]):
         return self._inner.is_running
 
     def use_namesrv(self, addresses: str) -> None:
-        """Ask these name servers from now on: `host:port;host:port`."""
+        """Switch to these name servers: `host:port;host:port`."""
         self._on_loop(lambda: self._inner.use_namesrv(addresses))
 
     def start(self) -> None:
-        """Start; a client starts once."""
+        """Start; a client can start only once."""
         self._run(self._inner.start())
 
     def close(self) -> None:
-        """Let what is under way end, and leave."""
+        """Finish the calls in flight and leave."""
         self._run(self._inner.close())
 
     def __enter__(self) -> Self:
-        """Start."""
         self._run(self._inner.__aenter__())
         return self
 
@@ -112,7 +109,6 @@ class SyncClient(Generic[ClientT]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
         self._run(self._inner.__aexit__(exc_type, exc, traceback))
 
     @staticmethod
@@ -120,7 +116,7 @@ class SyncClient(Generic[ClientT]):
         return loop_thread().run(work)
 
     def _on_loop(self, function: Callable[[], T]) -> T:
-        """Call what is no coroutine, but touches what belongs to the loop."""
+        """Call a plain function that touches state of the loop."""
 
         async def call() -> T:
             return function()
@@ -129,10 +125,10 @@ class SyncClient(Generic[ClientT]):
 
 
 class WorkingClient(SyncClient[ClientT]):
-    """What producers and consumers have in common."""
+    """The common part of producers and consumers."""
 
     def call_admin(self, method: Callable[[ClientAdmin], Awaitable[T]]) -> T:
-        """Return what an administration call gives: `call_admin(lambda a: a.queues("T"))`."""
+        """Return the result of an admin call: `call_admin(lambda a: a.queues("T"))`."""
         inner: Any = self._inner
 
         async def call() -> T:

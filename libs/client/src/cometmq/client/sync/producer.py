@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer that waits."""
+"""The blocking producer."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ class Producer(WorkingClient[client.Producer]):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))
 
     def send(
@@ -50,7 +50,7 @@ class Producer(WorkingClient[client.Producer]):
         )
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send a message without learning whether it was stored."""
+        """Send a message without an acknowledgement."""
         self._run(self._inner.send_oneway(message, queue=queue))
 
     def send_batch(
@@ -78,7 +78,7 @@ class Producer(WorkingClient[client.Producer]):
         argument: Any = NO_ARGUMENT,
         selector: QueueSelector = by_hash,
     ) -> MessageExt:
-        """Send a message and return what its consumer replies; NoReply if that takes too long."""
+        """Send a message and return the reply of its consumer; NoReply on timeout."""
         return self._run(
             self._inner.request(
                 message, timeout_ms, queue=queue, argument=argument, selector=selector
@@ -86,15 +86,15 @@ class Producer(WorkingClient[client.Producer]):
         )
 
     def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Answer a consumed request; NotARequest if the message is none."""
+        """Reply to a consumed request; NotARequest for any other message."""
         return self._run(self._inner.reply(request, body))
 
     def add_hook(self, hook: SendHook) -> None:
-        """Have a hook see every attempt to send; it is called on the clients' thread."""
+        """Call a hook around every attempt to send, on the clients' thread."""
         self._inner.add_hook(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:
-        """Have a hook decide whether a message may be sent."""
+        """Add a hook that may refuse messages."""
         self._inner.add_forbidden_hook(hook)
 
     def new_message_id(self) -> str:
@@ -102,9 +102,9 @@ class Producer(WorkingClient[client.Producer]):
         return self._on_loop(self._inner.new_message_id)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of a topic may go to."""
+        """Return the queues of a topic that accept messages."""
         return self._run(self._inner.queues(topic))
 
     def stats(self) -> ProducerStats:
-        """Return what was counted."""
+        """Return the counters."""
         return self._inner.stats()

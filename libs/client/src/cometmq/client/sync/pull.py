@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull consumers that wait."""
+"""The blocking pull consumers."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `namesrv` stands for the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             client.PullConsumer(
                 group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
@@ -47,13 +47,13 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
 
     @classmethod
     def around(cls, inner: client.PullConsumer) -> Self:
-        """Stand before an asynchronous consumer that exists."""
+        """Wrap an existing asynchronous consumer."""
         consumer = cls.__new__(cls)
         MemberConsumer.__init__(consumer, inner)
         return consumer
 
     def register(self, topic: str) -> None:
-        """Take part in sharing the queues of a topic."""
+        """Take a share of the queues of a topic."""
         self._on_loop(lambda: self._inner.register(topic))
 
     def pull(
@@ -65,7 +65,7 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         expression: str = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """Read a queue from an offset on; the answer comes at once."""
+        """Read a queue from an offset; the answer comes at once."""
         return self._run(
             self._inner.pull(queue, offset, count_max=count_max, expression=expression, kind=kind)
         )
@@ -79,7 +79,7 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         expression: str = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """The same, but wait up to `suspend_ms` for the first message."""
+        """Like `pull`, but wait up to `suspend_ms` for the first message."""
         return self._run(
             self._inner.pull_block_if_not_found(
                 queue, offset, count_max=count_max, expression=expression, kind=kind
@@ -87,7 +87,9 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         )
 
     def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
-        """Have a message come again in the group's retry topic, or buried with level -1."""
+        """Redeliver a message through the group's retry topic, or make it a dead letter (level
+        -1).
+        """
         return self._run(self._inner.send_message_back(message, delay_level))
 
     def queues_in_balance(self, topic: str) -> list[MessageQueue]:
@@ -95,11 +97,11 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         return self._run(self._inner.queues_in_balance(topic))
 
     def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return how far the group is; None if that was never stored."""
+        """Return the offset of the group; None if none was ever committed."""
         return self._run(self._inner.fetch_offset(queue, from_store=from_store))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note how far the group is; stored at intervals, by `commit` and at the end."""
+        """Note the consumed offset; it is stored at intervals, by `commit`, and on close."""
         self._on_loop(lambda: self._inner.update_offset(queue, offset))
 
     def commit(self) -> None:
@@ -111,20 +113,20 @@ class PullConsumer(MemberConsumer[client.PullConsumer]):
         return self._run(self._inner.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the exclusive end offset of a queue."""
         return self._run(self._inner.max_offset(queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return self._run(self._inner.search_offset(queue, timestamp_ms))
 
 
 PullCallback = Callable[[PullConsumer, MessageQueue], int | None]
-"""Pulls from a queue and says after how many ms it wants to be called again; None: 200."""
+"""Pulls from a queue; returns the delay until the next call in ms, None for 200."""
 
 
 class ScheduledPull:
-    """Calls a function, on other threads, for each of our queues again and again."""
+    """Calls a function repeatedly for each owned queue, on other threads."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class ScheduledPull:
         concurrency: int = 20,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `concurrency` bounds the calls at the same time, of all queues."""
+        """`concurrency` limits the concurrent calls over all queues."""
         self._inner = client.ScheduledPull(
             group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
         )
@@ -149,7 +151,7 @@ class ScheduledPull:
         )
 
     def register(self, topic: str, callback: PullCallback) -> None:
-        """Call back for our queues of a topic."""
+        """Call `callback` for the owned queues of a topic."""
 
         check_function(callback, "callback", "consumer", "queue")
         if is_coroutine_function(callback):
@@ -164,24 +166,25 @@ class ScheduledPull:
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                await asyncio.wait([running])  # a thread cannot be ended: its queue waits for it
+                await asyncio.wait(
+                    [running]
+                )  # a thread cannot be cancelled, so its queue waits for it
                 raise
 
         self._inner.register(topic, call)
 
     def start(self) -> None:
-        """Take our share, and begin to call."""
+        """Take our share of the queues, and start the calls."""
         loop_thread().run(self._inner.start())
 
     def close(self) -> None:
-        """Begin no more calls, wait for those that run, store the offsets, and leave."""
+        """Start no more calls, wait for running ones, store the offsets, and leave."""
         if getattr(self._own, "is_callback", False):
             raise ClientStateError("a callback cannot wait for its own end: close elsewhere")
         loop_thread().run(self._inner.close())
         self._pool.shutdown()
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
@@ -191,5 +194,4 @@ class ScheduledPull:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ending in order when the process is told to, without an event loop."""
+"""Orderly shutdown on a signal, without an event loop."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ from cometmq.client.signals import END_SIGNALS
 
 
 def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
-    """Wait until the process is told to end."""
-    # An Event must not be set by a signal that interrupts its `wait`: it has a lock.
+    """Wait for a signal that asks the process to stop."""
+    # A signal handler must not set an Event whose `wait` it interrupts: both take its lock.
     told: SimpleQueue[None] = SimpleQueue()
     with on_signal(lambda: told.put(None), signals=signals):
         told.get()
@@ -21,10 +21,10 @@ def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
 def on_signal(
     callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Call a function on the main thread when a signal comes, instead of what it does otherwise.
+    """Call a function on the main thread when a signal arrives, instead of its default action.
 
-    The second time each signal has its usual effect. The function must not wait: it interrupts
-    whatever the main thread does, perhaps in the middle of a call of a client.
+    The second signal of a kind has its default action. The function must not block: it interrupts
+    the main thread anywhere, perhaps inside a client call.
     """
     before = {number: signal.getsignal(number) for number in signals}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactional producer that waits."""
+"""The blocking transactional producer."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ from cometmq.remoting.log import Log
 
 
 class TransactionProducer(Producer):
-    """Sends messages whose delivery depends on a local transaction; others too.
+    """Sends messages whose delivery depends on a local transaction, and ordinary ones.
 
-    Local transactions run in the thread that sends, so that they find its database session;
-    `check` is called on another.
+    Local transactions run in the sending thread, so that they find its database session; `check` is
+    called on another thread.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TransactionProducer(Producer):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Prepare; `check` answers brokers, `execute` is for sends that name no other."""
+        """`check` answers brokers; `execute` is the default of `send_in_transaction`."""
         inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
         WorkingClient.__init__(self, inner)
         self._transactions = inner
@@ -46,7 +46,7 @@ class TransactionProducer(Producer):
         self._log = log
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Have a hook see every end of a transaction; it is called on the clients' thread."""
+        """Call a hook at every end of a transaction, on the clients' thread."""
         self._transactions.add_end_hook(hook)
 
     def send_in_transaction(
@@ -57,7 +57,7 @@ class TransactionProducer(Producer):
         execute: SyncLocalTransaction | None = None,
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
-        """Store a half message, run the local transaction, and tell the broker how it ended."""
+        """Store a half message, run the local transaction, and send its state to the broker."""
         execute = execute or self._execute
         if execute is None:
             raise InvalidArgument("tranExecutor is null: give `execute`")
@@ -71,5 +71,5 @@ class TransactionProducer(Producer):
 def _decided(execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:
     try:
         return state_of(execute(message, argument)), None
-    except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises is no answer
+    except Exception as error:  # noqa: BLE001  # application code: an exception is no decision
         return TransactionState.UNKNOWN, error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster in memory for tests of everything that sends or consumes; shipped, typed."""
+"""An in-memory cluster for tests of programs that send or consume; shipped and typed."""
 
 from cometmq.client.testing.broker import DISCONNECT, HANG, MemoryBroker
 from cometmq.client.testing.cluster import MemoryCluster

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker in memory answers to tools that look after groups and offsets."""
+"""Admin requests of the in-memory broker: groups and offsets."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,7 +25,7 @@ from cometmq.remoting.transport.dispatch import Handler
 def get_consumer_connection_list(
     broker: MemoryBroker, call: Call[admin.GetConsumerConnectionList]
 ) -> Reply:
-    """Say who is in a consumer group, and what they subscribe to."""
+    """Return the members of a consumer group and their subscriptions."""
     group = call.header.consumer_group
     members = broker.groups.get(group)
     if not members:
@@ -44,7 +44,7 @@ def get_consumer_connection_list(
 def get_producer_connection_list(
     broker: MemoryBroker, call: Call[admin.GetProducerConnectionList]
 ) -> Reply:
-    """Say who is in a producer group."""
+    """Return the members of a producer group."""
     group = call.header.producer_group
     if group not in broker.producers:
         raise ServerError(f"the producer group[{group}] not exist")
@@ -53,7 +53,7 @@ def get_producer_connection_list(
 
 
 def get_topic_stats_info(broker: MemoryBroker, call: Call[topics.GetTopicStatsInfo]) -> Reply:
-    """Return begin and end of each queue."""
+    """Return the first and the end offset of each queue."""
     topic = call.header.topic
     table = {
         queue: TopicOffset(
@@ -66,7 +66,7 @@ def get_topic_stats_info(broker: MemoryBroker, call: Call[topics.GetTopicStatsIn
 
 
 def get_consume_stats(broker: MemoryBroker, call: Call[admin.GetConsumeStats]) -> Reply:
-    """Say how far a group is in the topics that it has an offset in."""
+    """Return the progress of a group in the topics where it has an offset."""
     header = call.header
     known = {topic for group, topic, _ in broker.offsets if group == header.consumer_group}
     wanted = known if header.topic is None else known & {header.topic}
@@ -97,7 +97,7 @@ def query_topic_consume_by_who(
 def invoke_broker_to_reset_offset(
     broker: MemoryBroker, call: Call[admin.InvokeBrokerToResetOffset]
 ) -> Reply:
-    """Have the members of a group continue at a moment."""
+    """Make the members of a group continue at a timestamp."""
     header = call.header
     members = broker.groups.get(header.group)
     if not members:
@@ -124,7 +124,7 @@ def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
 
 
 def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the first offset stored at a moment or later; -1 is the end."""
+    """Return the first offset stored at a timestamp or later; -1 is the end."""
     place = (queue.topic, queue.queue_id)
     begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)
     if timestamp_ms >= 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory that speaks the real protocol over a real socket.
+"""An in-memory broker that speaks the real protocol over a real socket.
 
-It does what clients rely on (store, hold pulls, share groups, keep offsets, take messages
-back, end transactions) and nothing else: no disk, no delays (a message that comes back comes at
-once). Tests make it fail by `fail` and look at `requests`.
+It does what clients rely on (store, hold pulls, share groups, keep offsets, take messages back, end
+transactions) and nothing else: no disk, and no delays, so redelivery is immediate. Tests inject
+failures with `fail` and inspect `requests`.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ AUTO_QUEUE_COUNT: Final = 4
 CLUSTER_NAME: Final = "MemoryCluster"
 
 HANG: Final = "hang"
-"""For `MemoryBroker.fail`: take the request and never answer."""
+"""For `MemoryBroker.fail`: accept the request and never answer."""
 DISCONNECT: Final = "disconnect"
-"""For `MemoryBroker.fail`: end the connection instead of answering."""
+"""For `MemoryBroker.fail`: close the connection instead of answering."""
 
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
@@ -49,7 +49,6 @@ class MemoryBroker:
     """One broker, the master of its name."""
 
     def __init__(self, name: str, handlers: Mapping[int, Handler[Any]]) -> None:
-        """Start with no topic but the one that new topics are modelled on."""
         self.name = name
         self._handlers = handlers
         self.port = 0
@@ -66,11 +65,11 @@ class MemoryBroker:
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue, by group and queue."""
         self.ends: list[EndTransaction] = []
-        """What producers said of their transactions."""
+        """The transaction ends that producers have sent."""
         self.dead: list[MessageExt] = []
-        """Messages that went to a dead-letter topic."""
+        """Messages moved to a dead-letter topic."""
         self.before: tuple[Before[Any], ...] = ()
-        """Hooks of its server from the next start on: for checks of every request."""
+        """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True
         self.send_codes: deque[ResponseCode] = deque()
         self._faults: dict[int, deque[CommandError | str]] = {}
@@ -79,11 +78,11 @@ class MemoryBroker:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that it listens on."""
         return f"{LOOPBACK}:{self.port}"
 
     async def start(self) -> None:
-        """Listen on a free port, the same one after a stop."""
+        """Listen on a free port; restarts use the same port."""
         handlers = {
             code: self._counted(int(code), handler) for code, handler in self._handlers.items()
         }
@@ -98,7 +97,7 @@ class MemoryBroker:
         self.port = await self._server.listen(LOOPBACK, self.port)
 
     async def stop(self) -> None:
-        """End every connection; the messages stay for another `start`."""
+        """Close every connection; the messages survive until the next `start`."""
         for held in self._held.values():
             for _, timer in held:
                 timer.cancel()
@@ -119,11 +118,11 @@ class MemoryBroker:
 
     @property
     def held_count(self) -> int:
-        """How many pulls wait for messages."""
+        """The number of pending pulls."""
         return sum(len(held) for held in self._held.values())
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return what is stored in a topic; damaged messages as `UnreadableMessage`."""
+        """Return the messages of a topic; damaged ones as `UnreadableMessage`."""
         return [self._message(record) for record in self.queues.records(topic)]
 
     # -- inside -------------------------------------------------------------------------------
@@ -135,8 +134,6 @@ class MemoryBroker:
             return unreadable(record, self.name)
 
     def _counted(self, code: int, handler: Handler[Any]) -> Handler[Any]:
-        """Count a request, then serve it, unless a test wants it to fail."""
-
         def serve(broker: "MemoryBroker", call: Call[Any]) -> Any:
             self.requests[code] += 1
             faults = self._faults.get(code)
@@ -152,18 +149,18 @@ class MemoryBroker:
         return serve
 
     def store(self, message: NewMessage) -> tuple[str, int]:
-        """Store a message, and answer the pulls that wait; return its id and queue offset."""
+        """Store a message and complete pending pulls; return its id and queue offset."""
         queue_offset, physical_offset = self.queues.put(message, wall_ms())
         self._wake(message.topic, message.queue_id)
         return offset_message_id(self.store_host, physical_offset), queue_offset
 
     @property
     def store_host(self) -> bytes:
-        """The own address as records hold it."""
+        """The own address in the format of records."""
         return pack_host(bytes((127, 0, 0, 1)), self.port)
 
     def wanted(self, call: Call[pull.PullMessage]) -> SubscriptionData:
-        """Return what a pull wants: by itself, or by the group's last heartbeat."""
+        """Return the subscription of a pull: its own, or that of the group's last heartbeat."""
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             text = header.subscription or "*"
@@ -176,7 +173,7 @@ class MemoryBroker:
         raise SubscriptionNotExist("the consumer's subscription not exist")
 
     def hold(self, call: Call[pull.PullMessage]) -> None:
-        """Answer a pull later: when a message comes, or when its time is over."""
+        """Hold a pull until a message arrives or its time is over."""
         header = call.header
         key = (header.topic, header.queue_id)
         delay_s = header.suspend_timeout_millis / 1000
@@ -207,7 +204,7 @@ class MemoryBroker:
                 call.fail(error)
 
     def join(self, peer: Peer, heartbeat: Heartbeat) -> None:
-        """Note who is here, and tell the others of a group when it has changed."""
+        """Register the client, and notify the other members of groups that have changed."""
         for producer in heartbeat.producer_data_set:
             self.producers.setdefault(producer.group_name, set()).add(heartbeat.client_id)
             self.peers[heartbeat.client_id] = peer
@@ -220,12 +217,12 @@ class MemoryBroker:
                 self.notify(data.group_name)
 
     def leave(self, group: str, client_id: str) -> None:
-        """Forget a member."""
+        """Remove a member."""
         if self.groups.get(group, {}).pop(client_id, None) is not None:
             self.notify(group)
 
     def notify(self, group: str) -> None:
-        """Have every member share the queues anew."""
+        """Make every member rebalance."""
         for peer, _ in self.groups.get(group, {}).values():
             header = callbacks.NotifyConsumerIdsChanged(group)
             peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
@@ -238,7 +235,7 @@ class MemoryBroker:
 
 
 def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
-    """Return the answer to a pull as things are."""
+    """Answer a pull with the messages present now."""
     header, queues = call.header, broker.queues
     place = (header.topic, header.queue_id)
     begin, end = queues.min_offset(*place), queues.max_offset(*place)

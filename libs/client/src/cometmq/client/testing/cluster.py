@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server and its brokers in memory, for tests: `async with MemoryCluster() as cluster`."""
+"""An in-memory name server and brokers for tests: `async with MemoryCluster() as cluster`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
@@ -24,10 +24,10 @@ _PERM: Final = int(Perm.READ | Perm.WRITE)
 
 
 class MemoryCluster:
-    """Serves clients over real sockets on loopback; everything is lost at the end."""
+    """Serves clients over real sockets on loopback; all data is lost at the end."""
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
-        """Make one master per name."""
+        """Create one master per name."""
         self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in broker_names]
         self._running: set[str] = set()
         self._server: Server[Any] | None = None
@@ -35,7 +35,7 @@ class MemoryCluster:
 
     @property
     def namesrv(self) -> str:
-        """The address to give to clients."""
+        """The name server address to give to clients."""
         return f"{LOOPBACK}:{self._port}"
 
     @property
@@ -51,7 +51,7 @@ class MemoryCluster:
         self._port = await self._server.listen(LOOPBACK, 0)
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop all servers."""
         if self._server is not None:
             await self._server.close(drain_ms=0)
             self._server = None
@@ -59,22 +59,22 @@ class MemoryCluster:
             await broker.stop()
 
     async def start_broker(self, broker: MemoryBroker) -> None:
-        """Start a broker, at the same port as before."""
+        """Start a broker on the same port as before."""
         await broker.start()
         self._running.add(broker.name)
 
     async def stop_broker(self, broker: MemoryBroker) -> None:
-        """Stop a broker; the name server takes it out of the routes."""
+        """Stop a broker; the name server removes it from the routes."""
         self._running.discard(broker.name)
         await broker.stop()
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
-        """Make a topic at every broker."""
+        """Create a topic at every broker."""
         for broker in self.brokers:
             broker.queues.create(topic, queue_count)
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return what all brokers hold of a topic, in the order of its storing per queue."""
+        """Return the messages of a topic from all brokers, in store order per queue."""
         return [message for broker in self.brokers for message in broker.messages(topic)]
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
@@ -109,7 +109,7 @@ class MemoryCluster:
         )
 
     def info(self) -> ClusterInfo:
-        """Return who is running."""
+        """Return the running brokers."""
         running = [broker for broker in self.brokers if broker.name in self._running]
         return ClusterInfo(
             broker_addr_table={broker.name: self.broker_data(broker) for broker in running},
@@ -126,12 +126,10 @@ class MemoryCluster:
         return BrokerData({0: broker.address}, broker.name, CLUSTER_NAME)
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop."""
         await self.stop()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker in memory answers to each request."""
+"""Client requests of the in-memory broker."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -77,7 +77,7 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
 async def send_reply_message(
     broker: MemoryBroker, call: Call[request_reply.SendReplyMessageV2]
 ) -> Reply:
-    """Hand a reply to the client that waits for it."""
+    """Push a reply to the client that waits for it."""
     header = call.header
     requester = property_value(header.properties, PropertyKey.REPLY_TO_CLIENT)
     peer = broker.peers.get(requester or "")
@@ -103,7 +103,7 @@ async def send_reply_message(
 
 
 def _is_dead(header: send.SendMessageV2) -> bool:
-    """Whether a consumer sends a message to its retry topic that was delivered often enough."""
+    """A consumer sends a message with no deliveries left to its retry topic."""
     times_max = header.max_reconsume_times
     return (
         header.topic.startswith(RETRY_PREFIX)
@@ -113,7 +113,7 @@ def _is_dead(header: send.SendMessageV2) -> bool:
 
 
 def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | None:
-    """Return messages, or hold the pull until there are some."""
+    """Return messages, or hold the pull until some arrive."""
     header = call.header
     if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -127,13 +127,13 @@ def pull_message(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply | 
 
 
 def heart_beat(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Note who is here."""
+    """Register the client."""
     broker.join(call.peer, decode_json(Heartbeat, call.body))
     return OK
 
 
 def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]) -> Reply:
-    """Forget a member of a group."""
+    """Remove a member of a group."""
     header = call.header
     if header.consumer_group is not None:
         broker.leave(header.consumer_group, header.client_id)
@@ -145,7 +145,7 @@ def unregister_client(broker: MemoryBroker, call: Call[clients.UnregisterClient]
 def get_consumer_list_by_group(
     broker: MemoryBroker, call: Call[clients.GetConsumerListByGroup]
 ) -> Reply:
-    """Say who is in a group."""
+    """Return the members of a group."""
     members = broker.groups.get(call.header.consumer_group)
     if not members:
         raise ServerError(f"no consumer for this group, {call.header.consumer_group}")
@@ -153,7 +153,7 @@ def get_consumer_list_by_group(
 
 
 def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsgBack]) -> Reply:
-    """Deliver a message again at once, or bury it."""
+    """Redeliver a message at once, or move it to the dead-letter topic."""
     header = call.header
     record = broker.queues.record_at(header.offset)
     if record is None:
@@ -174,7 +174,7 @@ def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsg
 def query_consumer_offset(
     broker: MemoryBroker, call: Call[offsets.QueryConsumerOffset]
 ) -> offsets.QueryConsumerOffsetReply:
-    """Say how far a group is."""
+    """Return the committed offset of a group."""
     header = call.header
     offset = broker.offsets.get((header.consumer_group, header.topic, header.queue_id))
     if offset is None:
@@ -183,7 +183,7 @@ def query_consumer_offset(
 
 
 def update_consumer_offset(broker: MemoryBroker, call: Call[offsets.UpdateConsumerOffset]) -> Reply:
-    """Note how far a group is."""
+    """Commit the offset of a group."""
     header = call.header
     key = (header.consumer_group, header.topic, header.queue_id)
     broker.offsets[key] = header.commit_offset
@@ -193,7 +193,7 @@ def update_consumer_offset(broker: MemoryBroker, call: Call[offsets.UpdateConsum
 def get_max_offset(
     broker: MemoryBroker, call: Call[offsets.GetMaxOffset]
 ) -> offsets.GetMaxOffsetReply:
-    """Return the end of a queue."""
+    """Return the exclusive end offset of a queue."""
     header = call.header
     return offsets.GetMaxOffsetReply(broker.queues.max_offset(header.topic, header.queue_id))
 
@@ -201,7 +201,7 @@ def get_max_offset(
 def get_min_offset(
     broker: MemoryBroker, call: Call[offsets.GetMinOffset]
 ) -> offsets.GetMinOffsetReply:
-    """Return the begin of a queue."""
+    """Return the first offset of a queue."""
     header = call.header
     return offsets.GetMinOffsetReply(broker.queues.min_offset(header.topic, header.queue_id))
 
@@ -209,7 +209,7 @@ def get_min_offset(
 def search_offset_by_timestamp(
     broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
 ) -> offsets.SearchOffsetByTimestampReply:
-    """Return the first offset stored at a moment or later."""
+    """Return the first offset stored at a timestamp or later."""
     header = call.header
     queue = MessageQueue(header.topic, broker.name, header.queue_id)
     return offsets.SearchOffsetByTimestampReply(offset_at(broker, queue, header.timestamp))

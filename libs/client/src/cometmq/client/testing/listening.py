@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of push consumers share: a listener that remembers, a consumer, messages."""
+"""Shared parts of push consumer tests: a recording listener, a consumer, messages."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -19,27 +19,27 @@ UNREADABLE: Final = b"not compressed"
 
 
 class Recorder:
-    """A listener that keeps what it gets, and answers what a test wants."""
+    """A listener that records its messages and returns results chosen by the test."""
 
     def __init__(self, answer: Callable[[list[MessageExt]], Any] = lambda _: None) -> None:
-        """Ask `answer`, a function or coroutine function, what to return."""
+        """`answer`, a function or coroutine function, returns the result."""
         self.lists: list[list[MessageExt]] = []
         self._answer = answer
 
     async def __call__(self, messages: list[MessageExt]) -> Any:
-        """Take messages."""
+        """Record the messages and return the result."""
         self.lists.append(messages)
         result = self._answer(messages)
         return await result if isinstance(result, Awaitable) else result
 
     @property
     def bodies(self) -> list[bytes]:
-        """The bodies that came, in their order."""
+        """The received bodies, in order."""
         return [message.body for messages in self.lists for message in messages]
 
     @property
     def messages(self) -> list[MessageExt]:
-        """The messages that came, in their order."""
+        """The received messages, in order."""
         return [message for messages in self.lists for message in messages]
 
 
@@ -56,7 +56,7 @@ def texts(count: int, **fields: Any) -> list[Message]:
 
 
 def store_unreadable(cluster: MemoryCluster) -> None:
-    """Store what no client sends: a body that says it is compressed, and is not."""
+    """Store a message that clients never send: marked as compressed, with a body that is not."""
     broker = cluster.broker
     broker.store(
         NewMessage(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of orderly consumers at a broker in memory; they do not run out."""
+"""Queue locks of the in-memory broker; they never expire."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from cometmq.remoting.command import OK, Call, Reply
 
 
 def lock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Lock what is free or the client's own; answer with the queues that it holds."""
+    """Lock queues that are free or held by the client; return all that it holds."""
     asked = decode_json(LockBatch, call.body)
     granted = [
         queue
@@ -22,7 +22,7 @@ def lock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
 
 
 def unlock_batch_mq(broker: MemoryBroker, call: Call[Any]) -> Reply:
-    """Free the queues that the client holds."""
+    """Unlock the queues that the client holds."""
     asked = decode_json(LockBatch, call.body)
     for queue in asked.mq_set:
         key = (asked.consumer_group, queue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a broker in memory: topics, queues, and records as a real broker answers them."""
+"""The queues of the in-memory broker, with records in the format of a real broker."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,10 +15,9 @@ from cometmq.remoting.message.record import (
 
 
 class MemoryQueues:
-    """Queues of records by topic and queue id; nothing is ever deleted but on request."""
+    """Queues of records by topic and queue id; records are deleted only on request."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.queue_counts: dict[str, int] = {}
         self._queues: dict[tuple[str, int], list[bytes]] = {}
         self._first_offsets: dict[tuple[str, int], int] = {}
@@ -26,7 +25,7 @@ class MemoryQueues:
         self._end = 0
 
     def create(self, topic: str, queue_count: int) -> None:
-        """Make a topic, or give it more queues."""
+        """Create a topic, or increase its number of queues."""
         self.queue_counts[topic] = max(queue_count, self.queue_counts.get(topic, 0))
 
     def put(self, message: NewMessage, now_ms: int) -> tuple[int, int]:
@@ -44,7 +43,7 @@ class MemoryQueues:
         return self._first_offsets.get((topic, queue_id), 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset that the next record will get."""
+        """Return the exclusive end offset of a queue."""
         queue = self._queues.get((topic, queue_id), [])
         return self.min_offset(topic, queue_id) + len(queue)
 
@@ -69,7 +68,7 @@ class MemoryQueues:
                 yield decode_record(record)
 
     def expire(self, topic: str, queue_id: int, first_offset: int) -> None:
-        """Delete the records before an offset, as a broker does after some days."""
+        """Delete the records before an offset, as retention does."""
         old = self.min_offset(topic, queue_id)
         queue = self._queues.get((topic, queue_id), [])
         self._queues[topic, queue_id] = queue[first_offset - old :]
@@ -77,7 +76,7 @@ class MemoryQueues:
 
 
 def sent_back(record: MessageRecord, topic: str, message_id: str) -> NewMessage:
-    """Return the copy of a record that goes to a retry or dead-letter topic."""
+    """Return the copy of a record for a retry or dead-letter topic."""
     properties: Mapping[str, str] = {
         str(PropertyKey.RETRY_TOPIC): record.topic,
         str(PropertyKey.ORIGIN_MESSAGE_ID): message_id,

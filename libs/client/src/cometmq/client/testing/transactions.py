@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages of a broker in memory: stored, ended, asked about when a test wants it."""
+"""Half messages of the in-memory broker: stored, ended, and checked on request of a test."""
 
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.codes import RequestCode
@@ -18,7 +18,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 def is_half(message: NewMessage) -> bool:
-    """Whether a message is to wait for the end of a transaction."""
+    """Return whether a message waits for the end of a transaction."""
     return property_value(message.properties, PropertyKey.TRANSACTION_PREPARED) == "true"
 
 
@@ -34,7 +34,7 @@ def prepare(broker: MemoryBroker, message: NewMessage) -> None:
 
 
 def end_transaction(broker: MemoryBroker, call: Call[EndTransaction]) -> Reply:
-    """Note how a transaction ended, and deliver its message if it is committed."""
+    """Record the end of a transaction, and deliver the message of a committed one."""
     header = call.header
     half = broker.queues.record_at(header.commit_log_offset)
     if half is None or half.queue_offset != header.tran_state_table_offset:
@@ -48,7 +48,7 @@ def end_transaction(broker: MemoryBroker, call: Call[EndTransaction]) -> Reply:
 
 
 def ask(broker: MemoryBroker, half_offset: int = 0) -> None:
-    """Ask any producer of its group how the transaction of a half message ended."""
+    """Ask any producer of the group for the state of a half message's transaction."""
     half = list(broker.queues.records(HALF_TOPIC))[half_offset]
     group = half.properties[PropertyKey.PRODUCER_GROUP]
     peer = next(broker.peers[client] for client in sorted(broker.producers[group]))

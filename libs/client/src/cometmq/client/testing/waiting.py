@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what happens elsewhere, without guessing how long it takes."""
+"""Waiting for a condition with a deadline."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _INTERVAL_S = 0.005
 
 
 async def eventually(condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
-    """Return as soon as the condition holds; TimeoutError if it does not in time."""
+    """Return as soon as the condition holds; raise TimeoutError after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # any condition, of which nobody tells us
+        while not condition():  # noqa: ASYNC110  # polls, because an arbitrary condition has no event to wait for
             await asyncio.sleep(_INTERVAL_S)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message trace: who sent a message, who consumed it, when, and how that ended.
+"""Message trace: sender, consumers, times and results of each message.
 
-Clients with the option `trace` send records of that to a topic, where RocketMQ's tools and
-dashboards find them by message id or key.
+Clients with the option `trace` send such records to a topic, where RocketMQ's tools and dashboards
+find them by message id or key.
 """
 
 from cometmq.client.trace.records import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces on their way: gathered for half a second, joined to messages, sent in the background.
+"""Batches trace records for half a second, and sends them in the background.
 
 Invariants
-    Tracing never holds a message up and never fails it: beyond `RECORD_COUNT_MAX` unsent
-    records new ones are dropped and counted, and what cannot be sent is logged.
+    Tracing never delays or fails a message: beyond `RECORD_COUNT_MAX` unsent records, new ones are
+    dropped and counted; send failures are logged.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 RECORD_COUNT_MAX: Final = 16_384
 BODY_CHARS_MAX: Final = 118_000
 KEYS_CHARS_MAX: Final = 24_000
-"""Of one message; its properties together must stay below 32 KiB."""
+"""Per message; its properties together must stay below 32 KiB."""
 GATHER_MS: Final = 500
 FLUSH_MS: Final = 3_000
 
 SendTrace = Callable[[str, str, Sequence[str]], Awaitable[None]]
-"""Send topic, text and keys."""
+"""Sends a text with its keys to a topic."""
 
 
 class _Segment:
-    """What goes to one topic with the next message."""
+    """The records of the next message to one topic."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -52,7 +52,7 @@ class TraceDispatcher:
     """Sends the traces of one producer or consumer."""
 
     def __init__(self, send: SendTrace, background: TaskSet, log: Log) -> None:
-        """Send by `send`, in tasks of `background`."""
+        """`send` is called in tasks of `background`."""
         self._send = send
         self._background = background
         self._log = log
@@ -63,7 +63,7 @@ class TraceDispatcher:
         self._dropped_count = 0
 
     def append(self, topic: str, records: Sequence[TraceRecord]) -> bool:
-        """Have records sent soon; False if there are too many already."""
+        """Queue records for sending; False if the buffer is full."""
         if self._record_count + len(records) > RECORD_COUNT_MAX:
             self._dropped_count += len(records)
             return False
@@ -81,7 +81,7 @@ class TraceDispatcher:
         return True
 
     async def close(self) -> None:
-        """Send what is left; what takes too long is given up."""
+        """Send the remaining records, for a limited time."""
         self._leave_all()
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=FLUSH_MS / 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that make trace records of what is sent and consumed."""
+"""The hooks that create trace records of sends and listener calls."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,35 +18,34 @@ _BEFORE: Final = "trace.before"
 
 
 class TraceTopic:
-    """Which topic traces go to."""
+    """Chooses the topic of traces."""
 
     def __init__(self, topic: str, channel: AccessChannel) -> None:
-        """Use `topic`, or in the cloud one per region."""
+        """Use `topic`, or in the cloud one topic per region."""
         self._topic = topic
         self._is_by_region = channel is AccessChannel.CLOUD
 
     def of(self, region: str | None) -> str:
-        """Return the topic for traces of a region."""
+        """Return the trace topic of a region."""
         return f"{REGION_TOPIC_PREFIX}{region}" if self._is_by_region else self._topic
 
     def is_own(self, topic: str) -> bool:
-        """Whether messages of a topic are traces themselves, which are not traced."""
+        """Return whether a topic holds traces, which are not traced themselves."""
         return topic.startswith(self._topic)
 
 
 class SendTraceHook:
-    """Traces what a producer sends, and how its transactions end."""
+    """Traces the sends of a producer, and the ends of its transactions."""
 
     def __init__(self, dispatcher: TraceDispatcher, topic: TraceTopic) -> None:
-        """Give the records to `dispatcher`."""
         self._dispatcher = dispatcher
         self._topic = topic
 
     def before_send(self, context: SendContext) -> None:
-        """Wait for the result."""
+        """Does nothing: the record needs the result."""
 
     def after_send(self, context: SendContext) -> None:
-        """Record a send that has a result, unless the broker wants no traces."""
+        """Record a send with a result, unless the broker has disabled tracing."""
         result = context.result
         first = context.messages[0]
         if result is None or not context.is_trace_on or self._topic.is_own(first.topic):
@@ -94,18 +93,18 @@ class SendTraceHook:
 
 
 class ConsumeTraceHook:
-    """Traces what a consumer's listener gets, and how that ends."""
+    """Traces the listener calls of a consumer."""
 
     def __init__(
         self, dispatcher: TraceDispatcher, topic: TraceTopic, *, next_id: Callable[[], str]
     ) -> None:
-        """Give the records to `dispatcher`; `next_id` makes request ids."""
+        """`next_id` creates request ids."""
         self._dispatcher = dispatcher
         self._topic = topic
         self._next_id = next_id
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """Record that the listener is called with these messages."""
+        """Record the start of a listener call."""
         request_id = self._next_id()
         group = without_namespace(context.group)
         records = tuple(
@@ -126,7 +125,7 @@ class ConsumeTraceHook:
             self._dispatcher.append(self._topic.of(records[-1].region), records)
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """Record how it ended."""
+        """Record its outcome."""
         before: tuple[SubBefore, ...] = context.state.get(_BEFORE, ())
         if not before:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts that message traces are made of, as the Java client 4.9.4 writes and reads them.
+"""The text format of message traces, as the Java client 4.9.4 writes and reads it.
 
-A record is its type and its fields with `\\x01` between them and `\\x02` at its end. What is
-absent is written as the word `null`. Records of older clients have fewer fields.
+A record is its type and its fields, separated by `\x01` and terminated by `\x02`. An absent value
+is written as the word `null`. Records of older clients have fewer fields.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ _PUB_HOST_FIELDS: Final = 15
 
 
 class CorruptTrace(ValueError):
-    """A text that should be a trace record is none."""
+    """A text is no valid trace record."""
 
 
 class Pub(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class Pub(msgspec.Struct, frozen=True):
     offset_message_id: str | None = None
     is_success: bool = True
     client_host: str | None = None
-    """Only some newer clients write it."""
+    """Written only by some newer clients."""
 
     def fields(self) -> Sequence[object]:
-        """Return what is written, in order."""
+        """Return the written fields, in order."""
         written = (
             *("Pub", self.timestamp, self.region, self.group, self.topic, self.message_id),
             *(self.tag, self.keys, self.store_host, self.body_bytes, self.cost_ms),
@@ -61,13 +61,13 @@ class SubBefore(msgspec.Struct, frozen=True):
     region: str | None
     group: str
     request_id: str
-    """Joins it with its SubAfter."""
+    """Pairs it with its SubAfter."""
     message_id: str
     retry_times: int
     keys: str | None
 
     def fields(self) -> Sequence[object]:
-        """Return what is written, in order."""
+        """Return the written fields, in order."""
         return (
             *("SubBefore", self.timestamp, self.region, self.group, self.request_id),
             *(self.message_id, self.retry_times, self.keys),
@@ -88,7 +88,7 @@ class SubAfter(msgspec.Struct, frozen=True):
     group: str | None = None
 
     def fields(self) -> Sequence[object]:
-        """Return what is written, in order."""
+        """Return the written fields, in order."""
         return (
             *("SubAfter", self.request_id, self.message_id, self.cost_ms, self.is_success),
             *(self.keys, int(self.outcome), self.timestamp, self.group),
@@ -112,7 +112,7 @@ class EndTransaction(msgspec.Struct, frozen=True):
     is_from_check: bool
 
     def fields(self) -> Sequence[object]:
-        """Return what is written, in order."""
+        """Return the written fields, in order."""
         return (
             *("EndTransaction", self.timestamp, self.region, self.group, self.topic),
             *(self.message_id, self.tag, self.keys, self.store_host, int(self.kind)),
@@ -124,19 +124,19 @@ TraceRecord: TypeAlias = Pub | SubBefore | SubAfter | EndTransaction
 
 
 def encode_record(record: TraceRecord) -> str:
-    """Return the text of a record, with its end."""
+    """Return the text of a record, with its terminator."""
     return FIELD_END.join([_text(field) for field in record.fields()]) + RECORD_END
 
 
 def record_keys(record: TraceRecord) -> list[str]:
-    """Return the keys by which the trace of a message is found: its id and its own keys."""
+    """Return the search keys of a message's traces: its id and its own keys."""
     return [record.message_id, *(record.keys or "").split()]
 
 
 def decode_trace(data: bytes | str) -> list[TraceRecord]:
     """Return the records of a trace message's body; CorruptTrace if one is broken.
 
-    Records of unknown types are left out, as newer clients may write some.
+    Unknown record types, written by newer clients, are skipped.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     found: list[TraceRecord] = []

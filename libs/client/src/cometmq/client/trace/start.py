@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting the tracing of a producer or consumer, in the connections of its own instance."""
+"""Starts the tracing of a producer or consumer, over the connections of its own instance."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _numbers: Final = itertools.count(1)
 async def producer_trace(
     instance: ClientInstance, group: str, options: ProducerOptions, stack: AsyncExitStack
 ) -> SendTraceHook:
-    """Begin to trace the sends of a producer group, until the stack is closed."""
+    """Trace the sends of a producer group until the stack is closed."""
     dispatcher = _dispatcher(instance, f"{group}-PRODUCE", options, stack)
     return SendTraceHook(dispatcher, TraceTopic(options.trace_topic, options.access_channel))
 
@@ -33,7 +33,7 @@ async def producer_trace(
 async def consumer_trace(
     instance: ClientInstance, group: str, options: ConsumerOptions, stack: AsyncExitStack
 ) -> ConsumeTraceHook:
-    """Begin to trace what a consumer group consumes, until the stack is closed."""
+    """Trace the listener calls of a consumer group until the stack is closed."""
     dispatcher = _dispatcher(instance, f"{group}-CONSUME", options, stack)
     topic = TraceTopic(options.trace_topic, options.access_channel)
     return ConsumeTraceHook(dispatcher, topic, next_id=unique_ids(options).next_id)
@@ -66,7 +66,7 @@ def _dispatcher(
 
 
 def _sending_options(options: ClientOptions) -> ProducerOptions:
-    """Return options for sending traces in the name of a client."""
+    """Return options for sending traces on behalf of a client."""
     names = ClientOptions.__struct_fields__
     common = {name: getattr(options, name) for name in names} | {"trace_context": False}
     return ProducerOptions(**common, body_bytes_max=_UTF8_BYTES_MAX * 2 * BODY_CHARS_MAX)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages on their way out: checked, with their ids, compressed, joined to batches.
+"""Preparation of outgoing messages: checks, ids, compression, batches.
 
 Hot path
     `Outgoing.prepare` runs once per sent message; budget 5 us: bench/micro/bench_client.py.
@@ -36,7 +36,7 @@ from cometmq.remoting.message.properties import (
 )
 
 _COMPRESS_AWAY_BYTES: Final = 32 * 1024
-"""Bodies from this size on are compressed on a thread: zlib takes 1 ms for 50 KiB."""
+"""Bodies of at least this size are compressed on a thread: zlib takes 1 ms for 50 KiB."""
 
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _INSTANCE_ID: Final = PropertyKey.INSTANCE_ID.value
@@ -46,11 +46,11 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _REPLY_V1: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
-"""Fixed fields of one item of a batch, and the unique key that every item gets."""
+"""Fixed fields of one batch item, and the unique key that every item gets."""
 
 
 class Prepared(msgspec.Struct, gc=False):
-    """A message or batch in the form that travels."""
+    """A message or batch, ready to be sent."""
 
     topic: str
     """The full name."""
@@ -61,18 +61,17 @@ class Prepared(msgspec.Struct, gc=False):
     flag: int = 0
     code: int = _SEND
     messages: Sequence[Message] = ()
-    """What the application gave; not that of a consumer that sends a message back."""
+    """The application's messages; empty for a message that a consumer sends back."""
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
 
 class Outgoing:
-    """Brings messages into the form that travels."""
+    """Prepares messages for sending."""
 
     def __init__(
         self, options: ProducerOptions, ids: UniqueIds, namespace: Namespace = NO_NAMESPACE
     ) -> None:
-        """Check and compress as the options say."""
         self._options = options
         self._ids = ids
         self._namespace = namespace
@@ -87,9 +86,9 @@ class Outgoing:
     async def prepare(
         self, message: Message, *, extra: Mapping[str, str] | None = None
     ) -> Prepared:
-        """Check a message, give it its id and compress it; InvalidArgument if it cannot be sent.
+        """Check a message, assign its id and compress it; InvalidArgument if it cannot be sent.
 
-        `extra` are properties that applications cannot set.
+        `extra` holds properties that applications cannot set.
         """
         options = self._options
         check_message(message, options.body_bytes_max)
@@ -170,7 +169,7 @@ class Outgoing:
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Return properties as they travel; InvalidArgument if a name or value cannot."""
+    """Encode properties; InvalidArgument if a name or value contains a separator."""
     text = render_properties(properties)
     count = len(properties)
     if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
@@ -181,7 +180,7 @@ def properties_text(properties: dict[str, str]) -> str:
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Refuse batches that RocketMQ refuses."""
+    """Raise for batches that RocketMQ refuses."""
     if not messages:
         raise InvalidArgument("the batch is empty")
     first = messages[0]
@@ -201,7 +200,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:
     """Yield lists of messages whose batches stay below `bytes_max`, in order.
 
-    A message that is larger on its own makes a list of one, and sending it fails.
+    A message that is too large on its own becomes a list of one; sending it fails.
     """
     batch: list[Message] = []
     size = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pull: from which broker, with which flags, and what its answer means."""
+"""A single pull: the choice of the broker, the flags, and the meaning of the answer."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -28,7 +28,7 @@ from cometmq.remoting.transport.tasks import describe
 
 
 class PullStatus(IntEnum):
-    """What a pull found."""
+    """The result of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW = ResponseCode.PULL_NOT_FOUND
@@ -51,17 +51,17 @@ class Pulled(msgspec.Struct):
     min_offset: int
     max_offset: int
     unreadable: list[MessageExt] = []
-    """Those whose bodies cannot be decompressed."""
+    """Messages whose bodies cannot be decompressed."""
 
 
 class PullStyle(msgspec.Struct, frozen=True):
-    """How a consumer pulls, the same for all its queues."""
+    """The flags of all pulls of a consumer."""
 
     count_max: int
     suspend_ms: int
     timeout_ms: int
     has_subscription: bool
-    """Every pull says what it wants, instead of relying on the last heartbeat."""
+    """Every pull carries its subscription, instead of relying on the last heartbeat."""
     is_lite: bool
 
 
@@ -69,7 +69,7 @@ class Puller:
     """Pulls for one consumer group."""
 
     def __init__(self, instance: ClientInstance, group: str, style: PullStyle) -> None:
-        """Begin with the masters; brokers may suggest others."""
+        """Pulls go to masters first; brokers may suggest other replicas."""
         self._instance = instance
         self._group = group
         self._style = style
@@ -84,9 +84,9 @@ class Puller:
         commit_offset: int | None,
         count_max: int | None = None,
     ) -> Pulled:
-        """Read a queue from an offset on.
+        """Read a queue from an offset.
 
-        The broker holds the request while nothing is there, as long as the style says.
+        An empty queue holds the request at the broker for as long as the style says.
         """
         instance, style = self._instance, self._style
         broker_id, address = instance.routes.any_of(
@@ -124,7 +124,7 @@ class Puller:
         return pulled
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what a broker suggested for a queue."""
+        """Drop the replica that a broker suggested for a queue."""
         self._broker_ids.pop(queue, None)
 
     def _header(
@@ -161,7 +161,9 @@ class Puller:
     def _decode(
         self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
     ) -> None:
-        """Add the messages; brokers filter by the hash of a tag, so the tag is compared here."""
+        """Decode the messages. Brokers filter by a tag's hash, so the tag itself is compared
+        here.
+        """
         try:
             records = decode_records(body)
         except CorruptRecord as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queue a message goes to: round robin, by key, and away from slow or dead brokers.
+"""Queue selection: round robin, by key, and away from slow or dead brokers.
 
-Pure: the clock and the random start are passed in. The selectors for ordered sending follow
-Java's hash rule, so that producers in several languages put one key into one queue.
+Pure: the clock and the random start are parameters. The selectors for ordered sending use Java's
+hash rule, so that producers in several languages put a key into the same queue.
 """
 
 import random
@@ -17,20 +17,20 @@ LATENCY_BOUNDS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
 """A send that took at least this long ..."""
 
 BACK_OFF_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
-"""... keeps its broker out of the choice for so long (the table of RocketMQ 5.3)."""
+"""... excludes its broker for this long (the table of RocketMQ 5.3)."""
 
 FAILURE_LATENCY_MS: Final = 30000
-"""A failed send counts as one that took so long."""
+"""A failed send counts as one of this duration."""
 
 QueueSelector = Callable[[Sequence[MessageQueue], Any, Any], MessageQueue]
-"""Choose one of the queues for (queues, message, argument)."""
+"""Chooses one of the queues from (queues, message, argument)."""
 
 
 class RoundRobin:
-    """The next queue at each call, but not one of the broker that just failed."""
+    """Chooses the queues in turn, avoiding the broker that has just failed."""
 
     def __init__(self, start: int = 0) -> None:
-        """Begin with queue number `start`; producers begin at random places."""
+        """Producers start at random numbers, so that they spread over the queues."""
         self._numbers = count(start)
 
     def next_number(self) -> int:
@@ -40,7 +40,7 @@ class RoundRobin:
     def choose(
         self, queues: Sequence[MessageQueue], *, not_broker: str | None = None
     ) -> MessageQueue:
-        """Return the next queue; one of another broker than `not_broker` where there is one."""
+        """Return the next queue, of another broker than `not_broker` if possible."""
         assert queues
         for _ in queues:
             queue = queues[self.next_number() % len(queues)]
@@ -50,19 +50,18 @@ class RoundRobin:
 
 
 class LatencyFaults:
-    """Remembers how long brokers took, and leaves slow or failing ones out for a while."""
+    """Remembers the latency of brokers, and excludes slow or failing ones for a while."""
 
     def __init__(self) -> None:
-        """Start with every broker available."""
         self._faults: dict[str, tuple[int, int]] = {}  # broker: (latency_ms, available_from_ms)
 
     def note(self, broker_name: str, latency_ms: int, *, now_ms: int, failed: bool = False) -> None:
-        """Take a finished send into account."""
+        """Account for a finished send."""
         counted_ms = FAILURE_LATENCY_MS if failed else latency_ms
         self._faults[broker_name] = (latency_ms, now_ms + back_off_ms(counted_ms))
 
     def is_available(self, broker_name: str, *, now_ms: int) -> bool:
-        """Whether the broker's back-off is over."""
+        """Return whether the broker's back-off is over."""
         fault = self._faults.get(broker_name)
         return fault is None or now_ms >= fault[1]
 
@@ -87,7 +86,9 @@ class LatencyFaults:
         return round_robin.choose(candidates or queues, not_broker=not_broker)
 
     def _better_half(self, broker_names: set[str]) -> set[str]:
-        """Return the brokers that are back first, then fastest; at least one."""
+        """Return the half of the brokers that become available first, then by latency; at least
+        one.
+        """
         ranked = sorted(
             broker_names, key=lambda name: (*reversed(self._faults.get(name, (0, 0))), name)
         )
@@ -95,7 +96,7 @@ class LatencyFaults:
 
 
 def back_off_ms(latency_ms: int) -> int:
-    """Return for how long a broker that took `latency_ms` is left out."""
+    """Return the back-off of a broker after a send that took `latency_ms`."""
     for bound, back_off in zip(reversed(LATENCY_BOUNDS_MS), reversed(BACK_OFF_MS), strict=True):
         if latency_ms >= bound:
             return back_off
@@ -105,8 +106,8 @@ def back_off_ms(latency_ms: int) -> int:
 def by_hash(queues: Sequence[MessageQueue], _message: Any, argument: Any) -> MessageQueue:
     """Return the queue of a key: Java's hash code modulo the number of queues, made positive.
 
-    Text hashes as a Java String, a whole number as a Java Integer or Long, True and False as a
-    Java Boolean; anything else must be turned into text first.
+    Text hashes as a Java String, an int as a Java Integer or Long, a bool as a Java Boolean;
+    convert anything else to text first.
     """
     remainder = abs(java_hash_code(argument)) % len(queues)
     return queues[remainder]

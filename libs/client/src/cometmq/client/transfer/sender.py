@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a message leaves: choose a queue, send it, try again elsewhere.
+"""Sending: choose a queue, send the message, and retry at another broker.
 
 Hot path
-    `MessageSender.send` runs once per sent message; budget 25 us including the transport.
-    Nothing on it awaits but the answer itself: bench/micro/bench_client.py.
+    `MessageSender.send` runs once per sent message; budget 25 us including the transport. It awaits
+    nothing but the answer: bench/micro/bench_client.py.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class MessageSender:
         namespace: Namespace | None = None,
         hooks: SendHooks | None = None,
     ) -> None:
-        """Begin with a random queue, so that producers spread over them.
+        """Start with a random queue, so that producers spread over the queues.
 
         `group` is a full name; the namespace of messages is that of the instance unless given.
         """
@@ -84,7 +84,7 @@ class MessageSender:
     # -- sending ------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> Route:
-        """Return where messages of a topic may go."""
+        """Return the route for messages of a topic."""
         options = self._options
         return await self._instance.routes.find_for_sending(
             topic,
@@ -93,7 +93,7 @@ class MessageSender:
         )
 
     async def send(self, prepared: Prepared, *, timeout_ms: int) -> SendResult:
-        """Send to a queue of our choice, and after a failure to one of another broker."""
+        """Send to a chosen queue, and after a failure to a queue of another broker."""
         begin_ms = monotonic_ms()
         route = self._instance.routes.get(prepared.topic)
         if route is None or not route.publish_queues:
@@ -129,8 +129,8 @@ class MessageSender:
         raise _gave_up(prepared, asked, monotonic_ms() - begin_ms, failure) from failure
 
     async def _may_retry(self, error: CommandError, attempt: int, left_ms: int) -> bool:
-        """Whether another attempt may succeed; a busy broker gets a pause before it."""
-        if isinstance(error, AccessDenied):  # its code is that of failures that pass
+        """Return whether another attempt may succeed; pause first if the broker is busy."""
+        if isinstance(error, AccessDenied):  # its code is one of the transient failures
             return False
         if error.code == ResponseCode.SYSTEM_BUSY and self._options.retry_when_busy:
             pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
@@ -171,7 +171,7 @@ class MessageSender:
     async def send_oneway(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> None:
-        """Send to one queue without asking for an answer."""
+        """Send to one queue without an acknowledgement."""
         address = await self._instance.find_master(queue.broker_name, prepared.topic)
         context = None
         if self._hooks is not None:
@@ -194,7 +194,7 @@ class MessageSender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send what nobody answers, waiting while the connection takes no more."""
+        """Send a oneway request, waiting for room in the output buffer."""
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
             try:
@@ -209,7 +209,9 @@ class MessageSender:
     async def _invoke(
         self, address: str, code: int, header: SendHeader, body: bytes, timeout_ms: int
     ) -> Response:
-        """Send, waiting while the connection takes no more; that is no failure of the broker."""
+        """Send, waiting for room in the output buffer; a full buffer is no failure of the
+        broker.
+        """
         remoting = self._instance.remoting
         try:
             return await remoting.invoke(
@@ -291,7 +293,7 @@ class MessageSender:
     def choose_by(
         self, selector: QueueSelector, route: Route, message: Message, argument: Any
     ) -> MessageQueue:
-        """Return the queue that a selector wants."""
+        """Return the queue chosen by a selector."""
         queues: Sequence[MessageQueue] = route.publish_queues
         if self._namespace:
             queues = [self._namespace.unwrap_queue(queue) for queue in queues]
@@ -333,7 +335,7 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
     reply = response.header
     if not isinstance(reply, SendMessageReply):
         raise RemoteProtocolError("an answer to a send lacks its fields")
-    if reply.queue_id != queue.queue_id:  # a broker may choose another one
+    if reply.queue_id != queue.queue_id:  # a broker may redirect to another queue
         queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
     return SendResult(
         SendStatus(response.code),
@@ -345,7 +347,7 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
 
 
 def _kind(prepared: Prepared) -> MessageKind:
-    """Return what kind of message hooks are told of; a batch holds normal ones only."""
+    """Return the kind of a message for hooks; a batch holds only normal ones."""
     if prepared.sys_flag & TRANSACTION_PREPARED:
         return MessageKind.TRANSACTION_HALF
     if len(prepared.messages) == 1:

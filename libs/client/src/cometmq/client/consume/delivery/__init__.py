@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handing messages to listeners, and sending failed messages back to the broker."""
+"""Delivery of messages to listeners, and the return of failed messages to the broker."""

@@ -2,9 +2,9 @@
 """Concurrent delivery: several tasks take pulled messages and call the listener.
 
 Invariants
-    A message leaves its process queue only when it is consumed or in the broker's hands again,
-    so the committed offset never passes one that is neither. Results for a dropped queue do
-    not count: its new owner gets these messages too.
+    A message leaves its process queue only when it is consumed or accepted back by the broker, so
+    the committed offset never passes an unconsumed message. Results for a dropped queue are
+    ignored: its new owner receives these messages too.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_HERE_MS: Final = 5_000
-"""When a message that nobody takes back is given to the listener again."""
+"""Delay before the listener gets a message again that no broker accepted back."""
 
 LATE_COUNT_MAX: Final = 16
 LATE_LEVEL: Final = 3
-_TURN_COUNT: Final = 64  # batches that one task may consume before the loop gets a turn
+_TURN_COUNT: Final = 64  # batches that one task may consume before it yields to the loop
 
 
 class GivesBack(Protocol):
-    """Where messages that are not consumed go."""
+    """Accepts messages that were not consumed."""
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Return whether the message is taken."""
+        """Return whether the broker accepted the message."""
 
 
 Consumed = Callable[[ProcessQueue, int], None]
@@ -49,7 +49,7 @@ class _Batch(msgspec.Struct):
 
 
 class Delivery:
-    """Gives messages to the listener, so many lists at a time."""
+    """Calls the listener with up to `concurrency` lists at the same time."""
 
     def __init__(
         self,
@@ -61,13 +61,12 @@ class Delivery:
         rates: ConsumeRates,
         log: Log,
     ) -> None:
-        """Wait for messages; `run` starts the tasks."""
         self._caller = caller
         self._send_back = send_back
         self._batch_count_max = batch_count_max
         self._consumed = consumed
         self._log = log
-        # Bounded by the limits of the readers: nothing else puts messages in.
+        # Bounded by the limits of the readers, the only source of messages.
         self._ready: asyncio.Queue[_Batch | None] = asyncio.Queue()
         self._background: TaskSet | None = None
         self._worker_count = 0
@@ -81,7 +80,7 @@ class Delivery:
         self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Have so many tasks; those that are too many end behind what waits already."""
+        """Change the number of tasks; surplus tasks end after the messages already queued."""
         assert self._background is not None
         for number in range(self._worker_count, concurrency):
             self._background.keep(self._work, name=f"deliver-{number}")
@@ -90,23 +89,23 @@ class Delivery:
         self._worker_count = concurrency
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Have messages of one queue consumed, as soon as a task is free.
+        """Queue messages of one queue for the listener.
 
-        All of them are readable, or none: the latter go back without a call of the listener.
+        Either all of them are readable or none; unreadable ones go back without a call.
         """
         step, put = self._batch_count_max, self._ready.put_nowait
         for start in range(0, len(messages), step):
             put(_Batch(process_queue, messages[start : start + step]))
 
     async def stop(self, drain_ms: int) -> bool:
-        """Begin nothing new, and wait for running calls; False if some take longer."""
+        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
         self._is_stopping = True
         is_drained = await self._calls.idle_within(drain_ms)
         self._caller.close()
         return is_drained
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Give the first messages back that the listener has kept for too long."""
+        """Send back the first messages that the listener has kept for longer than `timeout_ms`."""
         late = process_queue.late(
             started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX
         )

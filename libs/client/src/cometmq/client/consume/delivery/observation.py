@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around each call of a listener: hooks, message trace, the trace of the message."""
+"""Observation of listener calls: hooks, message trace, trace context."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -15,12 +15,12 @@ R = TypeVar("R", bound=ConsumeResult | OrderlyResult)
 
 
 class ConsumeWatch:
-    """Watches the calls of one consumer's listener."""
+    """Observes the calls of one consumer's listener."""
 
     def __init__(
         self, group: str, hooks: ConsumeHooks, *, timeout_ms: int, continues_traces: bool
     ) -> None:
-        """Tell `hooks`; a call that takes `timeout_ms` has timed out, whatever it returns."""
+        """A call that takes longer than `timeout_ms` counts as timed out, whatever it returns."""
         self._group = group
         self._hooks = hooks
         self._timeout_ms = timeout_ms
@@ -44,7 +44,9 @@ class ConsumeWatch:
         return result
 
     def polled(self, messages: Sequence[MessageExt]) -> None:
-        """Tell that messages were handed over, which for who polls is all there is to see."""
+        """Report messages returned by `poll`; what the application does with them is not
+        visible.
+        """
         if not messages:
             return
         context = ConsumeContext(self._group, messages, wall_ms())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly delivery: the messages of a queue come one list after the other.
+"""Orderly delivery: the messages of a queue reach the listener one list after the other.
 
 Invariants
-    Two calls of the listener never run for one queue, whatever happens to it meanwhile, and a
-    list begins only while the lock on the queue is certainly ours. A list that was not consumed
-    comes again before anything behind it, unless it is dead; nor does anything stop a queue for
-    good that a foreign place of offsets may raise.
+    At most one listener call runs per queue, even while the queue changes hands, and a list begins
+    only while the lock on the queue is certainly valid. A list that was not consumed is redelivered
+    before any later message, unless it becomes a dead letter. An exception from an application's
+    offset store never stops a queue for good.
 """
 
 import asyncio
@@ -32,33 +32,33 @@ PAUSE_MAX_MS: Final = 30_000
 
 
 class GivesUp(Protocol):
-    """Where messages go that were delivered too often."""
+    """Accepts messages that have used up their deliveries."""
 
     async def give_up(self, message: MessageExt) -> bool:
-        """Return whether the message is taken."""
+        """Return whether the broker accepted the message."""
 
 
 class Guards(Protocol):
-    """Who knows which queues are ours."""
+    """Knows which queues are locked by this member."""
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Whether the queue is certainly ours now."""
+        """Return whether the queue is certainly locked by this member."""
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Try to make it ours again; False if that fails, and the queue has to begin anew."""
+        """Try to lock the queue again; False if it must restart at its committed offset."""
 
 
 class OrderlyLimits(msgspec.Struct, frozen=True):
-    """What options say about delivering in order."""
+    """The options of orderly delivery."""
 
     batch_count_max: int
     suspend_queue_ms: int
     reconsume_times_max: int | None
-    """Deliveries again before a message is given up; None: no end."""
+    """Redeliveries before a message is given up; None for no limit."""
 
 
 class _Turn:
-    """What is next in one queue."""
+    """The pending messages of one queue."""
 
     def __init__(self) -> None:
         self.waiting: deque[MessageExt] = deque()
@@ -66,14 +66,14 @@ class _Turn:
         self.is_served = False
 
     def add(self, messages: list[MessageExt]) -> None:
-        """Put messages in their places: readable ones and others of a pull come separately."""
+        """Insert by offset: readable and unreadable messages of a pull arrive separately."""
         is_sorted = not self.waiting or messages[0].queue_offset > self.waiting[-1].queue_offset
         self.waiting.extend(messages)
         if not is_sorted:
             self.waiting = deque(sorted(self.waiting, key=lambda m: m.queue_offset))
 
     def take(self, count_max: int) -> list[MessageExt]:
-        """Return the next messages; one that no listener can see comes alone."""
+        """Take the next messages; an unreadable one is returned alone."""
         taken = [self.waiting.popleft()]
         while self.waiting and len(taken) < count_max:
             if isinstance(taken[-1], UnreadableMessage) or isinstance(
@@ -84,12 +84,12 @@ class _Turn:
         return taken
 
     def give_back(self, messages: list[MessageExt]) -> None:
-        """Have messages come again before all others."""
+        """Put messages back before all others."""
         self.waiting.extendleft(reversed(messages))
 
 
 class OrderlyDelivery:
-    """Gives messages to the listener, one list of a queue at a time, several queues at once."""
+    """Calls the listener with one list per queue at a time, for several queues at once."""
 
     def __init__(
         self,
@@ -102,7 +102,6 @@ class OrderlyDelivery:
         rates: ConsumeRates,
         log: Log,
     ) -> None:
-        """Wait for messages."""
         self._caller = caller
         self._gives_up = gives_up
         self._guards = guards
@@ -119,12 +118,12 @@ class OrderlyDelivery:
         self._background: TaskSet | None = None
 
     def start(self, background: TaskSet, *, concurrency: int) -> None:
-        """Begin to serve so many queues at a time."""
+        """Start to serve up to `concurrency` queues at a time."""
         self._background = background
         self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Serve so many queues at a time; slots that are too many go as soon as they are free."""
+        """Change how many queues are served at a time; surplus slots end when they become free."""
         assert self._background is not None
         change, self._slot_count = concurrency - self._slot_count, concurrency
         for _ in range(change):
@@ -137,7 +136,7 @@ class OrderlyDelivery:
             await self._slots.acquire()
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Have messages consumed after those that came before."""
+        """Queue messages behind earlier ones of the same queue."""
         assert self._background is not None
         turn = self._turns.setdefault(process_queue, _Turn())
         turn.add(messages)
@@ -149,14 +148,14 @@ class OrderlyDelivery:
             )
 
     async def stop(self, drain_ms: int) -> bool:
-        """Begin nothing new, and wait for running calls; False if some take longer."""
+        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
         self._is_stopping = True
         is_drained = await self._calls.idle_within(drain_ms)
         self._caller.close()
         return is_drained
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Do nothing: a message in work cannot be overtaken, however long it takes."""
+        """Does nothing: later messages cannot overtake the current one, however long it takes."""
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -166,7 +165,7 @@ class OrderlyDelivery:
             while turn.waiting and self._may_begin(held):
                 try:
                     pause_ms = await self._next_list(held, turn, lock)
-                except Exception as error:  # noqa: BLE001  # offsets may be foreign code
+                except Exception as error:  # noqa: BLE001  # an offset store may be application code
                     pause_ms = self._failed(held, error)
                 if pause_ms:
                     await asyncio.sleep(pause_ms / 1000)
@@ -174,7 +173,7 @@ class OrderlyDelivery:
             turn.is_served = False
 
     def _failed(self, held: ProcessQueue, error: Exception) -> int:
-        """Log what nobody expects; return how long the queue has to wait then."""
+        """Log an unexpected failure; return how long the queue backs off."""
         queue = held.queue
         self._log.error(
             "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=describe(error)
@@ -185,7 +184,7 @@ class OrderlyDelivery:
         return not (self._is_stopping or held.is_dropped or held.is_leaving)
 
     async def _next_list(self, held: ProcessQueue, turn: _Turn, lock: asyncio.Lock) -> int:
-        """Have the next list consumed; return how long the queue has to wait then."""
+        """Deliver the next list; return the pause before the following one."""
         if not self._guards.is_valid(held.queue) and not await self._guards.recovers(held):
             held.is_dropped = True
             return 0
@@ -249,7 +248,7 @@ class OrderlyDelivery:
         *,
         are_dead: bool = False,
     ) -> int:
-        """Keep messages for another try, give up those that had enough of them."""
+        """Put messages back for another delivery; give up those without deliveries left."""
         times_max = self._limits.reconsume_times_max
         again: list[MessageExt] = []
         for message in messages:

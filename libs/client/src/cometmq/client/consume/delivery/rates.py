@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a consumer consumes, per topic: what administrators see of it."""
+"""Consume rates per topic, as reported to administrators."""
 
 from collections import deque
 from typing import Final
@@ -25,20 +25,19 @@ class _Totals(msgspec.Struct, gc=False):
 
 
 class TopicRate:
-    """Counts of one topic, and samples of them from the last minute."""
+    """Counters of one topic, with samples of the last minute."""
 
     def __init__(self, now_ms: int) -> None:
-        """Start at zero."""
         self.totals = _Totals(now_ms)
         self._samples: deque[_Totals] = deque([_Totals(now_ms)], WINDOW_MS // _SAMPLE_MS)
 
     def sample(self, now_ms: int) -> None:
-        """Keep the present counts if the last sample is old enough."""
+        """Store the current counts if the last sample is old enough."""
         if now_ms - self._samples[-1].at_ms >= _SAMPLE_MS:
             self._samples.append(msgspec.structs.replace(self.totals, at_ms=now_ms))
 
     def status(self, now_ms: int) -> ConsumeStatus:
-        """Return rates over the last minute, or since the begin."""
+        """Return rates over the last minute, or since the start."""
         first, last = self._samples[0], self.totals
         seconds = max(1, now_ms - first.at_ms) / 1000
         calls = last.call_count - first.call_count
@@ -54,10 +53,9 @@ class TopicRate:
 
 
 class ConsumeRates:
-    """Counts of all topics of one consumer."""
+    """Counters of all topics of one consumer."""
 
     def __init__(self, clock_ms: ClockMs = monotonic_ms) -> None:
-        """Start empty."""
         self._clock_ms = clock_ms
         self._topics: dict[str, TopicRate] = {}
 
@@ -83,7 +81,7 @@ class ConsumeRates:
         return rate.totals
 
     def sample(self) -> None:
-        """Keep samples; called every few seconds."""
+        """Take samples; called every few seconds."""
         now_ms = self._clock_ms()
         for rate in self._topics.values():
             rate.sample(now_ms)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Giving a message that was not consumed back to the broker, to come again later or to be dead."""
+"""Returns unconsumed messages to the broker, for redelivery or as dead letters."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ _FIRST_RETRY_LEVEL: Final = 3
 
 
 class SendBack:
-    """Gives messages of one group back."""
+    """Returns messages of one group to their brokers."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SendBack:
         *,
         max_reconsume_times: int,
     ) -> None:
-        """Use `sender` where the broker of a message cannot take it back."""
+        """`sender` is used where the broker of a message cannot take it back."""
         self._instance = instance
         self._group = group
         self._sender = sender
@@ -42,7 +42,7 @@ class SendBack:
         )
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Return whether the message is in the broker's hands again."""
+        """Return whether a broker has accepted the message back."""
         try:
             await self._to_its_broker(message, delay_level)
         except CometError as error:
@@ -55,14 +55,14 @@ class SendBack:
         else:
             return True
         if isinstance(message, UnreadableMessage):
-            return False  # as a new message its bytes would pass for a body
+            return False  # sent as a new message, its broken bytes would pass for a body
         return await self._is_sent_anew(message)
 
     async def give_up(self, message: MessageExt) -> bool:
-        """Have a message buried that was delivered often enough; return whether it is."""
+        """Make a dead letter of a message; return whether a broker accepted it."""
         if isinstance(message, UnreadableMessage):
             return await self.send_back(message, DEAD_LETTER_LEVEL)
-        # The broker buries what it finds in a retry topic with all its deliveries used up.
+        # The broker makes a dead letter of a retry message that has no deliveries left.
         last = with_reconsume_times(message, message.reconsume_times - 1)
         return await self._is_sent_anew(last, is_delayed=False)
 
@@ -115,10 +115,10 @@ def retry_message(
     max_reconsume_times: int,
     is_delayed: bool = True,
 ) -> Prepared:
-    """Return the message that a consumer sends itself to the retry topic of its group.
+    """Return the message that a consumer sends to the retry topic of its group.
 
-    `group` and `topic`, where the message came from, are full names. Java delays the last
-    message of all too: brokers then bury it late, and those of 5.0 deliver it again instead.
+    `group` and `topic`, the origin of the message, are full names. Java delays even the last
+    delivery: brokers then bury it late, and RocketMQ 5.0 delivers it again instead.
     """
     properties = dict(message.properties)
     for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):
@@ -143,5 +143,5 @@ def retry_message(
 
 
 def with_reconsume_times(message: MessageExt, times: int) -> MessageExt:
-    """Return the message as one that was delivered once more."""
+    """Return a copy of the message with this delivery count."""
     return msgspec.structs.replace(message, reconsume_times=times)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of one group member: assignment, locks, prefetching and offsets."""
+"""The queues of one group member: assignment, locks, readers and offsets."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharing the queues of the subscribed topics with the other members of the group."""
+"""Rebalancing: divides the queues of the subscribed topics among the members of the group."""
 
 import random
 from collections.abc import Awaitable, Callable, Collection
@@ -19,10 +19,10 @@ TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
 
 
 class Assigner:
-    """Finds out again and again which queues are ours.
+    """Computes which queues this member owns, again after every change.
 
-    All members compute the same division from the same sorted lists, so nobody decides for
-    the others; while members come and go, two may hold one queue for a moment.
+    All members compute the same division from the same sorted lists, so no coordinator is needed.
+    While members join and leave, two may hold one queue for a moment.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class Assigner:
         take: TakeQueues,
         is_shared: bool = True,
     ) -> None:
-        """Share for one group; `take` is called once per topic and round.
+        """`take` is called once per topic and round.
 
-        Without sharing, as in broadcasting, all queues are ours.
+        If not `is_shared`, as in broadcasting, the member takes all queues.
         """
         self._is_shared = is_shared
         self._instance = instance
@@ -50,18 +50,18 @@ class Assigner:
         self._due = Wakeup()
 
     def wake(self) -> None:
-        """Share now: members or routes have changed."""
+        """Rebalance now: members or routes have changed."""
         self._due.set()
 
     async def run(self) -> None:
-        """Share when woken, and at intervals."""
+        """Rebalance when woken, and at intervals."""
         is_complete = True
         while True:
             await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS)
             is_complete = await self.share()
 
     async def share(self) -> bool:
-        """Share the queues of every topic once; False if something must be tried again soon."""
+        """Rebalance every topic once; False if a retry is needed soon."""
         is_complete = True
         for topic in sorted(self._topics()):
             try:
@@ -78,7 +78,7 @@ class Assigner:
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
         route = self._instance.routes.get(topic)
         if route is None:
-            return []  # the instance looks for the route, and wakes us when it is there
+            return []  # the instance fetches the route, and wakes us when it has arrived
         queues = sorted(route.subscribe_queues)
         if not queues or not self._is_shared:
             return queues
@@ -88,14 +88,16 @@ class Assigner:
             return None
         try:
             return self._strategy.allocate(self._instance.client_id, queues, members)
-        except Exception as error:  # noqa: BLE001  # a strategy may be foreign code
+        except Exception as error:  # noqa: BLE001  # a strategy may be application code
             self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                 "strategy.failed", group=self._group, topic=topic, error=describe(error)
             )
             return None
 
     async def _members(self, broker_name: str) -> list[str]:
-        """Ask a broker who is in the group; one that has not met us yet gets a heartbeat first."""
+        """Fetch the members of the group; if the broker does not know us yet, send a heartbeat
+        first.
+        """
         instance = self._instance
         _, address = instance.routes.any_of(broker_name)
         try:

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many calls of a listener run, and waiting for their end.
+"""Counts listener calls in flight, and waits for their end.
 
 Hot path
-    `began` and `ended` run once per list of messages: an event is made only when somebody waits.
+    `began` and `ended` run once per list of messages, so an event is created only for a waiter.
 """
 
 import asyncio
 
 
 class Calls:
-    """Counts the calls of a consumer's listener, or those with messages of one queue."""
+    """Counts the listener calls of a consumer, or those with messages of one queue."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._count = 0
         self._idle: asyncio.Event | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call runs."""
+        """Return whether no call is in flight."""
         return not self._count
 
     def began(self) -> None:
@@ -26,19 +25,19 @@ class Calls:
         self._count += 1
 
     def ended(self) -> None:
-        """Note that a call has ended, and what follows from it is done."""
+        """Note that a call has ended and its result is processed."""
         self._count -= 1
         if self._idle is not None and not self._count:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until no call runs; for one for whom no new ones begin."""
+        """Wait until no call is in flight; only for callers that prevent new calls."""
         if self._count:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     async def idle_within(self, timeout_ms: int) -> bool:
-        """Wait until no call runs; False if some take longer."""
+        """Wait until no call is in flight; False on timeout."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.idle()

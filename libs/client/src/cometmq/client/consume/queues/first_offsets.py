@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a consumer begins in a queue that it has just got."""
+"""Where a consumer starts in a newly assigned queue."""
 
 from typing import Final
 
@@ -24,14 +24,13 @@ TIMESTAMP_BACK_MS: Final = 30 * 60_000
 
 
 class QueueOffsets:
-    """Asks brokers about the ends of queues."""
+    """Asks brokers for the bounds of queues."""
 
     def __init__(self, instance: ClientInstance) -> None:
-        """Ask the masters that an instance knows."""
         self._instance = instance
 
     async def max(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the exclusive end offset of a queue."""
         return await self._ask(
             queue, RequestCode.GET_MAX_OFFSET, GetMaxOffset(queue.topic, queue.queue_id)
         )
@@ -43,7 +42,7 @@ class QueueOffsets:
         )
 
     async def at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a moment."""
+        """Return the offset of the message stored nearest to a timestamp."""
         return await self._ask(
             queue,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -69,10 +68,10 @@ async def first_offset(
     offsets: QueueOffsets,
     options: ConsumerOptions,
 ) -> int:
-    """Return the stored offset, else what the options say; CometError: ask again later.
+    """Return the committed offset, or else what the options say; raise CometError to retry later.
 
-    Compatibility: messages that wait to be tried again are read from their begin on, except
-    by a group that begins at a moment.
+    Compatibility: retry topics are read from their beginning, except by a group that starts at a
+    timestamp.
     """
     stored = await store.read(queue)
     if stored is not None and stored >= 0:

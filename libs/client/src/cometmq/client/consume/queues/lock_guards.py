@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an orderly consumer may go on with a queue."""
+"""Lock checks that decide whether an orderly consumer may continue with a queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -11,21 +11,21 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 
 class AlwaysOurs:
-    """Of a broadcasting consumer: nobody else competes for its queues."""
+    """Used by broadcasting consumers: queues are not shared, so no lock is needed."""
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Say yes."""
+        """Every queue counts as locked."""
         del queue
         return True
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Say yes, although nobody asks."""
+        """Required by the protocol, never called, as every queue counts as locked."""
         del process_queue
         return True
 
 
 class LockGuards:
-    """Of a member of a group: a queue is ours while its lock is."""
+    """Used by group members: a queue may be consumed while its lock is valid."""
 
     def __init__(
         self,
@@ -34,17 +34,17 @@ class LockGuards:
         begin_anew: Callable[[Collection[MessageQueue]], Awaitable[None]],
         retry_ms: int = RETRY_SOON_MS,
     ) -> None:
-        """Have queues that were lost `begin_anew` at their committed offsets."""
+        """`begin_anew` restarts lost queues at their committed offsets."""
         self._locks = locks
         self._begin_anew = begin_anew
         self._retry_ms = retry_ms
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Whether the lock is certainly ours."""
+        """Return whether the lock is certainly valid."""
         return self._locks.is_valid(queue)
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Lock a queue again whose lock ran out; False if another member had it meanwhile."""
+        """Lock a queue again after its lock expired; False if another member had it meanwhile."""
         queue = process_queue.queue
         while not (process_queue.is_dropped or process_queue.is_leaving):
             is_ours = await self._locks.recover(queue)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks at the brokers on the queues of an orderly consumer: one member reads a queue at a time.
+"""Queue locks at the brokers, so that only one member of an orderly group reads a queue.
 
 Invariants
-    A lock counts as ours only for 30 s from the moment we asked for it; brokers keep it for 60 s.
-    So when ours runs out nobody else can have it yet, whatever was late in between. One that ran
-    out counts again only when the queue is seen to be as we left it: others may have had it,
-    consumed, and given it back.
+    A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So no
+    other member can hold the lock yet when ours expires, whatever was delayed. An expired lock
+    counts again only if the committed offset is as we left it: another member may have locked the
+    queue, consumed from it and unlocked it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that another member has locked now, or had meanwhile."""
+"""Called with queues that another member has locked now, or had locked meanwhile."""
 
 
 class LockTimes(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class LockTimes(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueLocks:
-    """Takes, renews and gives back the locks of one member."""
+    """Acquires, renews and releases the locks of one member."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class QueueLocks:
         renew_ms: int = RENEW_MS,
         clock_ms: ClockMs = monotonic_ms,
     ) -> None:
-        """Start without locks; `lost` hears of those that a renewal did not get."""
+        """`lost` is called with queues whose renewal was refused."""
         self._instance = instance
         self._group = group
         self._offsets = offsets
@@ -61,19 +61,19 @@ class QueueLocks:
         self._renew_ms = renew_ms
         self._clock_ms = clock_ms
         self._held: dict[MessageQueue, LockTimes] = {}
-        # What brokers may believe to be ours: asked for, and not refused.
+        # Locks that brokers may attribute to us: requested, and not refused.
         self._asked: set[MessageQueue] = set()
         self._due = Wakeup()
-        # Brokers may serve two calls in another order than that in which they were sent.
+        # Brokers may process two requests in another order than they were sent.
         self._calling = asyncio.Lock()
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Whether the queue is certainly ours."""
+        """Return whether the lock on a queue is certainly valid."""
         times = self._held.get(queue)
         return times is not None and self._clock_ms() - times.asked_ms <= VALID_MS
 
     def is_held(self, queue: MessageQueue) -> bool:
-        """Whether the queue is ours as far as we know, even if the lock has run out."""
+        """Return whether we hold the lock as far as we know, even if it has expired."""
         return queue in self._held
 
     def granted_ms(self, queue: MessageQueue) -> int:
@@ -82,18 +82,18 @@ class QueueLocks:
         return times.wall_ms if times is not None else 0
 
     def renew_soon(self) -> None:
-        """Renew at once: a broker may have been restarted, and knows no locks then."""
+        """Renew at once: a restarted broker has lost all locks."""
         self._due.set()
 
     async def run(self) -> None:
-        """Renew at intervals, sooner when a broker did not answer."""
+        """Renew at intervals, and sooner after a failure."""
         delay_ms = self._renew_ms
         while True:
             await self._due.wait(delay_ms)
             delay_ms = self._renew_ms if await self.renew() else RETRY_SOON_MS
 
     async def renew(self) -> bool:
-        """Ask for all held locks again; False if a broker did not answer."""
+        """Renew all held locks; False if a broker did not answer."""
         lost: list[MessageQueue] = []
         regained: dict[MessageQueue, LockTimes] = {}
         is_complete = True
@@ -119,7 +119,7 @@ class QueueLocks:
         return is_complete
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues; return those that are ours now."""
+        """Lock queues; return the granted ones."""
         mine: list[MessageQueue] = []
         async with self._calling:
             for asked in _by_broker(queues):
@@ -129,7 +129,7 @@ class QueueLocks:
         return mine
 
     async def recover(self, queue: MessageQueue) -> bool | None:
-        """Lock a queue whose lock ran out; whether it is ours. None: nobody can say now."""
+        """Lock a queue whose lock has expired; return whether we got it, None if it is unknown."""
         async with self._calling:
             granted = await self._ask([queue])
         if granted is None:
@@ -139,7 +139,7 @@ class QueueLocks:
         return await self._regain(queue, granted[queue])
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back, so that others need not wait until they run out."""
+        """Release locks, so that other members need not wait for their expiry."""
         async with self._calling:
             ours = self._asked.intersection(queues)
             self._asked -= ours
@@ -150,14 +150,14 @@ class QueueLocks:
                     group.create_task(self._release(asked))
 
     async def release_all(self) -> None:
-        """Give all locks back, those too that nobody has told us of."""
+        """Release all locks, including requested ones whose answer is missing."""
         await self.release(tuple(self._asked))
 
     async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
-        """Count a lock that ran out again, unless somebody has consumed; None: ask later."""
+        """Revalidate an expired lock unless another member has committed; None to retry later."""
         try:
             stored = await self._offsets.read(queue)
-        except Exception as error:  # noqa: BLE001  # a store may be foreign code
+        except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._instance.log.warning(
                 "offset.unknown",
                 topic=queue.topic,
@@ -166,7 +166,7 @@ class QueueLocks:
             )
             return None
         if queue not in self._asked:
-            return None  # given back in the meantime
+            return None  # released in the meantime
         position = self._offsets.position(queue)
         if stored is not None and position is not None and stored > position:
             return False
@@ -174,7 +174,7 @@ class QueueLocks:
         return True
 
     async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
-        """Lock queues of one broker, return those that it grants; None if it does not answer."""
+        """Lock queues of one broker; return the granted ones, None if it does not answer."""
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)
         try:
@@ -221,7 +221,7 @@ class QueueLocks:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """Return queues in lists of one broker each."""
+    """Group queues by broker."""
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a consumer group is in each queue: kept by the broker, or in a local file.
+"""The offsets of a consumer group, stored by the broker or in a local file.
 
-Both keep offsets in memory and store them when told to, so committing a message costs nothing.
+Both keep offsets in memory and store them at intervals, so noting progress costs nothing.
 """
 
 import asyncio
@@ -29,10 +29,12 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 
 
 class OffsetStore(Protocol):
-    """Where the offsets of one group are."""
+    """Stores the offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset; None if there is none, CometError if nobody can say."""
+        """Return the stored offset; None if there is none, CometError if the store is
+        unavailable.
+        """
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
@@ -41,35 +43,36 @@ class OffsetStore(Protocol):
         """Return the offset in memory if it is not stored yet."""
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note an offset; one that is behind counts only as a reset."""
+        """Note an offset; a lower offset than the current one counts only with `is_reset`."""
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Store what was noted for these queues; a failure is logged and made good later."""
+        """Store the noted offsets of these queues; failures are logged, and retried next time."""
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store what was noted for these queues, and return when it is; CometError if not."""
+        """Store the noted offsets of these queues, and return when stored; CometError on
+        failure.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory: another member has the queue now."""
+        """Drop the offset in memory: another member owns the queue now."""
 
 
 class Positions:
     """Offsets in memory, and which of them are not stored yet.
 
-    What was read from the store and has not moved is never stored again: the member that had
-    the queue before may have stored more in the meantime.
+    An offset that was read from the store and has not moved is never written back: the previous
+    owner of the queue may have committed a higher one in the meantime.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.offsets: dict[MessageQueue, int] = {}
         self.unsaved: set[MessageQueue] = set()
         self._told: dict[MessageQueue, int] = {}
-        """How often the present offset was sent without an answer."""
+        """How often the current offset was sent oneway."""
         self._read: dict[MessageQueue, int] = {}
 
     def note_read(self, queue: MessageQueue, offset: int) -> None:
-        """Note what the store says; 0 may also mean that it has nothing."""
+        """Note the stored offset; brokers return 0 also for queues without an offset."""
         if offset > 0:
             self._read[queue] = offset
 
@@ -84,19 +87,19 @@ class Positions:
             self._told.pop(queue, None)
 
     def to_tell(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues whose offset is to be sent without waiting for an answer.
+        """Return the queues whose offset must be sent oneway.
 
-        Each is sent twice. A Java broker handles pulls and commits on different threads, so a
-        pull that was sent before may undo a commit.
+        Each offset is sent twice. A Java broker handles pulls and commits on different threads, so
+        an earlier pull that carries an older offset may undo a commit.
         """
         return [one for one in queues if one in self.unsaved or self._told.get(one) == 1]
 
     def to_commit(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues of whose offset nobody has said that it is stored."""
+        """Return the queues whose committed offset no broker has confirmed yet."""
         return [one for one in queues if one in self.unsaved or one in self._told]
 
     def note_sent(self, queue: MessageQueue, *, is_answered: bool) -> None:
-        """Note that an offset was sent."""
+        """Note that an offset was sent; `is_answered` confirms it."""
         self.unsaved.discard(queue)
         if is_answered:
             self._told.pop(queue, None)
@@ -104,18 +107,18 @@ class Positions:
             self._told[queue] = self._told.get(queue, 0) + 1
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Note that these are stored; what has moved since is not."""
+        """Mark these offsets as stored; offsets that have moved since stay unsaved."""
         self.unsaved -= {queue for queue, at in offsets.items() if self.offsets.get(queue) == at}
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop an offset."""
+        """Drop the offset of a queue."""
         self.offsets.pop(queue, None)
         self.unsaved.discard(queue)
         self._told.pop(queue, None)
         self._read.pop(queue, None)
 
     def unsaved_offset(self, queue: MessageQueue) -> int | None:
-        """Return an offset that is not stored yet."""
+        """Return the offset of a queue if it is not stored yet."""
         return self.offsets.get(queue) if queue in self.unsaved else None
 
 
@@ -123,18 +126,17 @@ class RemoteOffsets:
     """Offsets at the brokers, shared by the members of a group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
-        """Commit for one group."""
         self._instance = instance
         self._group = group
         self._positions = Positions()
         self._tables: set[tuple[str, str]] = set()
-        """Brokers and topics of which an offset is stored."""
+        """Broker and topic pairs that have at least one stored offset."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset that the broker knows.
+        """Return the offset that the broker has.
 
-        Compatibility: Java takes any refusal for "no offset", and a busy broker sends the group
-        to the end of the queue; here the caller asks again.
+        Compatibility: Java takes any refusal for "no offset", so a busy broker sends the group to
+        the end of the queue; here the caller retries.
         """
         offset = await self._stored(queue)
         if offset is not None:
@@ -162,7 +164,7 @@ class RemoteOffsets:
         return self._positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory if the broker may not know it."""
+        """Return the offset in memory unless the broker has confirmed it."""
         return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
@@ -170,7 +172,7 @@ class RemoteOffsets:
         self._positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers, without waiting for answers."""
+        """Send the offsets oneway."""
         for queue in self._positions.to_tell(queues):
             try:
                 await self._save(queue, is_awaited=False)
@@ -180,10 +182,10 @@ class RemoteOffsets:
                 )
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers, and wait until they know; CometError if one of them refuses.
+        """Send the offsets and wait for the brokers' confirmation; CometError if one refuses.
 
-        Of a group's first offsets of a topic a Java broker may forget those that it gets side by
-        side: they are looked at once.
+        A Java broker may lose concurrent first offsets of a group in a topic, so these are sent one
+        after the other.
         """
         waiting = self._positions.to_commit(queues)
         fresh = {queue for queue in waiting if _table(queue) not in self._tables}
@@ -197,7 +199,7 @@ class RemoteOffsets:
         action: Callable[[MessageQueue], Awaitable[None]],
         queues: Iterable[MessageQueue],
     ) -> None:
-        """Do something for each queue, whatever becomes of the others; raise the first failure."""
+        """Apply `action` to every queue, even after failures; then raise the first failure."""
 
         async def failure(queue: MessageQueue) -> CometError | None:
             try:
@@ -223,7 +225,7 @@ class RemoteOffsets:
     async def _save(self, queue: MessageQueue, *, is_awaited: bool) -> None:
         offset = self._positions.offsets.get(queue)
         if offset is None:
-            return  # lost while the queues before it were stored
+            return  # the lock was lost while earlier queues were stored
         header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         _, address = self._instance.routes.any_of(queue.broker_name)
         remoting = self._instance.remoting
@@ -238,26 +240,26 @@ class RemoteOffsets:
             self._positions.note_sent(queue, is_answered=is_awaited)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory."""
+        """Drop the offset in memory."""
         self._positions.forget(queue)
 
 
 def _table(queue: MessageQueue) -> tuple[str, str]:
-    """Name the table that a broker has for a topic's offsets."""
+    """Return the key of the broker's offset table for a topic."""
     return queue.broker_name, queue.topic
 
 
 def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
-    """Return where a broadcasting consumer keeps its offsets, as the Java client does."""
+    """Return the offset file of a broadcasting consumer, at the path that the Java client uses."""
     root = Path(folder) if folder else Path.home() / ".rocketmq_offsets"
     return root / client_id / group / "offsets.json"
 
 
 class LocalOffsets:
-    """Offsets in one file of this machine, in the Java client's format."""
+    """Offsets in a local file, in the Java client's format."""
 
     def __init__(self, path: Path, *, log: Log = PROGRAM_LOG) -> None:
-        """Use this file; its folder is made when needed."""
+        """The folder is created when needed."""
         self._path = path
         self._log = log
         self._writing = asyncio.Lock()
@@ -266,7 +268,7 @@ class LocalOffsets:
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset in the file, or in its last good copy."""
+        """Return the offset in the file, or in its backup."""
         if self._stored is None:
             self._stored = await asyncio.to_thread(self._load)
         return self._stored.get(queue)
@@ -276,7 +278,7 @@ class LocalOffsets:
         return self._positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory if the file does not have it."""
+        """Return the offset in memory unless the file has it."""
         return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
@@ -284,14 +286,14 @@ class LocalOffsets:
         self._positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the file if one of these queues has moved."""
+        """Write the file if one of these offsets has moved."""
         try:
             await self.commit(queues)
         except OSError as error:
             self._log.warning("offset.unsaved", file=str(self._path), error=describe(error))
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the file if one of these queues has moved; raise OSError if that fails."""
+        """Write the file if one of these offsets has moved; raise OSError on failure."""
         async with self._writing:
             if not self._positions.unsaved.intersection(queues):
                 return
@@ -304,7 +306,7 @@ class LocalOffsets:
             self._positions.note_saved(noted)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory; the file keeps it."""
+        """Drop the offset in memory; the file keeps it."""
         self._positions.forget(queue)
 
     def _load(self) -> Mapping[MessageQueue, int]:
@@ -312,7 +314,7 @@ class LocalOffsets:
             try:
                 return decode_json(QueueOffsetTable, path.read_bytes()).offset_table
             except (OSError, RemoteProtocolError):
-                continue  # missing or torn: the copy has the word, else we begin anew
+                continue  # missing or torn: use the backup, else start without offsets
         return {}
 
     def _save(self, data: bytes) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking queues and leaving them, in an order in which nothing is lost and the application knows.
+"""Taking and leaving queues, in an order that loses no message and informs the application.
 
-A queue that is taken: locked if the consumer is orderly, its first offset found, the application
-told, then read. A queue that is left: no longer read, what runs finished or disowned, its offset
-stored, the application told, then unlocked.
+Taking a queue: lock it if the consumer is orderly, find its first offset, call `on_assigned`, then
+read. Leaving a queue: stop reading, finish or disown running calls, store its offset, call
+`on_revoked`, then unlock.
 
 Invariants
-    The offset of a locked queue is stored while the lock is certainly ours, and never later: its
-    next owner may have stored more. Without locks the next owner begins at once, so there is one
-    try, at once. Whatever the store or the application does, the lock is given back.
+    The offset of a locked queue is stored only while the lock is certainly valid: the next owner
+    may have stored a higher one. Without locks the next owner starts at once, so a single attempt
+    is made, at once. The lock is released whatever the store or the application does.
 """
 
 import asyncio
@@ -31,27 +31,28 @@ QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain one, which is called on a thread."""
 
 FORCED_LEAVE_MS: Final = 60_000
-"""How long a queue without a lock waits for its listener before the application is told anyway,
-and how long anything waits for an application that is being told of what it lost."""
+"""How long to wait for the listener of a queue without a lock, and for a callback of revoked
+queues.
+"""
 
 LEAVE_COMMIT_MS: Final = 20_000
-"""How long storing the offsets of locked queues that leave is tried again."""
+"""How long storing the offsets of locked queues is retried when they are left."""
 
 END_COMMIT_MS: Final = 5_000
-"""The same at the end, for which somebody waits."""
+"""The same on close, where the caller is waiting."""
 
 COMMIT_RETRY_MS: Final = 500
 
 
 class OwnershipCallbacks(msgspec.Struct):
-    """Whom to tell about the own queues; the retry topic's are not mentioned."""
+    """Callbacks about owned queues; the retry topic's queues are left out."""
 
     assigned: QueuesCallback | None = None
     revoked: QueuesCallback | None = None
 
 
 class Ownership:
-    """What happens around the queues of one consumer when they come and go."""
+    """Runs the steps of taking and leaving the queues of one consumer."""
 
     def __init__(
         self,
@@ -63,7 +64,6 @@ class Ownership:
         background: TaskSet,
         log: Log,
     ) -> None:
-        """Start without queues."""
         self._offsets = offsets
         self._callbacks = callbacks
         self._locks = locks
@@ -73,21 +73,21 @@ class Ownership:
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
 
     async def claim(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues that may be read now; the others have to be tried again."""
+        """Return the queues that may be read now; the others must be tried again."""
         free = [queue for queue in queues if queue not in self._leaving]
         return free if self._locks is None else await self._locks.acquire(free)
 
     async def disclaim(self, queues: Collection[MessageQueue]) -> None:
-        """Give up claims on queues that were not read in the end."""
+        """Release claims on queues that could not be read in the end."""
         if self._locks is not None:
             await self._locks.release(queues)
 
     async def taken(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the application."""
+        """Call `on_assigned`."""
         await self._tell(self._callbacks.assigned, queues)
 
     async def told_revoked(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the application that queues are ours no longer, and wait a minute for it."""
+        """Call `on_revoked`, and wait up to a minute for it."""
         try:
             async with asyncio.timeout(FORCED_LEAVE_MS / 1000):
                 await self._tell(self._callbacks.revoked, queues)
@@ -95,9 +95,9 @@ class Ownership:
             self._log.warning("callback.failed", error=f"it took over {FORCED_LEAVE_MS} ms")
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
-        """Let queues go; `is_lost` means that somebody else has them already.
+        """Leave queues; `is_lost` means that another member owns them already.
 
-        What takes its time goes on in the background; until its end they cannot be taken again.
+        Slow steps continue in the background; until they end, the queues cannot be taken again.
         """
         queues = [one.queue for one in held]
         if self._locks is None and self._callbacks.revoked is None:
@@ -116,7 +116,7 @@ class Ownership:
             self._leaving.update(dict.fromkeys((one.queue for one in part), task))
 
     async def close(self, held: Collection[ProcessQueue], *, is_drained: bool) -> None:
-        """Let all queues go; if not drained, what still runs is given up."""
+        """Leave all queues; if not `is_drained`, calls still running are disowned."""
         self._disown(held)
         if self._leaving and is_drained:
             _, late = await asyncio.wait(
@@ -132,10 +132,10 @@ class Ownership:
             await self._locks.release_all()
 
     async def commit(self, queues: Iterable[MessageQueue]) -> bool:
-        """Store offsets, and return whether that has succeeded."""
+        """Store offsets; return whether that succeeded."""
         try:
             await self._offsets.commit(queues)
-        except Exception as error:  # noqa: BLE001  # a store may be foreign code
+        except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._log.warning("offset.unsaved", error=describe(error))
             return False
         return True
@@ -143,13 +143,13 @@ class Ownership:
     async def _persist(self, queues: Iterable[MessageQueue]) -> None:
         try:
             await self._offsets.persist(queues)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # an offset store may be application code
             self._log.warning("offset.unsaved", error=describe(error))
 
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
-        """Store offsets, again and again while that fails, the queues are ours and there is time.
+        """Store offsets, with retries while the queues are ours and `limit_ms` is not over.
 
-        What is lost all the same comes to the next owner again.
+        Offsets lost nevertheless cause redelivery to the next owner.
         """
         deadline_ms = monotonic_ms() + limit_ms
         while True:
@@ -166,7 +166,7 @@ class Ownership:
         return [queue for queue in queues if locks is None or locks.is_valid(queue)]
 
     def _waits_for_locks(self, queues: Iterable[MessageQueue]) -> bool:
-        """Whether an offset cannot be stored before a lock that ran out is renewed."""
+        """Return whether an offset cannot be stored until an expired lock is renewed."""
         locks = self._locks
         if locks is None:
             return False
@@ -180,9 +180,9 @@ class Ownership:
         return waits
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
-        """Return lists that leave each by itself, so that none keeps the others locked.
+        """Group queues that leave independently, so that no queue keeps the others locked.
 
-        That would be a busy queue, or one whose broker does not answer.
+        Such a queue would be a busy one, or one whose broker does not answer.
         """
         if self._locks is None:
             return [held]
@@ -209,7 +209,7 @@ class Ownership:
                 self._leaving.pop(queue, None)
 
     async def _wait(self, held: Iterable[ProcessQueue]) -> None:
-        """Wait for the listener: as long as it takes if a lock keeps others away."""
+        """Wait for the listener: without limit while a lock keeps other members away."""
         limit_s = None if self._locks is not None else FORCED_LEAVE_MS / 1000
         try:
             async with asyncio.timeout(limit_s):
@@ -228,7 +228,7 @@ class Ownership:
             return
         try:
             await called(callback, visible)
-        except Exception as error:  # noqa: BLE001  # foreign code: the queues move all the same
+        except Exception as error:  # noqa: BLE001  # application code: the queues move regardless
             self._log.warning("callback.failed", error=describe(error), exc_info=error)
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:

@@ -2,8 +2,8 @@
 """The messages of one queue between their pull and the end of their consumption.
 
 Invariants
-    `committable` never passes a message that is not consumed: after a crash the group begins
-    there, so a message may come twice but none is lost.
+    `committable` never passes an unconsumed message: after a crash the group continues there, so a
+    message may be redelivered but is never lost.
 """
 
 from collections import deque
@@ -16,19 +16,18 @@ from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 
 
 class ProcessQueue:
-    """What one consumer holds of one queue."""
+    """The messages that one consumer holds of one queue."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
-        """Begin at `next_offset`."""
         self.queue = queue
         self.next_offset = next_offset
-        """Where to pull next."""
+        """The offset of the next pull."""
         self.is_dropped = False
-        """The queue is no longer ours: what is still running does not count."""
+        """The queue is no longer ours: results of running calls are ignored."""
         self.is_leaving = False
-        """Nothing new is consumed; results of what is running still count."""
+        """No new calls start; results of running calls still count."""
         self.calls = Calls()
-        """Of the listener, with messages of this queue."""
+        """Listener calls with messages of this queue."""
         self.body_bytes = 0
         self.last_pull_ms = 0
         self.last_consume_ms = 0
@@ -41,23 +40,23 @@ class ProcessQueue:
 
     @property
     def committable(self) -> int:
-        """The offset up to which everything is consumed."""
+        """The offset below which everything is consumed."""
         return self._order[0] if self._order else self.next_offset
 
     @property
     def span(self) -> int:
-        """How far the last held message is from the first."""
+        """The offset distance between the first and the last held message."""
         return self._order[-1] - self._order[0] if self._order else 0
 
     def begun_anew(self, next_offset: int) -> "ProcessQueue":
-        """Drop all that is held; return an empty one, whose end waits for what still runs."""
+        """Drop everything held; return an empty queue, which still waits for running calls."""
         self.is_dropped = True
         fresh = ProcessQueue(self.queue, next_offset)
         fresh.calls = self.calls
         return fresh
 
     def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
-        """Take pulled messages, and return those that are not held already."""
+        """Add pulled messages; return the new ones."""
         fresh = [message for message in messages if message.queue_offset not in self._held]
         is_sorted = not self._order or not fresh or fresh[0].queue_offset > self._order[-1]
         for message in fresh:
@@ -70,16 +69,16 @@ class ProcessQueue:
         return fresh
 
     def unconsumed(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
-        """Return those of the messages that are still held."""
+        """Return the messages that are still held."""
         return [message for message in messages if message.queue_offset in self._held]
 
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
-        """Remember since when the listener has these messages."""
+        """Note when the listener received these messages."""
         for message in messages:
             self._started_ms[message.queue_offset] = now_ms
 
     def remove(self, messages: Iterable[MessageExt]) -> int:
-        """Forget consumed messages, and return what may be committed now."""
+        """Drop consumed messages; return the new committable offset."""
         held, order, started = self._held, self._order, self._started_ms
         for message in messages:
             offset = message.queue_offset
@@ -91,7 +90,7 @@ class ProcessQueue:
         return self.committable
 
     def late(self, *, started_before_ms: int, count_max: int) -> list[MessageExt]:
-        """Return the first messages, as far as the listener has kept them for too long."""
+        """Return the leading messages that the listener received before `started_before_ms`."""
         found: list[MessageExt] = []
         for offset in self._order:
             started_ms = self._started_ms.get(offset)
@@ -102,7 +101,7 @@ class ProcessQueue:
         return found
 
     def info(self, committed: int) -> ProcessQueueInfo:
-        """Return the state as administrators see it."""
+        """Return the state for administrators."""
         return ProcessQueueInfo(
             cached_msg_count=len(self._held),
             cached_msg_min_offset=self._order[0] if self._order else 0,

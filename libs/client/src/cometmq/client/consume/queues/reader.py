@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading one own queue: a loop that pulls while there is room."""
+"""Reading one owned queue: a loop that pulls while there is room."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,28 +22,28 @@ from cometmq.remoting.transport.tasks import describe
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-"""The broker has not digested our heartbeat yet: a matter of milliseconds at a start."""
+"""The broker has not processed our heartbeat yet; takes milliseconds after a start."""
 
 NOT_READY_DELAY_MS: Final = 100
 NOT_READY_COUNT_MAX: Final = 30
 FAILURE_DELAY_MS: Final = 3_000
 REFUSED_DELAY_MS: Final = 10_000
-"""After a refusal by access control, which only an administrator can change."""
-_FIRST_DELAY_MS: Final = 100  # doubled at each failure in a row
+"""Delay after a refusal by access control, which only an administrator can resolve."""
+_FIRST_DELAY_MS: Final = 100  # doubled at each consecutive failure
 _FULL_CHECK_MS: Final = 1_000
 
 Sink = Callable[[ProcessQueue, list[MessageExt]], None]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much of one queue may wait for its consumption."""
+    """Bounds of the messages held of one queue."""
 
     count_max: int
     bytes_max: int
     span_max: int
 
     def is_full(self, queue: ProcessQueue) -> bool:
-        """Whether to stop pulling for now."""
+        """Return whether pulling must pause."""
         return (
             len(queue) > self.count_max
             or queue.body_bytes > self.bytes_max
@@ -52,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class ReadContext(msgspec.Struct):
-    """What the readers of one consumer share."""
+    """The parts shared by the readers of one consumer."""
 
     puller: Puller
     offsets: OffsetStore
@@ -60,26 +60,25 @@ class ReadContext(msgspec.Struct):
     limits: Callable[[str], Limits]
     sink: Sink
     may_read: Callable[[], bool]
-    """False while the consumer as a whole has enough, or is suspended."""
+    """False while the consumer as a whole is full or suspended."""
     pulled: Callable[[str, int, int], None]
-    """Called with topic, count and duration in ms of each pull that found messages."""
+    """Called with topic, count and duration in ms of each pull that returned messages."""
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
     log: Log
     may_commit: Callable[[MessageQueue], bool]
-    """False while a queue may be somebody else's, who may have stored more than we did."""
+    """False while another member may own the queue and have committed a higher offset."""
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
-    """Pulls carry the committed offset along."""
+    """Pulls carry the committed offset."""
     takes_unreadable: bool = False
-    """The sink gets lists of messages that cannot be read too; else they are skipped."""
+    """The sink also receives lists of unreadable messages; otherwise these are skipped."""
 
 
 class Reader:
     """Reads one queue."""
 
     def __init__(self, context: ReadContext, queue: MessageQueue, offset: int) -> None:
-        """Begin at an offset."""
         self.process_queue = ProcessQueue(queue, offset)
         self.is_paused = False
         self._context = context
@@ -87,7 +86,7 @@ class Reader:
         self._refused_count = 0
 
     def progressed(self) -> None:
-        """Look again whether there is room: messages were consumed, or settings changed."""
+        """Check for room again: messages were consumed, or settings have changed."""
         self._room.set()
 
     async def run(self) -> None:
@@ -130,8 +129,8 @@ class Reader:
                 next_offset=pulled.next_offset,
             )
             if len(held) and pulled.next_offset < held.next_offset:
-                # The topic was made again. What is held is gone from the queue, and its offsets
-                # must not be committed: the group would miss all messages up to them.
+                # The topic was deleted and created again. The held messages are gone;
+                # committing their offsets would make the group skip all new messages up to them.
                 held = self.process_queue = held.begun_anew(pulled.next_offset)
             held.next_offset = pulled.next_offset
             if not len(held):
@@ -146,10 +145,10 @@ class Reader:
             context.offsets.update(held.queue, held.committable)
 
     def _commit_offset(self) -> int | None:
-        """Return what a pull may commit: progress that is not stored yet.
+        """Return the offset for a pull to carry: only progress that is not stored yet.
 
-        A Java broker handles pulls and commits on different threads, and another member may
-        own the queue already: what is repeated without need can undo a later commit.
+        A Java broker handles pulls and commits on different threads, and another member may own the
+        queue already: an offset repeated without need can undo a later commit.
         """
         context, queue = self._context, self.process_queue.queue
         if not context.commits_by_pull:
@@ -168,7 +167,7 @@ class Reader:
                 async with asyncio.timeout(_FULL_CHECK_MS / 1000):
                     await self._room.wait()
             except TimeoutError:
-                continue  # whoever makes room says so; this only bounds a forgotten word
+                continue  # `progressed` ends the wait; the timeout guards against a missed call
         return False
 
     def _may_read(self) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the own queues: which there are, and what happens when they come and go.
+"""The readers of all owned queues, and the steps when queues are taken or dropped.
 
 Invariants
-    A queue is read only after its first offset is known and the application was told. A dropped
-    queue is never read again: if it comes back it begins as a new one, at the committed offset.
+    A queue is read only after its first offset is known and `on_assigned` was called. A dropped
+    reader never reads again: a queue that is assigned again gets a new one, at the committed
+    offset.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class Readers:
         first_offset: FirstOffset,
         ownership: Ownership,
     ) -> None:
-        """Start without queues; `first_offset` tells where a new one begins."""
+        """`first_offset` returns the start offset of a new queue."""
         self._context = context
         self._ownership = ownership
         self._background = background
@@ -39,24 +40,24 @@ class Readers:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The own queues."""
+        """The owned queues."""
         return list(self._readers)
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
-        """What is held of each own queue."""
+        """The held messages, by owned queue."""
         return [reader.process_queue for reader in self._readers.values()]
 
     def get(self, queue: MessageQueue) -> Reader | None:
-        """Return the reader of an own queue."""
+        """Return the reader of an owned queue."""
         return self._readers.get(queue)
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Return the own queues of a topic."""
+        """Return the owned queues of a topic."""
         return [queue for queue in self._readers if queue.topic == topic]
 
     def wake(self) -> None:
-        """Have all readers look again whether there is room."""
+        """Make all readers check for room again."""
         for reader in self._readers.values():
             reader.progressed()
 
@@ -82,7 +83,7 @@ class Readers:
         return len(opened) == len(fresh)
 
     async def drop(self, queues: Collection[MessageQueue], *, is_lost: bool = False) -> None:
-        """Give queues up; `is_lost` means that somebody else has them already."""
+        """Leave queues; `is_lost` means that another member owns them already."""
         held = [reader.process_queue for reader in map(self._remove, queues) if reader is not None]
         if held:
             for one in held:
@@ -90,7 +91,7 @@ class Readers:
             await self._ownership.leave(held, is_lost=is_lost)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Read an own queue again from an offset; what is held of it is dropped."""
+        """Read an owned queue again from an offset, dropping the messages held of it."""
         before = self._remove(queue)
         self._context.offsets.update(queue, offset, is_reset=True)
         reader = self._readers[queue] = Reader(self._context, queue, offset)
@@ -101,24 +102,24 @@ class Readers:
         await self._context.offsets.persist([queue])
 
     async def persist(self) -> None:
-        """Store the offsets of the own queues, as far as they are certainly ours."""
+        """Store the offsets of the owned queues whose ownership is certain."""
         context = self._context
         await context.offsets.persist([one for one in self._readers if context.may_commit(one)])
 
     def stop(self) -> None:
-        """Pull no more; what is held may still be consumed."""
+        """Stop pulling; held messages may still be consumed."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
 
     async def close(self, *, is_drained: bool) -> None:
-        """Let all queues go, their offsets stored; called after `stop`."""
+        """Leave all queues and store their offsets; called after `stop`."""
         held = self.process_queues
         self._readers.clear()
         await self._ownership.close(held, is_drained=is_drained)
 
     async def _open(self, queue: MessageQueue) -> bool:
-        """Find the first offset of a queue; False if that is not known now."""
+        """Find the first offset of a queue; False if it is not known now."""
         try:
             offset = await self._first_offset(queue)
         except CometError as error:
@@ -129,21 +130,21 @@ class Readers:
                 error=describe(error),
             )
             return False
-        if queue not in self._readers:  # else a seek was faster
-            # Committed even if nothing comes: the next start must not skip what came meanwhile.
+        if queue not in self._readers:  # otherwise a seek was faster
+            # Committed even without messages: the next start must not skip new ones.
             self._context.offsets.update(queue, offset)
             self._readers[queue] = Reader(self._context, queue, offset)
         return True
 
     def _run(self, queue: MessageQueue) -> None:
-        """Begin to read an own queue, if nothing reads it yet."""
+        """Start to read an owned queue, unless a reader exists."""
         reader = self._readers.get(queue)
         if reader is not None and queue not in self._tasks:
             name = f"read-{queue.topic}-{queue.queue_id}"
             self._tasks[queue] = self._background.keep(reader.run, name=name)
 
     def _remove(self, queue: MessageQueue) -> Reader | None:
-        """Read a queue no longer, and forget it."""
+        """Stop and remove the reader of a queue."""
         task = self._tasks.pop(queue, None)
         if task is not None:
             task.cancel()

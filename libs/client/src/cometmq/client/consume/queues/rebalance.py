@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which queues a consumer owns: the allocation strategies of RocketMQ, as pure functions.
+"""The allocation strategies of RocketMQ, which decide who owns a queue, as pure functions.
 
-All members of a group must come to the same division, whatever language they are written in,
-so each strategy equals the Java one to the letter. Queues come sorted by (topic, broker name,
-queue id) and client ids sorted as text; a client that is not in the list gets nothing.
+All members of a group must compute the same division, in whatever language they are written, so
+each strategy equals the Java one exactly. Queues are sorted by (topic, broker name, queue id),
+client ids as text; a client that is not in the list gets no queues.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ VIRTUAL_NODE_COUNT: Final = 10  # of the consistent hash, per client, as in Rock
 
 
 class AllocateStrategy(Protocol):
-    """Divide the queues of one topic among the members of one group."""
+    """Divides the queues of one topic among the members of one group."""
 
     @property
     def name(self) -> str:
@@ -64,12 +64,11 @@ class AllocateByCircle:
 
 
 class AllocateByConfig:
-    """A fixed list, the same whoever else is there."""
+    """A fixed list, independent of the other members."""
 
     name: Final = "CONFIG"
 
     def __init__(self, queues: Iterable[MessageQueue]) -> None:
-        """Own `queues`, always."""
         self._queues = list(queues)
 
     def allocate(
@@ -80,7 +79,7 @@ class AllocateByConfig:
 
 
 class AllocateByMachineRoom:
-    """Only queues of brokers named ``room@name`` with a known room; an equal share of these.
+    """Only queues of brokers named ``room@name`` with a known room, divided equally.
 
     The remainder goes one each to the first members, from the end of the list.
     """
@@ -88,7 +87,6 @@ class AllocateByMachineRoom:
     name: Final = "MACHINE_ROOM"
 
     def __init__(self, rooms: Iterable[str]) -> None:
-        """Take queues of these rooms."""
         self._rooms = frozenset(rooms)
 
     def allocate(
@@ -112,12 +110,11 @@ class AllocateByMachineRoom:
 
 
 class AllocateByConsistentHash:
-    """Members own arcs of a hash ring, so that few queues move when one joins or leaves."""
+    """Members own arcs of a hash ring, so that few queues move when a member joins or leaves."""
 
     name: Final = "CONSISTENT_HASH"
 
     def __init__(self, virtual_node_count: int = VIRTUAL_NODE_COUNT) -> None:
-        """Give each member `virtual_node_count` places on the ring."""
         if virtual_node_count < 0:
             raise ValueError(f"illegal virtualNodeCnt: {virtual_node_count}")
         self._virtual_node_count = virtual_node_count
@@ -146,7 +143,7 @@ class AllocateByConsistentHash:
 
 
 class AllocateMachineRoomNearby:
-    """Each room's queues go to the members in that room; rooms without members are shared."""
+    """Each room's queues go to the members in that room; other rooms' queues are shared by all."""
 
     def __init__(
         self,
@@ -155,7 +152,7 @@ class AllocateMachineRoomNearby:
         broker_room: Callable[[MessageQueue], str],
         consumer_room: Callable[[str], str],
     ) -> None:
-        """Divide inside a room by `inner`; the callables tell the room of a queue, a client."""
+        """`inner` divides each room; the callables return the room of a queue or a client."""
         self._inner = inner
         self._broker_room = broker_room
         self._consumer_room = consumer_room
@@ -164,7 +161,7 @@ class AllocateMachineRoomNearby:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the share of the own room, then that of each room without members."""
+        """Return the share of the own room, then the share of each room without members."""
         if client_id not in client_ids:
             return []
         by_room = _grouped(queues, self._broker_room)
@@ -184,7 +181,7 @@ def ring_place(text: str) -> int:
 
 
 def java_queue_text(queue: MessageQueue) -> str:
-    """Return a queue as Java prints it, which is what the ring hashes."""
+    """Return a queue as Java prints it, which is the input of the ring's hash."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -192,7 +189,7 @@ def java_queue_text(queue: MessageQueue) -> str:
 
 
 def _grouped(items: Sequence[T], room: Callable[[T], str]) -> dict[str, list[T]]:
-    ordered = sorted(items, key=room)  # stable: the order inside a room stays
+    ordered = sorted(items, key=room)  # stable: the order inside a room is kept
     return {name: list(members) for name, members in groupby(ordered, key=room)}
 
 
@@ -201,4 +198,4 @@ STRATEGIES: Final[Mapping[str, Callable[[], AllocateStrategy]]] = {
     AllocateByCircle.name: AllocateByCircle,
     AllocateByConsistentHash.name: AllocateByConsistentHash,
 }
-"""Strategies that need no argument, by RocketMQ's names."""
+"""Strategies without arguments, by RocketMQ's names."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching which queues topics have: Java's TopicMessageQueueChangeListener."""
+"""Watches the queues of topics for changes: Java's TopicMessageQueueChangeListener."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,20 +10,20 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import describe
 
 QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
-"""Called with a topic and all its queues; a coroutine function, or a plain one on a thread."""
+"""Called with a topic and all its queues; a plain function is called on a thread."""
 
 
 class QueueWatch:
-    """Compares the queues of some topics with those that were there before."""
+    """Compares the queues of some topics between two checks."""
 
     def __init__(self, instance: ClientInstance, callbacks: Mapping[str, QueuesChanged]) -> None:
-        """Watch topics, by their full names."""
+        """Watch topics, given by their full names."""
         self._instance = instance
         self._callbacks = callbacks
         self._known: dict[str, list[MessageQueue]] = {}
 
     async def run(self, *, interval_ms: int) -> None:
-        """Look at intervals; what is there at first is no change."""
+        """Check at intervals; the queues found first count as no change."""
         while True:
             await self._instance.routes.refresh_all(self._callbacks)
             for topic, callback in tuple(self._callbacks.items()):
@@ -41,5 +41,5 @@ class QueueWatch:
             return
         try:
             await called(callback, namespace.unwrap(topic), queues)
-        except Exception as error:  # foreign code: the next change is told too
+        except Exception as error:  # application code: later changes are still reported
             self._instance.log.warning("callback.failed", error=describe(error), exc_info=error)
