@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What access control refuses is not asked for again and again."""
+"""Refusals of access control are not retried."""
 
 import pytest
 

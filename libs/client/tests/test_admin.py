@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin calls against what Java servers answered to the same requests, and in a cluster."""
+"""Admin calls against captured answers of Java servers, and in a cluster."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -34,7 +34,6 @@ GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 
 
 def fullest_successes() -> dict[int, Exchange]:
-    """Return the captured success with the longest body of each code."""
     found: dict[int, Exchange] = {}
     for exchange in load_exchanges(GOLDEN):
         answer = exchange.response
@@ -57,7 +56,7 @@ CAPTURED = fullest_successes()
 
 
 class Replay:
-    """A server that answers every request with what a Java server answered."""
+    """Answers every request with the captured answer of a Java server."""
 
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
@@ -171,7 +170,7 @@ def ids(calls: list[tuple[RequestCode, Any]]) -> list[str]:
 
 
 def check(code: RequestCode, call: Call[Any], result: object) -> None:
-    """The request has the fields of Java's, and the answer was understood."""
+    """The request has Java's fields, and the answer is understood."""
     assert call.code == code
     assert call.ext.keys() <= CAPTURED[code].request.ext.keys() | OPTIONAL
     if _body(CAPTURED[code]) and code not in MAY_BE_EMPTY:
@@ -247,7 +246,7 @@ async def test_offsets_are_read_and_moved(cluster: MemoryCluster) -> None:
         assert await admin.committed_offset("g", queue) == 0
 
 
-async def test_what_does_not_exist_is_named(cluster: MemoryCluster) -> None:
+async def test_errors_name_the_missing_resource(cluster: MemoryCluster) -> None:
     async with AdminClient(cluster.namesrv) as admin:
         with pytest.raises(NoRoute, match="Nowhere"):
             await admin.route("Nowhere")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups are moved, messages followed to them, and what they gave up is sent again."""
+"""Resetting groups, tracking messages, and replaying dead letters."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -47,8 +47,6 @@ async def producer(cluster: MemoryCluster) -> AsyncIterator[Producer]:
 async def member(
     cluster: MemoryCluster, listen: Callable[[MessageExt], ConsumeResult], expression: str = "*"
 ) -> AsyncIterator[PushConsumer]:
-    """A connected member of the group g."""
-
     async def listener(messages: list[MessageExt]) -> ConsumeResult:
         return listen(messages[0])
 
@@ -60,7 +58,6 @@ async def member(
 
 
 async def send(producer: Producer, count: int, **properties: str) -> list[str]:
-    """Send to one queue; the ids."""
     sent = [
         await producer.send(
             Message("T", b"%d" % number, tag="A", keys=f"k{number}", properties=properties),
@@ -97,7 +94,7 @@ async def test_a_queue_is_not_moved_forwards_unless_forced(
     assert await admin.committed_offset("g", QUEUE) == 0
 
 
-async def test_a_group_that_never_consumed_begins_where_it_is_told(
+async def test_resetting_an_idle_group_sets_its_first_offsets(
     admin: AdminClient, producer: Producer
 ) -> None:
     await send(producer, 3)
@@ -105,7 +102,7 @@ async def test_a_group_that_never_consumed_begins_where_it_is_told(
     assert await admin.committed_offset("new", QUEUE) == 3
 
 
-async def test_connected_members_are_told_to_go_back(
+async def test_connected_members_are_reset(
     cluster: MemoryCluster, admin: AdminClient, producer: Producer
 ) -> None:
     seen: list[bytes] = []
@@ -134,7 +131,7 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
         await admin.clone_offsets("g", "g", "T")
 
 
-async def test_who_produces_and_who_consumes(
+async def test_connections_of_producers_and_consumers(
     cluster: MemoryCluster, admin: AdminClient, producer: Producer
 ) -> None:
     await send(producer, 1)
@@ -165,7 +162,7 @@ async def test_a_queue_is_read_between_two_places(admin: AdminClient, producer: 
     assert beyond == []
 
 
-async def test_what_is_deleted_is_passed_over(
+async def test_deleted_messages_are_skipped(
     cluster: MemoryCluster, admin: AdminClient, producer: Producer
 ) -> None:
     await send(producer, 4)
@@ -243,7 +240,7 @@ async def _track(admin: AdminClient, message: MessageExt) -> TrackType:
 
 
 async def bury(cluster: MemoryCluster) -> None:
-    """Have the group g give up everything."""
+    """Make every message a dead letter of the group g."""
     stored = len(cluster.messages("T"))
     async with member(cluster, lambda _: ConsumeResult.RECONSUME_LATER):
         await eventually(lambda: len(cluster.messages("%DLQ%g")) == stored)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where topics are, and the queues that ordered topics keep."""
+"""Routes of topics, and the queues of ordered topics."""
 
 import pytest
 

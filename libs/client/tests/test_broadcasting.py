@@ -34,7 +34,6 @@ def broadcast(cluster: MemoryCluster, listener: Any, folder: Path, **fields: Any
 
 
 def stored(path: Path) -> dict[int, int]:
-    """Return the offsets in a file by queue id."""
     table = decode_json(QueueOffsetTable, path.read_bytes()).offset_table
     return {queue.queue_id: offset for queue, offset in table.items()}
 
@@ -81,7 +80,7 @@ async def test_two_groups_of_one_process_share_the_client(
     assert (tmp_path / "10.0.0.1@DEFAULT" / "other" / "offsets.json").exists()
 
 
-async def test_what_fails_comes_not_again(cluster: MemoryCluster, tmp_path: Path) -> None:
+async def test_failed_messages_are_not_redelivered(cluster: MemoryCluster, tmp_path: Path) -> None:
     seen = Recorder(lambda messages: ConsumeResult.RECONSUME_LATER)
     async with broadcast(cluster, seen, tmp_path) as consumer:
         await send(cluster, *texts(3))
@@ -115,7 +114,7 @@ async def test_a_lite_pull_consumer_may_broadcast_too(
 
 
 async def test_the_file_is_javas(cluster: MemoryCluster, tmp_path: Path) -> None:
-    """Continue where a Java client has stopped: its file has objects as keys."""
+    """Java's file has objects as keys."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     path.parent.mkdir(parents=True)
     key = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": "T"}, separators=(",", ":"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running consumer can be told: more or fewer calls, messages back, other moments."""
+"""Control of a running consumer: concurrency, messages sent back, seeks."""
 
 import asyncio
 
@@ -80,7 +80,7 @@ async def test_a_push_consumer_goes_back_in_time(cluster: MemoryCluster) -> None
     assert seen.bodies == [b"0", b"1", b"2"] * 2
 
 
-async def test_who_assigns_queues_learns_of_new_ones(cluster: MemoryCluster) -> None:
+async def test_assigned_consumers_learn_of_new_queues(cluster: MemoryCluster) -> None:
     told: list[tuple[str, int]] = []
     options = LitePullOptions(queue_check_interval_ms=10)
     consumer = LitePullConsumer("cg", cluster.namesrv, options=options)

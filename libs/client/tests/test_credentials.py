@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing: every request of every kind of client, and where the secret may come from."""
+"""Signing: every request of every kind of client, and the sources of the secret."""
 
 import asyncio
 import os
@@ -104,7 +104,7 @@ async def test_every_client_signs_everything(
 
 
 @pytest.mark.parametrize("credentials", [BAD, None])
-async def test_a_refusal_is_told(
+async def test_refusals_are_reported(
     cluster: MemoryCluster, guard: Guard, credentials: SessionCredentials | None
 ) -> None:
     options = ProducerOptions(credentials=credentials)
@@ -132,11 +132,11 @@ def test_the_file_of_rocketmq_s_tools(
     ("text", "complaint"),
     [
         (None, "No such file"),
-        ("accessKey: [", "no YAML file"),
-        ("- a list", "no accessKey and secretKey in it"),
-        ("", "no accessKey and secretKey in it"),
+        ("accessKey: [", "not a YAML file"),
+        ("- a list", "accessKey and secretKey are missing"),
+        ("", "accessKey and secretKey are missing"),
         ("accessKey: userKey1", "accessKey or secretKey is missing"),
-        ("accessKey: userKey1\nsecretKey: 1.5", "secretKey is no text, put it in quotes"),
+        ("accessKey: userKey1\nsecretKey: 1.5", "secretKey is not text: quote it"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str | None, complaint: str) -> None:

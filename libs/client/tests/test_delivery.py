@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for a queue that was lost meanwhile do not count."""
+"""Results for a queue that was lost meanwhile are ignored."""
 
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.rates import ConsumeRates
@@ -11,7 +11,7 @@ from cometmq.remoting.log import NO_LOG
 
 
 class LosesTheQueue:
-    """Takes messages back, while the queue goes to another member."""
+    """Accepts messages back, while another member takes over the queue."""
 
     def __init__(self, held: ProcessQueue) -> None:
         self.held = held

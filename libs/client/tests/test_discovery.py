@@ -61,7 +61,9 @@ async def test_an_address_given_makes_the_list_unnecessary(server: AddressServer
 @pytest.mark.parametrize(
     ("status", "text"), [("404 Not Found", "a:1"), ("204 No Content", "a:1"), ("200 OK", " \n")]
 )
-async def test_other_answers_name_nobody(server: AddressServer, status: str, text: str) -> None:
+async def test_other_answers_yield_no_name_server(
+    server: AddressServer, status: str, text: str
+) -> None:
     server.status, server.text = status, text
     with pytest.raises(NoNamesrv):
         await fetch_namesrv_list(server.url)

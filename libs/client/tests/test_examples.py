@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run as they stand."""
+"""The examples run unchanged."""
 
 import asyncio
 import os

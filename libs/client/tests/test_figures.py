@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of brokers from the texts they answer, and what a cluster tells."""
+"""Statistics parsed from the answers of brokers."""
 
 from cometmq.client import AdminClient
 from cometmq.client.admin.figures import BrokerFigures, Load, Traffic, read_figures
@@ -42,7 +42,7 @@ def test_texts_become_numbers() -> None:
     )
 
 
-def test_what_is_not_told_is_not_made_up() -> None:
+def test_missing_figures_stay_missing() -> None:
     assert read_figures({}) == BrokerFigures()
     odd = read_figures(
         {"commitLogDiskRatio": "-1", "earliestMessageTimeStamp": "-1", "putTps": "?"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place of offsets that applications write may raise anything: it stops no queue for good."""
+"""An offset store of the application may raise anything without stopping a queue for good."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 
 class BreakingOffsets:
-    """Offsets in memory; every second note of an offset and every store raises."""
+    """Offsets in memory; every second update and every store raises."""
 
     def __init__(self) -> None:
         self.positions = Positions()
@@ -56,7 +56,7 @@ class BreakingOffsets:
         self.positions.forget(queue)
 
 
-async def test_messages_go_on_in_order_and_what_was_noted_is_stored(
+async def test_delivery_stays_in_order_and_noted_offsets_are_stored(
     cluster: MemoryCluster,
 ) -> None:
     await send(cluster, *texts(6))
@@ -71,7 +71,7 @@ async def test_messages_go_on_in_order_and_what_was_noted_is_stored(
 
 
 class Refuses:
-    """A listener that never consumes the first message, and a burial that breaks at first."""
+    """Never consumes the first message, and at first fails to make it a dead letter."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -91,7 +91,7 @@ class Refuses:
         return True
 
 
-async def test_a_message_whose_end_broke_comes_again_before_those_behind_it() -> None:
+async def test_a_message_with_a_failed_completion_is_redelivered_first() -> None:
     refuses, consumed, all_done = Refuses(), [], asyncio.Event()
     background = TaskSet(NO_LOG)
 

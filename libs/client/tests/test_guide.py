@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in the guide run as they stand."""
+"""The programs in the guide run unchanged."""
 
 import asyncio
 import os

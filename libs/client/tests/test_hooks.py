@@ -26,7 +26,7 @@ from cometmq.remoting.log import NO_LOG, Log
 
 
 class Events:
-    """A log and a hook that remember."""
+    """Records log events and hook calls."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[str, dict[str, object]]] = []
@@ -47,8 +47,6 @@ class Events:
 
 
 class Broken:
-    """A hook that always raises."""
-
     def before_send(self, context: SendContext) -> None:
         raise RuntimeError("before")
 
@@ -57,15 +55,12 @@ class Broken:
 
 
 class Forbidding:
-    """Refuses messages with a tag."""
-
     def check(self, context: SendContext) -> None:
         if context.messages[0].tag:
             raise InvalidArgument(f"no tags, please: {context.messages[0].tag}")
 
 
 def hooked(cluster: MemoryCluster, *hooks: SendHook, log: Log = NO_LOG) -> Producer:
-    """Return a producer with these hooks."""
     producer = Producer("pg", cluster.namesrv, log=log)
     for hook in hooks:
         producer.add_hook(hook)
@@ -125,7 +120,7 @@ async def test_a_forbidden_message_is_not_sent(cluster: MemoryCluster) -> None:
 
 
 class Consumed:
-    """A hook that remembers what was consumed, after one that fails."""
+    """Records the consumed messages."""
 
     def __init__(self) -> None:
         self.contexts: list[ConsumeContext] = []
@@ -138,8 +133,6 @@ class Consumed:
 
 
 class BrokenConsumer:
-    """A hook that always raises."""
-
     def before_consume(self, context: ConsumeContext) -> None:
         raise RuntimeError("before")
 
@@ -156,7 +149,7 @@ class BrokenConsumer:
         ("no result", ConsumeOutcome.EXCEPTION, False),
     ],
 )
-async def test_hooks_see_what_listeners_make_of_messages(
+async def test_hooks_see_the_results_of_listeners(
     cluster: MemoryCluster, result: object, outcome: ConsumeOutcome, is_success: bool
 ) -> None:
     hook = Consumed()

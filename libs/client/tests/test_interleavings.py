@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens while something else does: queues that go during a seek, a reset, an end."""
+"""Concurrent events: queues that are revoked during a seek, a reset, a close."""
 
 import asyncio
 from typing import Any
@@ -41,10 +41,10 @@ def lite(cluster: MemoryCluster) -> LitePullConsumer:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_callbacks_that_are_cancelled_from_inside_hold_nothing_up(
+async def test_callbacks_cancelled_from_inside_do_not_block(
     cluster: MemoryCluster, orderly: bool
 ) -> None:
-    """A callback that awaits a task it has cancelled raises so."""
+    """A callback that awaits a task it has cancelled raises CancelledError."""
     told: list[int] = []
 
     async def cancelled(queues: list[MessageQueue]) -> None:
@@ -152,7 +152,7 @@ async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluste
             return found
 
         member.bounds = slow_bounds  # type: ignore[method-assign]
-        with pytest.raises(InvalidArgument, match="does not have the queue"):
+        with pytest.raises(InvalidArgument, match="does not own the queue"):
             await consumer.seek(QUEUE_0, 2)
         assert QUEUE_0 not in consumer.queues
 
@@ -170,7 +170,7 @@ async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> N
 async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
     cluster: MemoryCluster,
 ) -> None:
-    """Nobody would give its queues up later, and other members would wait for the locks."""
+    """Otherwise its queues would stay locked, and other members would wait for them."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     consumer = named(cluster, Recorder(), "a", orderly=True)
     cluster.create_topic("U")

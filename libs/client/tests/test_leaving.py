@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of queues that leave: stored while the queue is certainly ours, and never later."""
+"""Offsets of leaving queues: stored while ownership is certain, and never later."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
@@ -31,7 +31,7 @@ FAILURES = [
 
 
 class Store:
-    """A place of offsets that fails as often as a test wants."""
+    """An offset store that fails a given number of times."""
 
     def __init__(self, events: list[str]) -> None:
         self.stored: list[tuple[MessageQueue, int]] = []
@@ -64,7 +64,7 @@ class Store:
 
 
 class Locks:
-    """Locks that hold until a test says otherwise."""
+    """Locks that a test can invalidate."""
 
     def __init__(self, events: list[str]) -> None:
         self.are_valid = self.are_held = True
@@ -88,7 +88,7 @@ class Locks:
 
 
 class Leaving:
-    """An owner of queues, and all that it does."""
+    """An Ownership with its collaborators."""
 
     def __init__(self, background: TaskSet) -> None:
         self.events: list[str] = []
@@ -157,10 +157,10 @@ async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_nothing_is_stored_while_the_lock_has_run_out(
+async def test_no_offset_is_stored_while_the_lock_is_expired(
     leaving: Leaving, is_lost: bool
 ) -> None:
-    """Another member may have stored more by then, unless the lock turns out to be ours still."""
+    """Another member may have stored a higher offset, unless the lock proves to be still ours."""
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
     await leaving.owner().leave([held_to(leaving.store, A, 7)])
     await leaving.store.tried.wait()
@@ -200,7 +200,7 @@ async def test_a_failed_commit_at_the_end_is_tried_again(leaving: Leaving, order
     assert leaving.events == ["stored", "told 1", *(["unlocked all"] if orderly else [])]
 
 
-async def test_the_end_stores_what_a_busy_queue_that_was_leaving_has_behind_it(
+async def test_close_stores_the_offset_of_a_busy_queue_that_is_leaving(
     leaving: Leaving,
 ) -> None:
     busy, owner = held_to(leaving.store, A, 7), leaving.owner()
@@ -214,7 +214,7 @@ async def test_the_end_stores_what_a_busy_queue_that_was_leaving_has_behind_it(
 async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
     leaving: Leaving,
 ) -> None:
-    """The next owner begins meanwhile: what is stored after the listener's end turns it back."""
+    """The next owner starts meanwhile: a later store would reset its progress."""
     busy, owner = held_to(leaving.store, A, 7), leaving.owner(orderly=False)
     busy.calls.began()
     await owner.leave([busy])
@@ -226,8 +226,8 @@ async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
 
 
 @pytest.mark.parametrize("then_ends", [False, True])
-async def test_of_a_queue_that_is_lost_nothing_is_stored(leaving: Leaving, then_ends: bool) -> None:
-    """Even if its lock was granted anew: somebody had it in between."""
+async def test_no_offset_of_a_lost_queue_is_stored(leaving: Leaving, then_ends: bool) -> None:
+    """Even if its lock was granted again: another member had it in between."""
     lost, owner = held_to(leaving.store, A, 7), leaving.owner()
     lost.calls.began()
     await owner.leave([lost], is_lost=True)
@@ -240,7 +240,7 @@ async def test_of_a_queue_that_is_lost_nothing_is_stored(leaving: Leaving, then_
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_an_application_that_hangs_when_it_is_told_holds_nothing_up_for_ever(
+async def test_a_hanging_revocation_callback_is_bounded(
     leaving: Leaving, monkeypatch: pytest.MonkeyPatch, orderly: bool
 ) -> None:
     monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 20)

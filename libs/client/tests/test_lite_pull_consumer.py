@@ -55,7 +55,7 @@ async def test_only_wanted_tags_come(stored: MemoryCluster) -> None:
     assert stored.committed("lg", "T")[QUEUE_0] >= 21
 
 
-async def test_iteration_commits_what_was_taken_and_no_more(stored: MemoryCluster) -> None:
+async def test_iteration_commits_exactly_the_yielded_messages(stored: MemoryCluster) -> None:
     taken: list[bytes] = []
     async with consumer_of(stored) as consumer:
         async for message in consumer:
@@ -107,7 +107,7 @@ async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:
         assert await consumer.poll(timeout_ms=0) == []
         with pytest.raises(InvalidArgument, match="offset 26 is outside the queue"):
             await consumer.seek(QUEUE_0, 26)
-        with pytest.raises(InvalidArgument, match="does not have the queue"):
+        with pytest.raises(InvalidArgument, match="does not own the queue"):
             await consumer.seek(MessageQueue("T", "broker-a", 99), 0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program sees of its clients without asking for anything."""
+"""The log output of clients with and without a configuration."""
 
 import logging
 import socket
@@ -36,8 +36,6 @@ Facts = dict[str, Any]
 
 
 class Kept:
-    """A log that remembers."""
-
     def __init__(self) -> None:
         self.events: list[tuple[str, Facts]] = []
 
@@ -48,7 +46,6 @@ class Kept:
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """Return what the logger of the library says about an event."""
     assert {record.name for record in caplog.records} <= {"cometmq", "asyncio"}
     found = [record.getMessage() for record in caplog.records]
     return [line for line in found if line.split()[0] == event]
@@ -132,7 +129,7 @@ def test_the_log_of_failures_stays_small() -> None:
 
 
 def test_the_guide_names_the_texts() -> None:
-    """Each text in the guide's table is one that the source has."""
+    """Each text in the guide's table occurs in the source."""
     source = Path(log.__file__).parent
     code = " ".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
@@ -179,7 +176,7 @@ async def test_a_listener_that_raises_logs_one_traceback(
         ),
     ],
 )
-async def test_a_wrong_result_says_what_is_accepted(
+async def test_a_wrong_result_names_the_valid_ones(
     cluster: MemoryCluster,
     caplog: pytest.LogCaptureFixture,
     options: PushOptions,
@@ -204,7 +201,7 @@ async def test_a_plain_function_may_return_a_coroutine(cluster: MemoryCluster) -
         await eventually(lambda: seen == [b"0"])
 
 
-async def test_a_callback_that_is_no_coroutine_function_says_so(
+async def test_a_plain_scheduled_callback_is_refused(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduled = ScheduledPull("pull", cluster.namesrv)
@@ -276,7 +273,7 @@ async def test_no_name_server_is_named_with_its_reason(
 async def test_a_start_with_hanging_name_servers_ends_at_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One question bounds the start, not one for each topic."""
+    """One deadline bounds the start, not one per topic."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

@@ -43,7 +43,7 @@ def test_a_name_gets_its_namespace_once_and_loses_it_again(short: str, full: str
 @pytest.mark.parametrize(
     "name", ["TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_X", "CID_RMQ_SYS_TRANS", "BenchmarkTest"]
 )
-def test_names_of_rocketmq_belong_to_nobody(name: str) -> None:
+def test_names_of_rocketmq_have_no_namespace(name: str) -> None:
     assert is_system(name)
     assert NS.wrap(name) == NS.unwrap(name) == without_namespace(name) == name
 
@@ -57,7 +57,7 @@ def test_names_of_other_namespaces_stay() -> None:
     assert without_namespace("%RETRY%g") == "%RETRY%g"
 
 
-def test_without_a_namespace_nothing_changes() -> None:
+def test_an_empty_namespace_changes_no_name() -> None:
     queue = MessageQueue("T", "b", 1)
     assert Namespace().wrap("T") == Namespace().unwrap("T") == "T"
     assert Namespace().wrap_queue(queue) is Namespace().unwrap_queue(queue) is queue
@@ -132,7 +132,7 @@ async def test_a_name_that_is_too_long_with_its_namespace_is_refused(
 
 
 async def test_consumers_live_in_their_namespace(cluster: MemoryCluster) -> None:
-    """A message that fails comes again by the retry topic of the namespace."""
+    """A failed message is redelivered through the retry topic of the namespace."""
     cluster.create_topic("ns%T", queue_count=1)
     seen: list[MessageExt] = []
     again = asyncio.Event()
@@ -165,7 +165,7 @@ async def test_consumers_live_in_their_namespace(cluster: MemoryCluster) -> None
     assert set(cluster.committed("ns%cg", "ns%T").values()) == {1}
 
 
-async def test_who_polls_sees_short_names_only(cluster: MemoryCluster) -> None:
+async def test_polling_returns_short_names(cluster: MemoryCluster) -> None:
     cluster.create_topic("ns%T", queue_count=1)
     queue = MessageQueue("T", "broker-a", 0)
     async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
@@ -188,7 +188,7 @@ async def test_who_polls_sees_short_names_only(cluster: MemoryCluster) -> None:
         assert await consumer.committed(queue) == 2
 
 
-async def test_who_assigns_queues_gives_short_names(cluster: MemoryCluster) -> None:
+async def test_assigned_queues_have_short_names(cluster: MemoryCluster) -> None:
     cluster.create_topic("ns%T", queue_count=2)
     async with Producer("pg", cluster.namesrv, options=OPTIONS) as producer:
         await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 1))

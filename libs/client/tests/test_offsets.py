@@ -28,7 +28,7 @@ def test_an_offset_goes_back_only_on_request() -> None:
     assert positions.offsets == {A: 3}
 
 
-def test_only_what_moved_is_unsaved() -> None:
+def test_only_moved_offsets_are_unsaved() -> None:
     positions = Positions()
     positions.update(A, 5, is_reset=False)
     positions.unsaved.clear()
@@ -67,7 +67,7 @@ async def test_a_file_of_the_java_client_is_read(tmp_path: Path) -> None:
     assert await LocalOffsets(path).read(A) == 12
 
 
-async def test_nothing_is_written_when_nothing_moved(tmp_path: Path) -> None:
+async def test_the_file_is_written_only_after_a_move(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     store = LocalOffsets(path)
     store.update(A, 7)
@@ -86,7 +86,7 @@ async def test_a_file_that_cannot_be_written_is_written_later(tmp_path: Path) ->
     assert await LocalOffsets(path).read(A) == 7
 
 
-async def test_a_commit_that_is_awaited_says_that_the_file_cannot_be_written(
+async def test_an_awaited_commit_raises_if_the_file_is_not_writable(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "deep").write_bytes(b"no folder")
@@ -96,7 +96,7 @@ async def test_a_commit_that_is_awaited_says_that_the_file_cannot_be_written(
         await store.commit([A])
 
 
-async def test_what_moves_while_the_file_is_written_is_written_next(
+async def test_moves_during_a_write_are_written_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "offsets.json"
@@ -116,7 +116,7 @@ async def test_what_moves_while_the_file_is_written_is_written_next(
 
 
 class FakeInstance:
-    """A broker that refuses what a test wants, while something else happens."""
+    """A broker with refusals chosen by the test, and concurrent events."""
 
     def __init__(self) -> None:
         self.log = NO_LOG
@@ -155,8 +155,8 @@ async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> Non
     assert len(instance.commits) == 1
 
 
-async def test_what_was_read_and_has_not_moved_is_not_stored_again() -> None:
-    """The member that had the queue before may have stored more in the meantime."""
+async def test_an_unmoved_offset_is_not_written_back() -> None:
+    """The previous owner of the queue may have stored a higher offset in the meantime."""
     instance = FakeInstance()
     instance.stored = 7
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
@@ -172,8 +172,8 @@ async def test_what_was_read_and_has_not_moved_is_not_stored_again() -> None:
     assert [offset for _, offset in instance.commits] == [8, 7]
 
 
-async def test_an_offset_is_told_twice_if_nobody_answers() -> None:
-    """Java's broker may serve a pull that was sent before, and has an older offset, after it."""
+async def test_an_unconfirmed_offset_is_sent_twice() -> None:
+    """Java's broker may serve an earlier pull, which has an older offset, after the commit."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -188,8 +188,8 @@ async def test_an_offset_is_told_twice_if_nobody_answers() -> None:
     assert store.unsaved(A) is None
 
 
-async def test_an_offset_that_nobody_has_answered_is_committed_all_the_same() -> None:
-    """What was told twice may be lost twice: with the connection, or in a broker's queue."""
+async def test_an_unconfirmed_offset_is_committed_again() -> None:
+    """Two oneway commits may both be lost: with the connection, or in a broker's queue."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -202,7 +202,7 @@ async def test_an_offset_that_nobody_has_answered_is_committed_all_the_same() ->
     assert instance.answered == [7]
 
 
-async def test_an_offset_that_was_answered_is_told_once() -> None:
+async def test_a_confirmed_offset_is_sent_once() -> None:
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -212,7 +212,7 @@ async def test_an_offset_that_was_answered_is_told_once() -> None:
 
 
 class ForgetfulBroker(FakeInstance):
-    """Java's broker: who finds no table of a topic makes one, and puts it over another's."""
+    """Like Java's broker: concurrent first commits replace each other's table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ async def test_of_a_groups_first_offsets_none_is_forgotten() -> None:
 
 
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
-    """0 is also what brokers answer for young queues: it is stored to be sure."""
+    """Brokers answer 0 also for young queues, so the offset is stored to be sure."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, await store.read(A) or 0)

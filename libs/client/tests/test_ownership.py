@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that come and go: who is told when, and what is committed then."""
+"""Assignment and revocation: the order of callbacks and commits."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
 
 class Told:
-    """What a consumer was told about its queues, and what was committed then."""
+    """Records the callbacks of a consumer, and the commits before them."""
 
     def __init__(self, cluster: MemoryCluster, consumer: Any) -> None:
         self.events: list[tuple[str, list[int]]] = []
@@ -55,7 +55,7 @@ def lite(cluster: MemoryCluster, **fields: Any) -> LitePullConsumer:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_push_consumer_is_told_of_its_queues(cluster: MemoryCluster, orderly: bool) -> None:
+async def test_a_push_consumer_reports_its_queues(cluster: MemoryCluster, orderly: bool) -> None:
     options = PushOptions(orderly=orderly, instance_name="a")
     consumer = consumer_of(cluster, Recorder(), options)
     told = Told(cluster, consumer)
@@ -75,7 +75,7 @@ async def test_a_push_consumer_is_told_of_its_queues(cluster: MemoryCluster, ord
     ]
 
 
-async def test_who_is_told_of_queues_has_their_messages_later(cluster: MemoryCluster) -> None:
+async def test_assignment_is_reported_before_the_first_message(cluster: MemoryCluster) -> None:
     order: list[str] = []
     await send(cluster, Message("T", b"x"))
     consumer = consumer_of(cluster, Recorder(lambda _: order.append("message")))
@@ -90,7 +90,7 @@ async def test_who_is_told_of_queues_has_their_messages_later(cluster: MemoryClu
     assert order == ["told", "message"]
 
 
-async def test_what_was_consumed_is_committed_when_the_end_is_told(cluster: MemoryCluster) -> None:
+async def test_consumed_offsets_are_committed_before_the_revocation(cluster: MemoryCluster) -> None:
     seen = Recorder()
     consumer = consumer_of(cluster, seen)
     told = Told(cluster, consumer)
@@ -101,7 +101,7 @@ async def test_what_was_consumed_is_committed_when_the_end_is_told(cluster: Memo
     assert told.committed[-1][QUEUE_0] == 5
 
 
-async def test_no_message_is_in_work_when_the_loss_of_its_queue_is_told(
+async def test_no_message_is_in_work_at_the_revocation(
     cluster: MemoryCluster,
 ) -> None:
     gate, begun, running = asyncio.Event(), asyncio.Event(), 0
@@ -126,7 +126,7 @@ async def test_no_message_is_in_work_when_the_loss_of_its_queue_is_told(
         assert running == 0
 
 
-async def test_a_callback_that_fails_holds_nothing_up(cluster: MemoryCluster) -> None:
+async def test_a_failing_callback_does_not_block(cluster: MemoryCluster) -> None:
     seen = Recorder()
     consumer = consumer_of(cluster, seen)
 
@@ -142,7 +142,7 @@ async def test_a_callback_that_fails_holds_nothing_up(cluster: MemoryCluster) ->
 # -- lite pull --------------------------------------------------------------------------------
 
 
-async def test_a_lite_pull_consumer_may_seek_when_it_is_told(cluster: MemoryCluster) -> None:
+async def test_a_lite_pull_consumer_may_seek_in_on_assigned(cluster: MemoryCluster) -> None:
     await send(cluster, *texts(5))
     consumer = lite(cluster)
 
@@ -158,8 +158,8 @@ async def test_a_lite_pull_consumer_may_seek_when_it_is_told(cluster: MemoryClus
         assert message.body == b"3"
 
 
-async def test_nothing_is_lost_when_polled_messages_move(cluster: MemoryCluster) -> None:
-    """What was polled and not settled when its queue goes comes to the new owner."""
+async def test_unsettled_polled_messages_reach_the_new_owner(cluster: MemoryCluster) -> None:
+    """Messages that were polled but not settled when their queue moves go to the new owner."""
     for queue in QUEUES:
         await send(cluster, *texts(10), queue=queue)
     first, second = lite(cluster, instance_name="a"), lite(cluster, instance_name="b")
@@ -221,7 +221,7 @@ async def test_iterating_ends_after_the_message_in_work(cluster: MemoryCluster) 
     assert cluster.committed("cg", "T")[QUEUE_0] == 3
 
 
-async def test_iterating_ends_although_nothing_comes(cluster: MemoryCluster) -> None:
+async def test_iteration_ends_without_messages(cluster: MemoryCluster) -> None:
     async with lite(cluster, poll_timeout_ms=60_000) as consumer:
         asyncio.get_running_loop().call_later(0.05, consumer.finish)
         async with asyncio.timeout(5):

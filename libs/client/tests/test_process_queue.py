@@ -27,14 +27,14 @@ def test_the_oldest_message_holds_the_offset_back() -> None:
     assert (len(held), held.body_bytes, held.span) == (0, 0, 0)
 
 
-def test_what_is_held_already_is_not_taken_twice() -> None:
+def test_held_messages_are_not_added_twice() -> None:
     held = ProcessQueue(QUEUE, 0)
     held.put([message(5), message(6)], 7)
     assert held.put([message(4), message(5)], 7) == [message(4)]
     assert (held.committable, held.span, held.body_bytes) == (4, 2, 6)
 
 
-def test_late_messages_are_a_prefix_of_what_was_started() -> None:
+def test_late_messages_are_a_prefix_of_the_started_ones() -> None:
     held = ProcessQueue(QUEUE, 0)
     messages = [message(offset) for offset in range(4)]
     held.put(messages, 4)
@@ -45,7 +45,7 @@ def test_late_messages_are_a_prefix_of_what_was_started() -> None:
     assert held.late(started_before_ms=100, count_max=1) == messages[:1]
 
 
-def test_administrators_see_what_is_held() -> None:
+def test_running_info_shows_the_held_messages() -> None:
     held = ProcessQueue(QUEUE, 0)
     held.put([message(3, bytes(1 << 20)), message(8)], 9)
     info = held.info(committed=2)
@@ -61,7 +61,6 @@ def test_administrators_see_what_is_held() -> None:
 def test_the_offset_is_that_of_the_first_unfinished_message(
     order: list[int],
 ) -> None:
-    """Whatever the order in which messages are finished."""
     held = ProcessQueue(QUEUE, 0)
     held.put([message(offset) for offset in range(12)], 12)
     unfinished = set(range(12))

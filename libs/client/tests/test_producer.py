@@ -162,7 +162,7 @@ async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryClu
 
 @pytest.mark.parametrize("code", [1, 16])
 async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code: int) -> None:
-    """Although Java tries again after these codes."""
+    """Java retries after these codes."""
     remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
     cluster.broker.fail(SEND, CommandError(code, remark), times=3)
     async with Producer("pg", cluster.namesrv) as producer:
@@ -174,7 +174,7 @@ async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code
 
 
 async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
-    """The list is that of Java's DefaultMQProducer."""
+    """The list equals that of Java's DefaultMQProducer."""
     async with Producer("pg", cluster.namesrv) as producer:
         for code in ResponseCode:
             if code in SendStatus.__members__.values():
@@ -295,7 +295,7 @@ async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
         (Message("T", b""), "the message body is empty"),
         (Message("T", "text"), "the message body is bytes, not str"),  # type: ignore[arg-type]
-        (Message("T", b"x", keys=["a b"]), "a key holds no space"),
+        (Message("T", b"x", keys=["a b"]), "a key must not contain a space"),
         (Message("T", bytes(101)), "more than body_bytes_max"),
         (Message("T", b"x", properties={"TAGS": "x"}), "the property TAGS is set by the client"),
         (Message("T", b"x", properties={"k": "a\x01b"}), "separators"),

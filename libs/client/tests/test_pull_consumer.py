@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pull consumers: any queue from any offset, offsets by hand, shares, and calls at intervals."""
+"""Pull consumers: reads of any queue and offset, manual offsets, shares, scheduled pulls."""
 
 import asyncio
 from collections import Counter
@@ -60,7 +60,7 @@ async def test_a_waiting_pull_gets_the_first_message(cluster: MemoryCluster) -> 
     assert [message.body for message in waiting.result().messages] == [b"x"]
 
 
-async def test_a_waiting_pull_ends_when_nothing_comes(cluster: MemoryCluster) -> None:
+async def test_a_blocking_pull_times_out(cluster: MemoryCluster) -> None:
     options = PullOptions(suspend_ms=20)
     async with PullConsumer("pull", cluster.namesrv, options=options) as consumer:
         found = await consumer.pull_block_if_not_found(QUEUE_0, 0)
@@ -98,7 +98,7 @@ async def test_offsets_are_stored_at_intervals(cluster: MemoryCluster) -> None:
         await eventually(lambda: cluster.committed("pull", "T") == {QUEUE_0: 7})
 
 
-async def test_ends_of_queues_are_told(cluster: MemoryCluster) -> None:
+async def test_bounds_of_queues(cluster: MemoryCluster) -> None:
     await send(cluster, *texts(4))
     cluster.broker.queues.expire("T", 0, 1)
     stored = cluster.messages("T")[0].store_timestamp
@@ -136,7 +136,7 @@ async def test_members_share_the_queues_of_registered_topics(cluster: MemoryClus
     assert told == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
 
 
-async def test_a_message_given_back_comes_again_or_is_buried(cluster: MemoryCluster) -> None:
+async def test_a_returned_message_is_redelivered_or_dead(cluster: MemoryCluster) -> None:
     await send(cluster, *texts(2))
     async with PullConsumer("pull", cluster.namesrv) as consumer:
         first, second = (await consumer.pull(QUEUE_0, 0)).messages
@@ -147,7 +147,7 @@ async def test_a_message_given_back_comes_again_or_is_buried(cluster: MemoryClus
     assert [message.body for message in cluster.broker.dead] == [b"1"]
 
 
-async def test_a_pull_consumer_tells_what_it_is(cluster: MemoryCluster) -> None:
+async def test_running_info_of_a_pull_consumer(cluster: MemoryCluster) -> None:
     consumer = PullConsumer("pull", cluster.namesrv)
     consumer.register("T")
     async with consumer:

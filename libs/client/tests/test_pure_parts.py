@@ -116,7 +116,7 @@ def test_a_name_server_given_beside_the_options_wins() -> None:
     ],
 )
 def test_options_have_bounds(options: ClientOptions) -> None:
-    with pytest.raises(InvalidArgument, match="an option is wrong"):
+    with pytest.raises(InvalidArgument, match="invalid option"):
         checked(options)
 
 
@@ -185,7 +185,7 @@ def test_results_say_how_many_and_when() -> None:
     assert ConsumeResult.DEAD_LETTER.delay_level == -1
 
 
-def test_rates_are_those_of_the_last_minute() -> None:
+def test_rates_cover_the_last_minute() -> None:
     now_ms = 0
     rates = ConsumeRates(lambda: now_ms)
     rates.note("T", ok=100, failed=0, ms=50)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push consumers: delivery, failures, and where they begin."""
+"""Push consumers: delivery, failures, and start offsets."""
 
 import asyncio
 import threading
@@ -123,7 +123,7 @@ async def test_a_full_queue_is_not_pulled(cluster: MemoryCluster) -> None:
 # -- failures ---------------------------------------------------------------------------------
 
 
-async def test_a_failed_message_comes_again_with_its_topic(cluster: MemoryCluster) -> None:
+async def test_a_failed_message_is_redelivered_with_its_topic(cluster: MemoryCluster) -> None:
     def answer(messages: list[MessageExt]) -> None:
         if messages[0].reconsume_times < 2:
             raise ValueError("not yet")
@@ -189,7 +189,7 @@ async def test_an_unreadable_message_goes_back_until_it_is_dead(cluster: MemoryC
     assert cluster.committed("cg", "T")[QUEUE_0] == 3
 
 
-async def test_an_unreadable_message_that_nobody_takes_back_is_not_passed(
+async def test_an_unreadable_message_without_a_taker_blocks_the_offset(
     cluster: MemoryCluster,
 ) -> None:
     """Sent as a new message, its broken bytes would pass for a body."""
@@ -216,7 +216,9 @@ async def test_part_of_a_list_may_be_consumed(cluster: MemoryCluster) -> None:
     assert sorted(again) == [b"2", b"3"]
 
 
-async def test_what_the_broker_does_not_take_back_is_sent_anew(cluster: MemoryCluster) -> None:
+async def test_a_message_that_is_not_taken_back_is_sent_to_the_retry_topic(
+    cluster: MemoryCluster,
+) -> None:
     cluster.broker.fail(BACK, ServerError("no such message"))
     seen = Recorder(
         lambda messages: ConsumeResult.RECONSUME_LATER if not messages[0].reconsume_times else None
@@ -292,7 +294,7 @@ async def test_a_new_group_begins_at_the_end(cluster: MemoryCluster) -> None:
     assert seen.bodies == [b"new"]
 
 
-async def test_what_comes_between_two_runs_is_not_skipped(cluster: MemoryCluster) -> None:
+async def test_messages_between_two_runs_are_not_skipped(cluster: MemoryCluster) -> None:
     async with consumer_of(cluster, Recorder(), PushOptions()):
         pass
     await send(cluster, Message("T", b"between"))
@@ -321,8 +323,8 @@ async def test_an_offset_outside_the_queue_is_corrected(cluster: MemoryCluster) 
     assert cluster.committed("cg", "T")[QUEUE_0] == 10
 
 
-async def test_an_offset_that_nobody_can_tell_is_asked_for_again(cluster: MemoryCluster) -> None:
-    """Beginning at the end instead would skip what is there."""
+async def test_an_unavailable_offset_is_requested_again(cluster: MemoryCluster) -> None:
+    """Starting at the end instead would skip messages."""
     cluster.broker.offsets["cg", "T", 0] = 1
     await send(cluster, *texts(3))
     cluster.broker.fail(RequestCode.QUERY_CONSUMER_OFFSET, SystemBusy("overloaded"), times=5)

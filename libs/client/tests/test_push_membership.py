@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push consumers as members of a group: sharing, changes, what brokers ask, life."""
+"""Push consumers as group members: rebalance, requests of brokers, lifecycle."""
 
 import asyncio
 from typing import Any
@@ -179,7 +179,7 @@ async def test_offsets_are_reset_from_outside(cluster: MemoryCluster) -> None:
     assert seen.bodies[5:] == [b"3", b"4"]
 
 
-async def test_a_consumer_tells_what_it_does(cluster: MemoryCluster) -> None:
+async def test_running_info_of_a_push_consumer(cluster: MemoryCluster) -> None:
     seen = Recorder()
     async with consumer_of(cluster, seen) as consumer:
         await send(cluster, *texts(5))
@@ -250,7 +250,7 @@ async def test_one_message_is_consumed_on_request(
 async def test_a_consumer_starts_once_and_only_with_a_group(cluster: MemoryCluster) -> None:
     with pytest.raises(InvalidArgument, match="DEFAULT_CONSUMER is reserved"):
         PushConsumer("DEFAULT_CONSUMER", listener=Recorder())
-    with pytest.raises(InvalidArgument, match="names no tag"):
+    with pytest.raises(InvalidArgument, match="contains no tag"):
         consumer_of(cluster, Recorder()).subscribe("T", " || ")
     consumer = consumer_of(cluster, Recorder())
     with pytest.raises(ClientStateError):

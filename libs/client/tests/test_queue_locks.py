@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of an orderly member: how long they are ours, and what follows when they run out."""
+"""Locks of an orderly member: validity, renewal and expiry."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -23,8 +23,6 @@ LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 
 
 class Clock:
-    """Stands still until a test moves it."""
-
     def __init__(self) -> None:
         self.now_ms = 1_000
 
@@ -33,7 +31,7 @@ class Clock:
 
 
 class Offsets:
-    """We have consumed up to 5; what the broker says, and when, is what a test wants."""
+    """The member has consumed up to 5; the test decides what the broker answers, and when."""
 
     def __init__(self) -> None:
         self.stored: int | None = 5
@@ -53,7 +51,7 @@ class Offsets:
 
 
 class Locked:
-    """Locks of one member with a clock of their own."""
+    """Locks of one member with a manual clock."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self.clock = Clock()
@@ -96,10 +94,10 @@ async def test_a_lock_is_ours_for_thirty_seconds(locked: Locked, cluster: Memory
     [(5, True, []), (None, True, []), (6, False, QUEUES)],
     ids=["unchanged", "never stored", "consumed by another"],
 )
-async def test_a_lock_that_ran_out_is_renewed_if_nobody_consumed(
+async def test_an_expired_lock_is_renewed_if_the_offset_is_unchanged(
     locked: Locked, stored: int | None, are_valid: bool, lost: list[MessageQueue]
 ) -> None:
-    """Another member may have had it, and given it back."""
+    """Another member may have locked and released it meanwhile."""
     await locked.locks.acquire(QUEUES)
     locked.offsets.stored = stored
     locked.clock.now_ms += VALID_MS + 1
@@ -126,7 +124,7 @@ async def test_a_lock_that_ran_out_is_renewed_later_if_the_offset_is_not_known(
 async def test_a_lock_that_is_given_back_while_it_is_regained_stays_so(
     locked: Locked, cluster: MemoryCluster, renews: bool
 ) -> None:
-    """Nobody would give it back again, and renewals would keep it for ever."""
+    """Otherwise renewals would keep it for ever."""
     await locked.locks.acquire(QUEUES[:1])
     locked.clock.now_ms += VALID_MS + 1
     locked.offsets.may_read.clear()
@@ -141,7 +139,7 @@ async def test_a_lock_that_is_given_back_while_it_is_regained_stays_so(
     assert cluster.broker.locks == {}
 
 
-async def test_what_a_renewal_does_not_get_is_lost(locked: Locked, cluster: MemoryCluster) -> None:
+async def test_a_refused_renewal_loses_the_queue(locked: Locked, cluster: MemoryCluster) -> None:
     await locked.locks.acquire(QUEUES)
     cluster.broker.locks["cg", QUEUES[2]] = "somebody"
     assert await locked.locks.renew()
@@ -151,10 +149,8 @@ async def test_what_a_renewal_does_not_get_is_lost(locked: Locked, cluster: Memo
     assert cluster.broker.locks == {("cg", QUEUES[2]): "somebody"}
 
 
-async def test_a_lock_that_nobody_confirmed_is_given_back_too(
-    locked: Locked, cluster: MemoryCluster
-) -> None:
-    """A cancelled question may have been answered at the broker."""
+async def test_an_unconfirmed_lock_is_released_too(locked: Locked, cluster: MemoryCluster) -> None:
+    """The broker may have granted a cancelled request."""
     cluster.broker.fail(LOCK, HANG)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(locked.locks.acquire(QUEUES[:1]))
@@ -203,7 +199,9 @@ async def never(_: Collection[MessageQueue]) -> None:
 async def test_an_offset_that_cannot_be_read_gives_no_queue_up(
     locked: Locked, error: Exception
 ) -> None:
-    """What was consumed and is not stored yet would come again, although the lock is ours."""
+    """Otherwise consumed messages with unsaved offsets would be redelivered, although the lock
+    is ours.
+    """
     held = ProcessQueue(QUEUES[0], 5)
     locked.offsets.errors = [error]
     guards = guards_of(locked, never)

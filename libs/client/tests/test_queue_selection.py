@@ -58,7 +58,7 @@ def test_when_all_are_left_out_the_better_half_serves() -> None:
     ("value", "expected"),
     [("TagA", 2598919), (17, 17), (-5, -5), (True, 1231), (1 << 32, 1), (-(1 << 33), -2)],
 )
-def test_hash_codes_are_those_of_java(value: object, expected: int) -> None:
+def test_hash_codes_equal_java(value: object, expected: int) -> None:
     assert java_hash_code(value) == expected
 
 

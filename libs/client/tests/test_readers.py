@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One queue has one reader, whatever happens at the same time."""
+"""A queue has one reader, even under concurrent changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -21,7 +21,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 
 class NoMessages:
-    """Pulls that wait for ever."""
+    """Pulls that never end."""
 
     async def pull(self, *_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
@@ -31,7 +31,7 @@ class NoMessages:
 
 
 class Script:
-    """Pulls that answer what a test has prepared, then wait for ever."""
+    """Pulls that return prepared answers, then never end."""
 
     def __init__(self, answers: Iterable[Pulled]) -> None:
         self.answers = iter(answers)
@@ -47,7 +47,7 @@ class Script:
 
 
 class SlowOffsets:
-    """Offsets that are stored when the test says so."""
+    """Offsets that are stored when the test allows it."""
 
     def __init__(self) -> None:
         self.may_store = asyncio.Event()
@@ -109,7 +109,7 @@ def readers_of(context: ReadContext, background: TaskSet) -> Readers:
 
 
 async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet) -> None:
-    """A second one would go on after the queue is given up, and commit for its new owner."""
+    """A second one would outlive the queue, and commit for its new owner."""
     offsets = SlowOffsets()
     context = context_of(NoMessages(), offsets)
 
@@ -128,10 +128,10 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet)
     assert before.process_queue.is_dropped
 
 
-async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
+async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     background: TaskSet,
 ) -> None:
-    """Offsets of a topic that was made again are lower: the old ones would skip its messages."""
+    """Offsets of a recreated topic are lower: the old ones would skip its messages."""
     message = message_ext(100)
     script = Script(
         [
@@ -149,10 +149,10 @@ async def test_a_queue_that_begins_again_takes_no_offset_from_what_was_held(
     assert offsets.position(QUEUE) == 3
 
 
-async def test_what_may_be_of_another_member_by_now_is_neither_stored_nor_committed_by_pulls(
+async def test_offsets_of_an_uncertain_queue_are_not_committed(
     background: TaskSet,
 ) -> None:
-    """A member that was frozen for longer than its lock lives would turn the group back."""
+    """A member frozen for longer than its lock would reset the progress of the group."""
     nothing = Pulled(PullStatus.NO_NEW, [], 5, 0, 5)
     script, offsets = Script([nothing, nothing]), SlowOffsets()
     offsets.may_store.set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members that come and go at random while messages flow and a broker restarts."""
+"""Members join and leave at random while messages flow and a broker restarts."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ async def cluster(pair: MemoryCluster) -> MemoryCluster:
 
 
 class Group:
-    """The members of one group, and everything that they consumed, in its order."""
+    """The members of one group, and their consumed messages in order."""
 
     def __init__(self, cluster: MemoryCluster, seed: int, *, orderly: bool) -> None:
         self.random = random.Random(seed)
@@ -56,7 +56,6 @@ class Group:
             await end.wait()
 
     def step(self, tasks: asyncio.TaskGroup) -> None:
-        """Have a member come or go."""
         can_leave = len(self._ends) > 1
         if can_leave and (len(self._ends) == MEMBER_COUNT_MAX or self.random.random() < 0.5):
             self._ends.pop(self.random.randrange(len(self._ends))).set()
@@ -80,7 +79,6 @@ async def send_some(producer: Producer, step: int) -> None:
 
 
 async def run_storm(cluster: MemoryCluster, group: Group) -> None:
-    """Let members come and go while messages are sent."""
     async with asyncio.TaskGroup() as tasks, Producer("pg", cluster.namesrv) as producer:
         group.step(tasks)
         for step in range(STEP_COUNT):
@@ -92,7 +90,7 @@ async def run_storm(cluster: MemoryCluster, group: Group) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_order_holds_and_nothing_comes_twice(cluster: MemoryCluster, seed: int) -> None:
+async def test_order_holds_without_duplicates(cluster: MemoryCluster, seed: int) -> None:
     group = Group(cluster, seed, orderly=True)
     await run_storm(cluster, group)
     assert group.overlaps == 0
@@ -102,7 +100,7 @@ async def test_order_holds_and_nothing_comes_twice(cluster: MemoryCluster, seed:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_without_order(cluster: MemoryCluster, seed: int) -> None:
+async def test_concurrent_delivery_loses_no_message(cluster: MemoryCluster, seed: int) -> None:
     group = Group(cluster, seed, orderly=False)
     await run_storm(cluster, group)
     committed = cluster.committed("cg", "T")
@@ -113,10 +111,10 @@ async def test_nothing_is_lost_without_order(cluster: MemoryCluster, seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_restarted_broker_loses_nothing_and_turns_no_queue_back(
+async def test_a_restarted_broker_loses_no_message_and_no_offset(
     cluster: MemoryCluster, seed: int
 ) -> None:
-    """Offsets that had not reached it are made good: each message comes once to its member."""
+    """Offsets lost with the broker are sent again: each message is consumed once."""
     group = Group(cluster, seed, orderly=True)
     broker = cluster.brokers[1]
     async with asyncio.TaskGroup() as tasks, Producer("pg", cluster.namesrv) as producer:

@@ -38,8 +38,6 @@ FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 
 
 def replier(cluster: MemoryCluster, producer: Producer) -> PushConsumer:
-    """Return a consumer of the topic T that answers what is a request."""
-
     async def answer(messages: list[MessageExt]) -> None:
         for message in messages:
             await producer.reply(message, b"re:" + message.body)
@@ -113,7 +111,7 @@ async def test_without_a_reply_the_request_ends_in_time(cluster: MemoryCluster) 
     assert len(cluster.messages("T")) == 1
 
 
-async def test_a_request_that_is_not_stored_says_so(cluster: MemoryCluster) -> None:
+async def test_a_request_that_is_not_stored_raises(cluster: MemoryCluster) -> None:
     cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, ServerError("disk"), times=4)
     async with Producer("requester", cluster.namesrv) as requester:
         with pytest.raises(SendFailed, match="was not stored after 3 attempts"):
@@ -128,7 +126,7 @@ async def test_requests_are_bounded(cluster: MemoryCluster) -> None:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(requester.request(Message("T", b"x"), 60_000))
             await eventually(lambda: cluster.messages("T"))
-            with pytest.raises(ClientError, match="1 requests wait for their replies already"):
+            with pytest.raises(ClientError, match="1 requests are pending already"):
                 await requester.request(Message("T", b"x"))
             first.cancel()
         with pytest.raises(NoReply):
@@ -163,7 +161,7 @@ async def test_a_plain_message_cannot_be_replied_to(cluster: MemoryCluster) -> N
 
 
 class Requester:
-    """Who waits for replies."""
+    """Holds the pending replies."""
 
     def __init__(self) -> None:
         self.replies = PendingReplies()
@@ -211,7 +209,7 @@ PUSHED = [
 
 
 @pytest.mark.parametrize("exchange", PUSHED, ids=lambda exchange: exchange.name)
-async def test_replies_that_java_pushed_reach_who_waits(exchange: Exchange) -> None:
+async def test_replies_pushed_by_java_complete_the_request(exchange: Exchange) -> None:
     header = convert_ext(exchange.request.ext, PushReplyMessageToClient)
     assert isinstance(header, PushReplyMessageToClient)
     body = (exchange.request.body_text or "").encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers tell of themselves, beside what a Java consumer was captured to tell."""
+"""Running info compared with captures of a Java consumer."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selectors: by tag and by SQL condition, and what a broker finds wrong with one."""
+"""Selectors by tag and by SQL condition, and the errors that brokers report."""
 
 import pytest
 
@@ -19,8 +19,7 @@ CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SQL = MessageSelector.by_sql("a >")
 
 
-def listener(_: list[MessageExt]) -> None:
-    """Take whatever comes."""
+def listener(_: list[MessageExt]) -> None: ...
 
 
 def push_consumer(cluster: MemoryCluster, selector: MessageSelector) -> PushConsumer:
@@ -59,7 +58,7 @@ async def test_a_broker_that_takes_the_condition_is_asked_once(
 
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
-async def test_what_is_wrong_with_a_condition_is_raised_at_the_start(
+async def test_a_wrong_condition_raises_at_the_start(
     cluster: MemoryCluster, make: type[PushConsumer]
 ) -> None:
     cluster.broker.fail(CHECK, SubscriptionParseFailed('Encountered "<EOF>" at line 1'))

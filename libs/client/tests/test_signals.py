@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ending on a signal, and clients in a process that was forked."""
+"""Shutdown on a signal, and clients in a forked process."""
 
 import asyncio
 import os
@@ -84,7 +84,7 @@ print("done", flush=True)
 async def run_program(
     cluster: MemoryCluster, text: str, end: signal.Signals | None = None
 ) -> tuple[int | None, str, str]:
-    """Run a program, send it a signal after its first line; return status, output, errors."""
+    """Send the program a signal after its first line; return status, output, errors."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

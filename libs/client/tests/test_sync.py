@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facade runs on its own thread, so the cluster does too."""
+"""Blocking clients: the facade runs on its own thread, so the cluster does too."""
 
 import queue
 import threading
@@ -57,7 +57,7 @@ def test_messages_go_through_without_an_event_loop(served: MemoryCluster) -> Non
     assert consumer.stats().failed_count == 0
 
 
-def test_iteration_commits_what_was_taken(served: MemoryCluster) -> None:
+def test_iteration_commits_the_yielded_messages(served: MemoryCluster) -> None:
     with Producer("pg", served.namesrv) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number), queue=QUEUE_0)

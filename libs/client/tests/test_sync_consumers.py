@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of the facade: order, pulls, callbacks, and their ends."""
+"""Blocking consumers: order, pulls, callbacks, and close."""
 
 import os
 import queue
@@ -113,7 +113,7 @@ def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
 
 
 def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
-    """A signal may interrupt a call whose lock the loop needs before it can do anything else."""
+    """A signal may interrupt a call that holds a lock which the loop needs."""
     go_on, is_stopped = threading.Event(), threading.Event()
 
     def stop_the_loop() -> None:

@@ -77,7 +77,6 @@ TEXTS = {
 
 
 def line(text: str) -> str:
-    """Return a record as it is written."""
     return text.replace("|", "\x01") + "\x02"
 
 
@@ -113,7 +112,7 @@ def test_a_broken_record_is_named(text: str) -> None:
         decode_trace(line(text))
 
 
-def test_what_is_no_record_is_left_out() -> None:
+def test_unknown_records_are_skipped() -> None:
     assert decode_trace(b"") == []
     assert decode_trace(line("Recall|1|x") + line(TEXTS[BEFORE])) == [BEFORE]
 
@@ -127,8 +126,6 @@ def test_a_trace_is_found_by_id_and_keys() -> None:
 
 
 class Sent:
-    """Takes what a dispatcher sends."""
-
     def __init__(self, *, fails: bool = False) -> None:
         self.messages: list[tuple[str, str, list[str]]] = []
         self._fails = fails
@@ -175,7 +172,7 @@ async def test_too_many_records_are_dropped_until_some_are_sent() -> None:
     await dispatcher.close()
 
 
-async def test_what_cannot_be_sent_makes_room_again() -> None:
+async def test_failed_sends_free_the_buffer() -> None:
     dispatcher = TraceDispatcher(Sent(fails=True), TaskSet(NO_LOG), NO_LOG)
     for _ in range(3):
         assert dispatcher.append("A", [BEFORE] * RECORD_COUNT_MAX)
@@ -186,7 +183,6 @@ async def test_what_cannot_be_sent_makes_room_again() -> None:
 
 
 def traces(cluster: MemoryCluster, topic: str = TOPIC) -> list[TraceRecord]:
-    """Return all records that a cluster holds."""
     return [r for message in cluster.messages(topic) for r in decode_trace(message.body)]
 
 
@@ -259,7 +255,7 @@ async def test_hosted_services_have_a_trace_topic_per_region(cluster: MemoryClus
     assert len(traces(cluster, "rmq_sys_TRACE_DATA_DefaultRegion")) == 1
 
 
-async def test_a_broker_that_takes_no_traces_holds_nobody_up(cluster: MemoryCluster) -> None:
+async def test_a_broker_without_traces_delays_no_send(cluster: MemoryCluster) -> None:
     cluster.broker.may_create_topics = False
     async with Producer("pg", cluster.namesrv, options=ProducerOptions(trace=True)) as producer:
         await producer.send(Message("T", b"x"))
@@ -275,7 +271,7 @@ FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, trace=True)
 async def consumed(
     cluster: MemoryCluster, listener: object, options: PushOptions = FIRST
 ) -> list[TraceRecord]:
-    """Send one message, have it consumed, and return the traces of that."""
+    """Send and consume one message; return its traces."""
     done = asyncio.Event()
 
     async def listen(messages: list[MessageExt]) -> object:

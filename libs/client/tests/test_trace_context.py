@@ -28,13 +28,13 @@ OPTIONS = ProducerOptions(trace_context=True)
 
 @pytest.fixture(autouse=True)
 def _without_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every test decide what is installed."""
+    """Tests decide whether OpenTelemetry is installed."""
     monkeypatch.setattr(trace_context, "_telemetry", lambda: None)
     return
 
 
 async def forwarded(cluster: MemoryCluster, listener_kind: str) -> list[MessageExt]:
-    """Send a message of a trace, forward it in a listener, and return what that sent."""
+    """Forward a traced message in a listener; return the forwarded message."""
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, trace_context=True)
     seen: list[TraceContext | None] = []
     done = asyncio.Event()
@@ -62,7 +62,7 @@ async def forwarded(cluster: MemoryCluster, listener_kind: str) -> list[MessageE
     return cluster.messages("Next")
 
 
-async def test_what_a_listener_sends_belongs_to_the_trace_of_its_message(
+async def test_messages_sent_by_a_listener_join_its_trace(
     cluster: MemoryCluster,
 ) -> None:
     (sent,) = await forwarded(cluster, "coroutine")
@@ -74,7 +74,7 @@ async def test_a_listener_on_a_thread_is_in_the_trace_too(cluster: MemoryCluster
     assert not await forwarded(cluster, "function")
 
 
-async def test_without_the_option_nothing_is_added(
+async def test_no_context_is_added_without_the_option(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_context, "_telemetry", Telemetry)
@@ -85,13 +85,13 @@ async def test_without_the_option_nothing_is_added(
 
 
 class Telemetry:
-    """Stands for OpenTelemetry with a current span."""
+    """A fake OpenTelemetry with a current span."""
 
     def inject(self, properties: MutableMapping[str, str]) -> None:
         properties["traceparent"] = "of-the-span"
 
 
-async def test_the_current_span_goes_along_unless_the_application_says_otherwise(
+async def test_the_current_span_is_sent_unless_the_application_sets_one(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_context, "_telemetry", Telemetry)
@@ -107,7 +107,7 @@ async def test_the_current_span_goes_along_unless_the_application_says_otherwise
 
 
 class FakePropagator:
-    """The one of OpenTelemetry's API, as far as it is used."""
+    """A fake of the used part of OpenTelemetry's API."""
 
     def inject(self, carrier: MutableMapping[str, str]) -> None:
         carrier["traceparent"] = "injected"
@@ -147,7 +147,6 @@ def test_opentelemetry_is_used_by_its_public_names(
 
 @pytest.fixture
 def cluster_free_message() -> MessageExt:
-    """A message of a trace."""
     return msgspec.structs.replace(message_ext(0), properties={"traceparent": PARENT})
 
 

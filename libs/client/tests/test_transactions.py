@@ -66,7 +66,7 @@ def producer(
 
 
 async def ends(cluster: MemoryCluster, count: int = 1) -> list[int]:
-    """Wait for so many ends of transactions; return what they say."""
+    """Wait for `count` ends of transactions; return their states."""
     await eventually(lambda: len(cluster.broker.ends) >= count)
     return [end.commit_or_rollback for end in cluster.broker.ends]
 
@@ -102,7 +102,7 @@ async def test_the_local_transaction_decides(
     assert not end.from_transaction_check
 
 
-async def test_a_half_message_says_whose_it_is_and_is_not_delayed(cluster: MemoryCluster) -> None:
+async def test_a_half_message_names_its_group_and_is_not_delayed(cluster: MemoryCluster) -> None:
     async with producer(cluster) as transactions:
         transaction = await transactions.begin(Message("T", b"x", delay_level=3))
         (half,) = cluster.messages(HALF_TOPIC)
@@ -173,7 +173,7 @@ async def test_an_answer_that_is_none_leaves_it_open(cluster: MemoryCluster) -> 
         ResponseCode.SLAVE_NOT_AVAILABLE,
     ],
 )
-async def test_what_is_stored_less_safely_is_rolled_back(
+async def test_unsafely_stored_half_messages_are_rolled_back(
     cluster: MemoryCluster, code: ResponseCode
 ) -> None:
     def execute(_message: Message, _argument: Any) -> TransactionState:
@@ -204,7 +204,7 @@ async def test_plain_functions_run_beside_the_loop(cluster: MemoryCluster) -> No
     ("answer", "told"),
     [(COMMIT, TRANSACTION_COMMIT), (ROLLBACK, TRANSACTION_ROLLBACK), (None, TRANSACTION_NONE)],
 )
-async def test_a_broker_that_asks_is_told(
+async def test_checks_are_answered(
     cluster: MemoryCluster, answer: TransactionState | None, told: int
 ) -> None:
     asked: list[MessageExt] = []
@@ -225,7 +225,7 @@ async def test_a_broker_that_asks_is_told(
     assert end.transaction_id == end.msg_id == transaction.transaction_id
 
 
-async def test_a_check_that_fails_is_told_as_unknown_and_others_go_on(
+async def test_a_failing_check_is_unknown_and_others_go_on(
     cluster: MemoryCluster,
 ) -> None:
     answers: Iterator[Exception | TransactionState] = iter([OSError("no database"), COMMIT])
@@ -270,7 +270,7 @@ async def test_questions_beyond_the_bound_are_left_to_the_next_round(
     assert log.errors("transaction.unchecked") == ["too many questions"]
 
 
-async def test_an_end_that_nobody_hears_is_only_logged(cluster: MemoryCluster) -> None:
+async def test_a_lost_end_is_only_logged(cluster: MemoryCluster) -> None:
     log = Log()
     async with producer(cluster, log=log, send_timeout_ms=500) as transactions:
         transaction = await transactions.begin(MESSAGE)
@@ -325,7 +325,7 @@ async def test_ends_are_traced(cluster: MemoryCluster) -> None:
     assert [context.state for context in contexts] == [ROLLBACK]
 
 
-async def test_what_is_missing_is_named(cluster: MemoryCluster) -> None:
+async def test_missing_functions_are_named(cluster: MemoryCluster) -> None:
     none: Any = None
     with pytest.raises(InvalidArgument, match="check is None, which cannot be called"):
         TransactionProducer("pg", cluster.namesrv, check=none)
@@ -335,7 +335,7 @@ async def test_what_is_missing_is_named(cluster: MemoryCluster) -> None:
     assert cluster.messages(HALF_TOPIC) == []
 
 
-def test_the_options_are_those_of_producers_and_more() -> None:
+def test_the_options_extend_those_of_producers() -> None:
     assert issubclass(TransactionOptions, ProducerOptions)
     assert TransactionOptions().check_concurrency == 1
 

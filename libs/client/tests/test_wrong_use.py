@@ -24,20 +24,17 @@ from cometmq.client.testing import MemoryCluster
 ADDRESS = "127.0.0.1:1"
 
 
-async def two(messages: list[Any], more: object) -> None:
-    """Take too much."""
+async def two(messages: list[Any], more: object) -> None: ...
 
 
 async def generator(messages: list[Any]) -> AsyncIterator[None]:
     yield None
 
 
-async def print_nothing(consumer: object) -> None:
-    """Take too little."""
+async def print_nothing(consumer: object) -> None: ...
 
 
-async def coroutine(consumer: object, queue: object) -> None:
-    """Take what a scheduled pull gives."""
+async def coroutine(consumer: object, queue: object) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def test_functions_without_a_signature_and_methods_are_listeners() -> None:
         (lambda c: c.subscribe("T", None), r"such as 'A \|\| B'"),
     ],
 )
-def test_what_consumers_are_given_is_checked(call: Any, text: str) -> None:
+def test_arguments_of_consumers_are_checked(call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         call(PushConsumer("cg", ADDRESS, listener=print))
     with pytest.raises(InvalidArgument, match=text):
@@ -83,8 +80,7 @@ def test_what_consumers_are_given_is_checked(call: Any, text: str) -> None:
 
 def test_hooks_of_producers_are_checked() -> None:
     class Asynchronous:
-        async def check(self, context: object) -> None:
-            """Never run."""
+        async def check(self, context: object) -> None: ...
 
     producer: Any = Producer("pg", ADDRESS)
     with pytest.raises(InvalidArgument, match="before_send is None"):

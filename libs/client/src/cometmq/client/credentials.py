@@ -23,9 +23,9 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
     except OSError as error:
         raise InvalidArgument(f"credentials {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"credentials {path}: no YAML file") from error
+        raise InvalidArgument(f"credentials {path}: not a YAML file") from error
     if not isinstance(values, dict):
-        raise InvalidArgument(f"credentials {path}: no accessKey and secretKey in it")
+        raise InvalidArgument(f"credentials {path}: accessKey and secretKey are missing")
     access_key, secret_key, token = (
         _text(path, values, name) for name in ("accessKey", "secretKey", "securityToken")
     )
@@ -40,5 +40,5 @@ def _text(path: str | Path, values: dict[str, Any], name: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InvalidArgument(f"credentials {path}: {name} is no text, put it in quotes")
+        raise InvalidArgument(f"credentials {path}: {name} is not text: quote it")
     return str(value).strip()

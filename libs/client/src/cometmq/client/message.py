@@ -113,7 +113,7 @@ def _joined(keys: Sequence[Any]) -> str:
         if not isinstance(key, str):
             raise InvalidArgument(f"a key is text, not {type(key).__name__}")
         if " " in key:
-            raise InvalidArgument("a key holds no space: it separates keys")
+            raise InvalidArgument("a key must not contain a space, which separates keys")
     return " ".join(keys)
 
 

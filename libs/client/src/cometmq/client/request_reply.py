@@ -85,7 +85,7 @@ class PendingReplies:
     ) -> AsyncIterator[tuple[str, asyncio.Future[MessageExt]]]:
         """Yield a correlation id and the future of its reply; drop both at the end."""
         if len(self._waiting) >= count_max:
-            raise ClientError(f"{len(self._waiting)} requests wait for their replies already")
+            raise ClientError(f"{len(self._waiting)} requests are pending already")
         correlation_id = str(uuid.uuid4())
         future = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future

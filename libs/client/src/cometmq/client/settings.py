@@ -71,33 +71,33 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     namesrv: Annotated[
         str,
-        Meta(description="`host:port;host:port`; empty: that of the environment, NAMESRV_ADDR."),
+        Meta(description="`host:port;host:port`; empty: the variable NAMESRV_ADDR."),
     ] = ""
     namesrv_url: Annotated[
         str,
-        Meta(description="HTTP address of a list of name servers, if none is given otherwise."),
+        Meta(description="HTTP URL of a name server list, used if no address is given."),
     ] = ""
     client_ip: Annotated[
         str,
-        Meta(description="Part of the client id; empty: the address this machine sends from."),
+        Meta(description="Part of the client id; empty: this machine's outgoing address."),
     ] = ""
     instance_name: Annotated[
         str,
-        Meta(description="Part of the client id; DEFAULT: a name that no other client has."),
+        Meta(description="Part of the client id; DEFAULT: replaced by a unique name."),
     ] = "DEFAULT"
     unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
     unit_mode: Annotated[
-        bool, Meta(description="Topics and groups that are created are marked as of a unit.")
+        bool, Meta(description="Mark created topics and groups with the unit flag.")
     ] = False
     namespace: Annotated[
         str,
         Meta(
-            description="Topics and groups are those of this tenant; empty: that of a name server "
-            "address `MQ_INST_x_y.host:port`, else none."
+            description="Namespace of topics and groups; empty: taken from a name server address "
+            "`MQ_INST_x_y.host:port`, else none."
         ),
     ] = ""
     access_channel: Annotated[
-        AccessChannel, Meta(description="CLOUD: traces go to a topic of the region.")
+        AccessChannel, Meta(description="CLOUD: one trace topic per region.")
     ] = AccessChannel.LOCAL
     trace_context: Annotated[
         bool,
@@ -107,24 +107,24 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = False
     poll_namesrv_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often routes are asked for anew.")
+        int, Meta(ge=1, description="Interval of route refreshes.")
     ] = 30_000
     heartbeat_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often brokers are told who is here.")
+        int, Meta(ge=1, description="Interval of heartbeats to brokers.")
     ] = 30_000
     persist_offset_interval_ms: Annotated[
-        int, Meta(ge=1, description="How often consumed offsets are committed.")
+        int, Meta(ge=1, description="Interval of offset commits.")
     ] = 5_000
     api_timeout_ms: Annotated[
-        int, Meta(ge=1, description="Bound of calls that are neither sends nor pulls.")
+        int, Meta(ge=1, description="Timeout of calls other than sends and pulls.")
     ] = 3_000
     vip_channel: Annotated[bool, Meta(description="Send to the broker's port minus 2.")] = False
     serialization: Annotated[
-        Serialization, Meta(description="Encoding of headers; brokers answer in the same.")
+        Serialization, Meta(description="Encoding of headers; brokers answer in the same encoding.")
     ] = Serialization.JSON
     credentials: Annotated[
         SessionCredentials | None,
-        Meta(description="Signs every request, for brokers with access control."),
+        Meta(description="Keys that sign every request, for brokers with access control."),
     ] = None
     tls: Annotated[
         TlsSettings, Meta(description="TLS of all connections; `enable` switches it on.")
@@ -135,60 +135,56 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Options of a producer."""
 
     default_topic: Annotated[
-        str, Meta(description="New topics are created like this one (createTopicKey).")
+        str, Meta(description="Template of topics created by a send (createTopicKey).")
     ] = DEFAULT_TOPIC
     default_topic_queue_nums: Annotated[
-        int, Meta(ge=1, description="Queues of a topic that is created by sending, at most.")
+        int, Meta(ge=1, description="Maximum queue count of a topic created by a send.")
     ] = 4
-    send_timeout_ms: Annotated[int, Meta(ge=1, description="Over all attempts of one send.")] = (
-        3_000
-    )
+    send_timeout_ms: Annotated[
+        int, Meta(ge=1, description="Timeout of one send, over all attempts.")
+    ] = 3_000
     retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first.")] = 2
     retry_another_broker_when_not_stored: Annotated[
         bool,
-        Meta(description="Try again when a message is stored less safely than the broker should."),
+        Meta(description="Retry when a message was not flushed or replicated as configured."),
     ] = False
     retry_when_busy: Annotated[
         bool,
-        Meta(description="Try again, after a pause, when a broker is overloaded (SYSTEM_BUSY)."),
+        Meta(description="Retry, after a pause, when a broker is overloaded (SYSTEM_BUSY)."),
     ] = False
     retry_codes: Annotated[
         frozenset[int],
-        Meta(description="Refusals after which another attempt may succeed (retryResponseCodes)."),
+        Meta(description="Response codes that are retried (retryResponseCodes)."),
     ] = RETRY_CODES
     short_headers: Annotated[
         bool,
-        Meta(
-            description="Send with one-letter header names (sendSmartMsg); all brokers know them."
-        ),
+        Meta(description="Use one-letter header names (sendSmartMsg); all brokers accept them."),
     ] = True
     trace: Annotated[
         bool, Meta(description="Send a trace of each sent message (enableMsgTrace).")
     ] = False
-    trace_topic: Annotated[str, Meta(description="Where traces go (customizedTraceTopic).")] = (
+    trace_topic: Annotated[str, Meta(description="Topic of the traces (customizedTraceTopic).")] = (
         TRACE_TOPIC
     )
     pending_requests_max: Annotated[
-        int, Meta(ge=1, description="Requests that wait for their reply; further ones are refused.")
+        int, Meta(ge=1, description="Maximum of pending requests; further ones are refused.")
     ] = 10_000
     compress_over_bytes: Annotated[
-        int, Meta(ge=0, description="Bodies of this size and more travel compressed.")
+        int, Meta(ge=0, description="Bodies of at least this size are compressed.")
     ] = 4096
     compress_type: Annotated[
-        CompressionType, Meta(description="How; consumers before 4.9.4 read ZLIB only.")
+        CompressionType, Meta(description="Algorithm; consumers before 4.9.4 read ZLIB only.")
     ] = CompressionType.ZLIB
-    compress_level: Annotated[int, Meta(ge=0, le=9, description="How hard to try.")] = 5
+    compress_level: Annotated[int, Meta(ge=0, le=9, description="Compression level.")] = 5
     body_bytes_max: Annotated[
         int, Meta(ge=1, description="Longer bodies and batches are refused (maxMessageSize).")
     ] = BODY_BYTES_MAX
     avoid_slow_brokers: Annotated[
         bool,
-        Meta(
-            description="Leave slow and failing brokers out for a while (sendLatencyFaultEnable)."
-        ),
+        Meta(description="Avoid slow and failing brokers for a while (sendLatencyFaultEnable)."),
     ] = False
     pending_sends_max: Annotated[
-        int, Meta(ge=1, description="Sends at once; further ones wait for their turn.")
+        int, Meta(ge=1, description="Maximum of concurrent sends; further ones wait.")
     ] = 10_000
 
 
@@ -200,8 +196,8 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
         Meta(
             ge=1,
             le=1000,
-            description="Local transactions at once, if they are plain functions: those run on "
-            "threads.",
+            description="Maximum of concurrent local transactions that are plain functions, which "
+            "run on threads.",
         ),
     ] = 20
     check_concurrency: Annotated[
@@ -209,15 +205,15 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
         Meta(
             ge=1,
             le=1000,
-            description="Calls of the check listener at once (checkThreadPoolMaxSize).",
+            description="Maximum of concurrent checks (checkThreadPoolMaxSize).",
         ),
     ] = 1
     pending_checks_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Questions that wait for the check listener; further ones are left to the "
-            "next round (checkRequestHoldMax).",
+            description="Maximum of pending checks; further ones are dropped, and repeated by the "
+            "broker (checkRequestHoldMax).",
         ),
     ] = 2_000
 
@@ -226,20 +222,20 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Common options of all consumers."""
 
     message_model: Annotated[
-        MessageModel, Meta(description="Who gets a message: one member of the group, or each.")
+        MessageModel, Meta(description="Deliver a message to one member of the group, or to each.")
     ] = MessageModel.CLUSTERING
     offsets_dir: Annotated[
         str,
         Meta(
-            description="Where BROADCASTING keeps `CLIENT_ID/GROUP/offsets.json`; empty: "
+            description="Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; empty: "
             "`.rocketmq_offsets` in the home folder."
         ),
     ] = ""
     consume_from: Annotated[
         ConsumeFrom,
         Meta(
-            description="Where a group without an offset begins in a queue. Brokers have it begin "
-            "with the first message of a queue that is young (youngQueueStartsAtZero)."
+            description="Where a group without an offset starts in a queue. Brokers override it "
+            "for young queues, which are read from 0 (youngQueueStartsAtZero)."
         ),
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
@@ -248,12 +244,12 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     trace: Annotated[
         bool, Meta(description="Send a trace of each consumed message (enableMsgTrace).")
     ] = False
-    trace_topic: Annotated[str, Meta(description="Where traces go (customizedTraceTopic).")] = (
+    trace_topic: Annotated[str, Meta(description="Topic of the traces (customizedTraceTopic).")] = (
         TRACE_TOPIC
     )
     rebalance_interval_ms: Annotated[
         int,
-        Meta(ge=1, description="How often queues are shared anew even if no broker asks for it."),
+        Meta(ge=1, description="Interval of rebalances without a notification from a broker."),
     ] = 20_000
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 32
     queue_count_max: Annotated[
@@ -261,21 +257,25 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             ge=1,
             le=65_535,
-            description="Messages of one queue that are pulled and not yet consumed.",
+            description="Maximum of messages pulled but not consumed, per queue.",
         ),
     ] = 1_000
-    queue_bytes_max: Annotated[int, Meta(ge=1, description="Their bodies together.")] = (
-        100 * 1024 * 1024
-    )
+    queue_bytes_max: Annotated[
+        int, Meta(ge=1, description="The same in bytes of their bodies.")
+    ] = 100 * 1024 * 1024
     queue_span_max: Annotated[
         int,
-        Meta(ge=1, le=65_535, description="From the first of them to the last, in queue offsets."),
+        Meta(
+            ge=1,
+            le=65_535,
+            description="Maximum offset distance between the first and the last of them.",
+        ),
     ] = 2_000
     suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long a broker holds a pull that finds nothing.")
+        int, Meta(ge=1, description="How long a broker holds a pull without messages.")
     ] = 15_000
     pull_timeout_ms: Annotated[
-        int, Meta(ge=1, description="How long to wait for the answer; longer than `suspend_ms`.")
+        int, Meta(ge=1, description="Timeout of a pull; must be longer than `suspend_ms`.")
     ] = 30_000
 
     def __post_init__(self) -> None:
@@ -292,7 +292,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=CONCURRENCY_MAX,
-            description="Calls of the listener at the same time (consumeThreadMax).",
+            description="Maximum of concurrent listener calls (consumeThreadMax).",
         ),
     ] = 20
     batch_count_max: Annotated[
@@ -300,30 +300,30 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=1024,
-            description="Messages per call of the listener (consumeMessageBatchMaxSize).",
+            description="Messages per listener call (consumeMessageBatchMaxSize).",
         ),
     ] = 1
     pull_interval_ms: Annotated[
-        int, Meta(ge=0, le=65_535, description="Pause between two pulls of a queue.")
+        int, Meta(ge=0, le=65_535, description="Pause between the pulls of a queue.")
     ] = 0
     topic_count_max: Annotated[
         int,
         Meta(
             ge=0,
-            description="Like `queue_count_max`, for all own queues of a topic; 0: no bound.",
+            description="Like `queue_count_max`, for all owned queues of a topic; 0: no limit.",
         ),
     ] = 0
     topic_bytes_max: Annotated[
         int,
         Meta(
             ge=0,
-            description="Like `queue_bytes_max`, for all own queues of a topic; 0: no bound.",
+            description="Like `queue_bytes_max`, for all owned queues of a topic; 0: no limit.",
         ),
     ] = 0
     orderly: Annotated[
         bool,
         Meta(
-            description="Messages of a queue are consumed one list after the other, by one member "
+            description="Deliver the messages of a queue one list after the other, to one member "
             "of the group at a time; the listener returns OrderlyResult."
         ),
     ] = False
@@ -332,28 +332,28 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=10,
             le=30_000,
-            description="With `orderly`: how long a queue waits when its listener has failed.",
+            description="Pause of a queue after a failure, with `orderly`.",
         ),
     ] = 1_000
     max_reconsume_times: Annotated[
         int,
         Meta(
             ge=-1,
-            description="Deliveries again before a message is dead; -1: 16, with `orderly` no end.",
+            description="Redeliveries before dead-lettering; -1: 16, with `orderly` no limit.",
         ),
     ] = -1
     consume_timeout_ms: Annotated[
         int,
         Meta(
             ge=1,
-            description="A message that the listener keeps for longer is given back.",
+            description="A message is sent back if the listener keeps it for longer.",
         ),
     ] = 15 * 60_000
     post_subscription_when_pull: Annotated[
-        bool, Meta(description="Every pull says what it wants, instead of the heartbeat only.")
+        bool, Meta(description="Send the subscription with every pull, not only in heartbeats.")
     ] = False
     drain_ms: Annotated[
-        int, Meta(ge=0, description="How long `close` waits for calls of the listener.")
+        int, Meta(ge=0, description="How long `close` waits for running listener calls.")
     ] = 10_000
 
 
@@ -362,19 +362,17 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
 
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 10
     suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long a broker holds a pull that finds nothing.")
+        int, Meta(ge=1, description="How long a broker holds a pull without messages.")
     ] = 20_000
     auto_commit: Annotated[bool, Meta(description="Commit at intervals, inside `poll`.")] = True
-    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="How often.")] = 5_000
-    poll_timeout_ms: Annotated[
-        int, Meta(ge=0, description="How long `poll` waits for messages.")
-    ] = 5_000
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Interval.")] = 5_000
+    poll_timeout_ms: Annotated[int, Meta(ge=0, description="Default timeout of `poll`.")] = 5_000
     total_count_max: Annotated[
-        int, Meta(ge=1, description="Messages of all queues that are pulled and not yet polled.")
+        int, Meta(ge=1, description="Maximum of messages pulled but not polled, over all queues.")
     ] = 10_000
     queue_check_interval_ms: Annotated[
         int,
-        Meta(ge=1, description="How often watched topics are looked at (on_queues_changed)."),
+        Meta(ge=1, description="Interval of checks for on_queues_changed."),
     ] = 30_000
 
 
@@ -382,14 +380,17 @@ class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     """Options of a pull consumer; those about prefetching have no effect."""
 
     suspend_ms: Annotated[
-        int, Meta(ge=1, description="How long a waiting pull that finds nothing is held.")
+        int, Meta(ge=1, description="How long brokers hold a blocking pull without messages.")
     ] = 20_000
     plain_pull_timeout_ms: Annotated[
-        int, Meta(ge=1, description="How long to wait for the answer of a pull that is not held.")
+        int, Meta(ge=1, description="Timeout of a pull that does not block.")
     ] = 10_000
     max_reconsume_times: Annotated[
         int,
-        Meta(ge=-1, description="Deliveries again before a message given back is dead; -1: 16."),
+        Meta(
+            ge=-1,
+            description="Redeliveries of a returned message; -1: 16.",
+        ),
     ] = -1
 
 
@@ -407,7 +408,7 @@ def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
     try:
         return msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"an option is wrong: {error}") from error
+        raise InvalidArgument(f"invalid option: {error}") from error
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:

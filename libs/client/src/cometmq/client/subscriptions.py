@@ -68,7 +68,7 @@ def subscription(
         tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
         if not tags:
             raise InvalidArgument(
-                f"{expression!r} names no tag: write 'A || B', or '*' for all messages"
+                f"{expression!r} contains no tag: write 'A || B', or '*' for all messages"
             )
     return SubscriptionData(
         topic=topic,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """W3C trace context in message properties, so that a trace continues behind the queue.
 
-With OpenTelemetry (its API package suffices), sent messages carry the current span, and listeners
-run in the context of their message. Without it, messages sent by a listener join the trace of the
-message being consumed.
+If OpenTelemetry is installed (its API package suffices), sent messages carry the current
+span, and listeners run in the context of their message. Otherwise messages sent by a listener
+join the trace of the message being consumed.
 """
 
 import contextlib

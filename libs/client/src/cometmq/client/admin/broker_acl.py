@@ -60,7 +60,7 @@ class BrokerAcl(BrokerCalls):
         """Return the versions of the broker's access control files."""
         reply = (await self.invoke(Code.GET_BROKER_CLUSTER_ACL_INFO)).header
         if not isinstance(reply, acl.GetBrokerClusterAclInfoReply):
-            raise RemoteProtocolError("an answer about access control lacks its version")
+            raise RemoteProtocolError("the broker's answer lacks the version of its access control")
         return AclVersions(
             cluster=reply.cluster_name,
             broker_name=reply.broker_name,

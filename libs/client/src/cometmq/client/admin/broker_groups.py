@@ -136,7 +136,7 @@ class BrokerGroups(BrokerCalls):
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)
         reply = (await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)).header
         if not isinstance(reply, offsets.GetEarliestMsgStoretimeReply):
-            raise RemoteProtocolError("an answer about a time lacks it")
+            raise RemoteProtocolError("the broker's answer lacks the time")
         return None if reply.timestamp < 0 else reply.timestamp
 
     async def consumer_offsets(self) -> ConsumerOffsetTable:
@@ -178,5 +178,5 @@ class BrokerGroups(BrokerCalls):
 
 def _offset(response: Response) -> int:
     if not isinstance(response.header, offsets.OffsetReply):
-        raise RemoteProtocolError("an answer about an offset lacks it")
+        raise RemoteProtocolError("the broker's answer lacks the offset")
     return response.header.offset

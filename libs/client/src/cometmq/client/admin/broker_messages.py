@@ -35,7 +35,7 @@ class BrokerMessages(BrokerCalls):
         header = queries.ViewMessageById(physical_offset, topic)
         found = self._messages(await self.invoke(Code.VIEW_MESSAGE_BY_ID, header))
         if not found:
-            raise RemoteProtocolError("an answer about a message lacks it")
+            raise RemoteProtocolError("the broker's answer lacks the message")
         return found[0]
 
     async def query(
@@ -93,7 +93,7 @@ class BrokerMessages(BrokerCalls):
         response = await self.invoke(Code.PULL_MESSAGE, header, ok=_PULLED)
         reply = response.header
         if not isinstance(reply, PullMessageReply):
-            raise RemoteProtocolError("an answer to a pull lacks its fields")
+            raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
         status = PullStatus(response.code)
         found = self._readable(response) if status is PullStatus.FOUND else []
         return Pulled(status, found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
@@ -125,7 +125,9 @@ class BrokerMessages(BrokerCalls):
         try:
             records = decode_records(response.body)
         except CorruptRecord as error:
-            raise RemoteProtocolError(f"an answered message is broken: {error}") from error
+            raise RemoteProtocolError(
+                f"a message in the broker's answer is corrupt: {error}"
+            ) from error
         found: list[MessageExt] = []
         for record in records:
             try:
@@ -139,4 +141,6 @@ class BrokerMessages(BrokerCalls):
             records = decode_records(response.body)
             return [received(record, self.name) for record in records]
         except CorruptRecord as error:
-            raise RemoteProtocolError(f"an answered message is broken: {error}") from error
+            raise RemoteProtocolError(
+                f"a message in the broker's answer is corrupt: {error}"
+            ) from error

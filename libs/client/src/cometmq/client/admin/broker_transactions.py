@@ -153,7 +153,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         header = AskTransactionState(message.physical_offset, half.offset)
         reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
         if not isinstance(reply, AskTransactionStateReply):
-            raise RemoteProtocolError("an answer about a transaction lacks its fields")
+            raise RemoteProtocolError("the broker's answer lacks the fields of a transaction")
         return reply
 
     async def end_transaction(self, half: HalfMessage, *, commit: bool) -> None:

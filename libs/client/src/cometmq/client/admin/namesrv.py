@@ -108,7 +108,7 @@ class NamesrvAdmin:
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if not isinstance(response.header, headers.GetKvConfigReply):
-            raise RemoteProtocolError("an answer about a value lacks it")
+            raise RemoteProtocolError("the name server's answer lacks the value")
         return response.header.value
 
     async def delete_kv(self, namespace: str, key: str) -> None:

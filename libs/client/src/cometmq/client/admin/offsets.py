@@ -100,8 +100,8 @@ class OffsetAdmin(AdminBase):
     ) -> dict[MessageQueue, int]:
         """Make a group continue at a timestamp, or at the END; return the offsets.
 
-        Connected members seek; without members, the stored offsets change. Without `is_forced`, no
-        queue moves forwards.
+        Connected members seek; if there are none, the stored offsets change. A queue moves
+        forwards only with `is_forced`.
         """
         found: dict[MessageQueue, int] = {}
         for broker in await self._brokers_of(topic):

@@ -20,7 +20,7 @@ _LIST_BYTES_MAX: Final = 64 * 1024
 def check_url(url: str) -> None:
     """Raise unless the address is HTTP or HTTPS."""
     if urlsplit(url).scheme not in {"http", "https"}:
-        raise InvalidArgument(f"namesrv_url is no HTTP address: {url!r}")
+        raise InvalidArgument(f"namesrv_url is not an HTTP URL: {url!r}")
 
 
 async def fetch_namesrv_list(url: str) -> str:
@@ -33,7 +33,7 @@ async def fetch_namesrv_list(url: str) -> str:
         raise NoNamesrv(f"the address server {url} does not answer: {error}") from error
     first, *_ = text.strip().splitlines() or [""]
     if not first.strip():
-        raise NoNamesrv(f"the address server {url} names no name server")
+        raise NoNamesrv(f"the address server {url} returned no name server address")
     return first.strip()
 
 

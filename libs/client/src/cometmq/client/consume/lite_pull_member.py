@@ -146,7 +146,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         reader = self._readers.get(queue)
         if reader is None:
             raise InvalidArgument(
-                f"this consumer does not have the queue {queue}: `queues` are those it has"
+                f"this consumer does not own the queue {queue}: its queues are in `queues`"
             )
         return reader
 

@@ -34,8 +34,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     """Calls a listener with the messages of its topics; the members of a group share the queues.
 
     A message is consumed when the listener returns. If the listener raises, or returns
-    `ConsumeResult.RECONSUME_LATER`, the message is redelivered later. With the option `orderly`,
-    the messages of a queue are delivered one list after the other, and the listener returns
+    `ConsumeResult.RECONSUME_LATER`, the message is redelivered later. If the option `orderly`
+    is set, the messages of a queue are delivered one list after the other, and the listener returns
     `OrderlyResult`.
     """
 

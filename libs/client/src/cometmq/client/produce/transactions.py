@@ -189,8 +189,7 @@ class TransactionProducer(Producer, TransactionMember):
             execute = self._execute
         else:
             raise InvalidArgument(
-                "nothing says what the local transaction is: give `execute` to the producer or to "
-                "`send_in_transaction`"
+                "no local transaction: give `execute` to the producer or to `send_in_transaction`"
             )
         transaction = await self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:

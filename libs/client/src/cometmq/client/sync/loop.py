@@ -35,7 +35,9 @@ class LoopThread:
         """Run a coroutine on the loop and wait for it; interrupting the wait cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise ClientStateError("a listener on the loop must not call the sync facade")
+            raise ClientStateError(
+                "a callback on the clients' thread must not call a blocking client"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -180,7 +180,9 @@ class ScheduledPull:
     def close(self) -> None:
         """Start no more calls, wait for running ones, store the offsets, and leave."""
         if getattr(self._own, "is_callback", False):
-            raise ClientStateError("a callback cannot wait for its own end: close elsewhere")
+            raise ClientStateError(
+                "a callback cannot wait for its own end: call `close` from another thread"
+            )
         loop_thread().run(self._inner.close())
         self._pool.shutdown()
 

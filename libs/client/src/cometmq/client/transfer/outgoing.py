@@ -173,7 +173,7 @@ def properties_text(properties: dict[str, str]) -> str:
     text = render_properties(properties)
     count = len(properties)
     if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
-        raise InvalidArgument("a property holds one of the separators \\x01 and \\x02")
+        raise InvalidArgument("a property contains one of the separators \\x01 and \\x02")
     if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise InvalidArgument(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text

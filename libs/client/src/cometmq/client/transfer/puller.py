@@ -115,7 +115,7 @@ class Puller:
             raise
         reply = response.header
         if not isinstance(reply, PullMessageReply):
-            raise RemoteProtocolError("an answer to a pull lacks its fields")
+            raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
         self._broker_ids[queue] = reply.suggest_which_broker_id
         status = PullStatus(response.code)
         pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
@@ -167,7 +167,7 @@ class Puller:
         try:
             records = decode_records(body)
         except CorruptRecord as error:
-            raise RemoteProtocolError(f"a pulled record is broken: {error}") from error
+            raise RemoteProtocolError(f"a pulled record is corrupt: {error}") from error
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),

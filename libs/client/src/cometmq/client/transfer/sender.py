@@ -223,7 +223,7 @@ class MessageSender:
             await asyncio.sleep(_FULL_PAUSE_S)
             left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
-                raise RequestTimeout(f"the connection to {address} takes nothing")
+                raise RequestTimeout(f"the output buffer of the connection to {address} is full")
             try:
                 return await remoting.invoke(
                     address, code, header, body, timeout_ms=left_ms, ok=STORED_CODES
@@ -334,7 +334,7 @@ def _gave_up(
 def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> SendResult:
     reply = response.header
     if not isinstance(reply, SendMessageReply):
-        raise RemoteProtocolError("an answer to a send lacks its fields")
+        raise RemoteProtocolError("the broker's answer to a send lacks its fields")
     if reply.queue_id != queue.queue_id:  # a broker may redirect to another queue
         queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
     return SendResult(

@@ -58,7 +58,7 @@ class QueueOffsets:
             timeout_ms=instance.options.api_timeout_ms,
         )
         if not isinstance(response.header, OffsetReply):
-            raise RemoteProtocolError("an answer about an offset lacks it")
+            raise RemoteProtocolError("the broker's answer lacks the offset")
         return response.header.offset
 
 

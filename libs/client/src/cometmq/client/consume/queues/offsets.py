@@ -156,7 +156,7 @@ class RemoteOffsets:
         except QueryNotFound:
             return None
         if not isinstance(response.header, QueryConsumerOffsetReply):
-            raise RemoteProtocolError("an answer about an offset lacks it")
+            raise RemoteProtocolError("the broker's answer lacks the offset")
         return response.header.offset
 
     def position(self, queue: MessageQueue) -> int | None:

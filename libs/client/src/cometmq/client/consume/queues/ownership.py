@@ -7,8 +7,9 @@ read. Leaving a queue: stop reading, finish or disown running calls, store its o
 
 Invariants
     The offset of a locked queue is stored only while the lock is certainly valid: the next owner
-    may have stored a higher one. Without locks the next owner starts at once, so a single attempt
-    is made, at once. The lock is released whatever the store or the application does.
+    may have stored a higher one. An unlocked queue goes to its next owner at once, so its offset
+    is stored in a single attempt, at once. The lock is released whatever the store or the
+    application does.
 """
 
 import asyncio
