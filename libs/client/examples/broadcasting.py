@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give every message to every member, each of which keeps its offsets in a file."""
+"""Deliver every message to every member; each member keeps its offsets in a file."""
 
 import asyncio
 import tempfile
@@ -16,7 +16,7 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Have two caches told that a price has changed."""
+    """Notify two caches of a changed price."""
     told: asyncio.Queue[str] = asyncio.Queue()
 
     def cache(name: str, folder: str) -> PushConsumer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the messages that a group has given up."""
+"""Read the dead letters of a group."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Give a message up, then read it from the group's dead-letter topic."""
+    """Make a dead letter, then read it from the group's dead-letter topic."""
     given_up = asyncio.Event()
 
     async def listener(messages: list[MessageExt]) -> ConsumeResult:

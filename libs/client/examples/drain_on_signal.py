@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""End when the process is told to: finish the message in work, commit, leave."""
+"""Shut down on a signal: finish the message in work, commit, leave."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from cometmq.client import (
 
 
 async def push() -> None:
-    """Wait for the signal; leaving `async with` lets the listener end and commits."""
+    """Wait for the signal; leaving `async with` waits for the listener and commits."""
 
     async def listener(messages: list[MessageExt]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # as a container's runtime would
@@ -36,7 +36,7 @@ async def push() -> None:
 
 
 async def pull() -> None:
-    """Iterate until the signal; the loop ends behind the message in work."""
+    """Iterate until the signal; the loop ends after the message in work."""
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer("labelling", options=options)
     consumer.subscribe("Parcels")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at every send, and refuse some."""
+"""Observe every send, and refuse some."""
 
 import asyncio
 

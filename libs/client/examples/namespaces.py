@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tenants of one cluster use the same names without meeting."""
+"""Two tenants of one cluster use the same names without conflicts."""
 
 import asyncio
 

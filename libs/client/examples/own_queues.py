@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Know which queues are ours: keep something per queue, and store it before the queue moves."""
+"""Keep state per owned queue, and store it before the queue is revoked."""
 
 import asyncio
 

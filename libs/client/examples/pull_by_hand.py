@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read any queue at any place, and share queues that are pulled at intervals."""
+"""Read any queue at any offset, and pull shared queues at intervals."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a question by a message, and get what its consumer answers."""
+"""Send a request as a message, and receive the reply of its consumer."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Run requester and replier in one process; they may be anywhere."""
+    """Run requester and replier in one process; they may run anywhere."""
     async with Producer("price-service") as answers, Producer("shop") as shop:
 
         async def listener(messages: list[MessageExt]) -> None:

@@ -12,7 +12,7 @@ from cometmq.client import Message, MessageExt, TransactionProducer, Transaction
 
 
 class Orders:
-    """The orders, and by which transaction each came."""
+    """The orders, each with its transaction."""
 
     def __init__(self, path: Path) -> None:
         """Make the table."""
@@ -33,7 +33,7 @@ class Orders:
         return TransactionState.COMMIT
 
     def check(self, message: MessageExt) -> TransactionState:
-        """What a broker asks that was not told: is the row there?"""
+        """Answer the check of a broker: is the row there?"""
         with closing(self._connect()) as database:
             query = "select count(*) from orders where came_by = ?"
             (count,) = database.execute(query, (message.message_id,)).fetchone()
