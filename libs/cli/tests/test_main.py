@@ -189,7 +189,7 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
     assert lines["listenPort=4000"] == f"environment COMETMQ_{program.upper()}_LISTEN_PORT"
     assert lines["adminHttpPort=5"] == "command line --admin-http-port"
     assert lines["tls.server.mode=permissive"] == "default"
-    assert lines["fromAnotherVersion=1"] == "not known here, kept"
+    assert lines["fromAnotherVersion=1"] == "unknown, kept"
 
 
 def test_the_name_servers_of_a_broker_have_an_option_of_their_own():
@@ -204,7 +204,7 @@ def test_the_name_servers_of_a_broker_have_an_option_of_their_own():
             ["namesrv", "--listen-port", "x"],
             "listenPort=x: must be an integer 0..65535 (from command line --listen-port)",
         ),
-        (["broker", "--nonsense", "1"], "--nonsense: there is no such option"),
+        (["broker", "--nonsense", "1"], "--nonsense: unknown option"),
         (["broker", "-c", "/nowhere/x.conf"], "cannot read /nowhere/x.conf"),
         (["namesrv", "--log-level", "loud"], "--log-level=loud: must be one of debug, info,"),
     ],
@@ -234,5 +234,5 @@ def test_an_empty_value_is_refused(args, place):
 
 def test_a_mistyped_option_of_a_program_is_answered_with_the_right_one():
     result = invoke("namesrv", "--listen-prt", "1")
-    line = "cometmq: --listen-prt: there is no such option; did you mean --listen-port?\n"
+    line = "cometmq: --listen-prt: unknown option; did you mean --listen-port?\n"
     assert (result.exit_code, result.output) == (2, line)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks agree with each other on what moves and what does not."""
+"""The wall clock may jump, the monotonic clock may not."""
 
 import pytest
 
 from cometmq.runtime.clock import FakeClock, SystemClock
 
 
-def test_the_system_clock_tells_milliseconds_and_never_runs_back():
+def test_the_system_clock_counts_milliseconds_and_never_runs_back():
     clock = SystemClock()
     first = clock.monotonic_ms()
     assert clock.now_ms() > 1_700_000_000_000
     assert clock.monotonic_ms() >= first
 
 
-def test_advancing_moves_both_clocks_and_jumping_only_the_wall():
+def test_advance_moves_both_clocks_and_jump_only_the_wall_clock():
     clock = FakeClock(now_ms=1000)
     clock.advance(5)
     assert (clock.now_ms(), clock.monotonic_ms()) == (1005, 5)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file is replaced as a whole and the one before it is kept."""
+"""A file is replaced as a whole, and the previous one is kept."""
 
 import pytest
 
 from cometmq.runtime.files import replace_file
 
 
-def test_the_file_is_replaced_and_the_last_one_kept(tmp_path):
+def test_replacing_a_file_keeps_the_previous_one(tmp_path):
     path = tmp_path / "new" / "a.json"
     for data in (b"1", b"2", b"3"):
         replace_file(path, data)
@@ -15,7 +15,7 @@ def test_the_file_is_replaced_and_the_last_one_kept(tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["a.json", "a.json.bak"]
 
 
-def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path):
+def test_uncreatable_folder_raises_os_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         replace_file(tmp_path / "file" / "a.json", b"1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is hidden is hidden inside the block only."""
+"""A hidden module is hidden inside the block only."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from cometmq.runtime.hidden_imports import hidden_module
 
 
-def test_a_module_is_missing_inside_and_there_again_afterwards(monkeypatch):
+def test_module_is_hidden_inside_the_block_only(monkeypatch):
     monkeypatch.delitem(sys.modules, "this", raising=False)
     with hidden_module("this"), pytest.raises(ImportError):
         __import__("this")

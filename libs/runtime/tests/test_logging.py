@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: TID251, TRY301  # the subject is what others log
-"""Events leave as one JSON object or one readable line each."""
+# ruff: noqa: TID251, TRY301  # these tests play the libraries that log
+"""Each event becomes one JSON object or one readable line."""
 
 import io
 import json

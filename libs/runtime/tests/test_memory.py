@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit is the smallest of all control groups above us and the machine."""
+"""The limit is the smallest of the machine's memory and all enclosing control groups."""
 
 from cometmq.runtime.memory import memory_limit_bytes, physical_bytes
 
@@ -10,11 +10,11 @@ def write(path, text):
     return path
 
 
-def test_without_groups_it_is_the_machine(tmp_path):
+def test_without_groups_the_limit_is_physical_memory(tmp_path):
     assert memory_limit_bytes(tmp_path, tmp_path / "none") == physical_bytes()
 
 
-def test_version_2_takes_the_smallest_on_the_way_up(tmp_path):
+def test_version_2_takes_the_smallest_limit_up_to_the_root(tmp_path):
     proc = write(tmp_path / "cgroup", "0::/pod/broker\n")
     root = tmp_path / "fs"
     write(root / "pod/broker/memory.max", "max\n")

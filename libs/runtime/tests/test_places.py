@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports and folders that cannot be used: the reason, and the setting to change."""
+"""Errors for unusable ports and folders give the reason and the setting to change."""
 
 import errno
 import os
@@ -14,7 +14,6 @@ from cometmq.runtime.places import listening, prepare_folder
 
 
 def refusal(number: int, host: str = "127.0.0.1", note: str = "") -> str:
-    """Return the text for an error of the operating system."""
     with (
         pytest.raises(SettingsError) as caught,
         listening(host, 80, setting="--port", host_setting="--bind", note=note),
@@ -72,7 +71,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Refuse temporary files with the error number in the list."""
+    """Make TemporaryFile fail with the errno that the test puts into this list."""
     numbers: list[int] = []
 
     def refuse(**_: object) -> None:
@@ -98,6 +97,6 @@ def test_a_folder_that_cannot_be_written(
     assert str(caught.value).startswith(f"cannot write to the folder {tmp_path}: {text}")
 
 
-def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, refusing: list[int]) -> None:
+def test_a_full_disk_does_not_prevent_the_start(tmp_path: Path, refusing: list[int]) -> None:
     refusing.append(errno.ENOSPC)
     prepare_folder(tmp_path, setting="--data")

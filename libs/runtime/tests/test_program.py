@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One service as a process: what starts is stopped, whatever happens between."""
+"""A started service is always stopped, also when the process fails."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from cometmq.runtime.service import Stop
 
 
 class Service:
-    """Notes what its process does with it; its HTTP port asks the process to stop."""
+    """Records its life cycle; a request to its HTTP port makes the process stop."""
 
     def __init__(self, notes, stop, admin):
         self.notes, self.stop_request = notes, stop
@@ -82,7 +82,7 @@ async def test_a_port_in_use_stops_the_service_that_had_started():
     assert not stop.is_serving
 
 
-async def test_a_service_without_a_port_serves_all_the_same():
+async def test_a_service_runs_without_an_http_port():
     notes, stop = [], Stop()
     stop.request("test")
     await main_of(notes, stop, -1)

@@ -38,7 +38,7 @@ def test_a_broken_unicode_escape_is_an_error_with_its_line(text):
         properties.parse("x=1\n" + text)
 
 
-def test_the_line_number_is_where_the_key_stands():
+def test_the_line_number_is_that_of_the_key():
     lines = list(properties.parse_lines("# note\na=1\\\n 2\n\nb=3"))
     assert lines == [("a", "12", 2), ("b", "3", 5)]
 
@@ -51,12 +51,12 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(TEXTS.filter(bool), TEXTS))
-def test_what_is_rendered_parses_to_the_same(values):
+def test_rendered_values_parse_to_the_same(values):
     assert properties.parse(properties.render(values)) == values
 
 
 @given(st.text(max_size=200))
-def test_no_text_raises_anything_but_value_error(text):
+def test_any_text_parses_or_raises_value_error(text):
     try:
         properties.parse(text)
     except ValueError as error:

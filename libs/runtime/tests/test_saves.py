@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: one runs, one is pending, and the pending one encodes when it starts."""
+"""Saves are coalesced: one runs, at most one is pending, and it encodes when it starts."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ PATH = Path("table.json")
 
 
 class Table:
-    """A counter and its file; writes wait for a gate, and may fail."""
+    """A counter and its file; writes block on a gate and may fail."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -67,7 +67,7 @@ def saver(worker: Worker) -> Saver:
 
 
 async def hold(saver: Saver, table: Table, group: asyncio.TaskGroup) -> asyncio.Task[str]:
-    """Begin a save that stays under way until the gate opens."""
+    """Start a save that stays in flight until the gate opens."""
     table.gate.clear()
     table.is_writing.clear()
     task = group.create_task(outcome(saver.save(PATH, table.begin)))
@@ -76,7 +76,7 @@ async def hold(saver: Saver, table: Table, group: asyncio.TaskGroup) -> asyncio.
 
 
 async def outcome(save: Coroutine[None, None, None]) -> str:
-    """Return the error of a save; empty for a save that succeeded."""
+    """Return the error of a save, empty on success."""
     try:
         await save
     except OSError as error:
@@ -114,7 +114,7 @@ async def test_a_burst_during_a_save_costs_one_more(saver: Saver, table: Table) 
 async def test_a_caller_waits_for_a_save_that_began_after_its_change(
     saver: Saver, table: Table
 ) -> None:
-    """The save that runs has an older content, so its end is no answer."""
+    """The running save has older content, so its end must not complete the caller."""
 
     def begin() -> Callable[[], None]:
         table.gate.clear()
@@ -192,7 +192,7 @@ async def test_two_files_are_saved_each_by_its_own_content(saver: Saver, table: 
     assert (table.written, other.written) == ([0], [0])
 
 
-async def test_requests_that_nobody_awaits_hold_no_memory(saver: Saver, table: Table) -> None:
+async def test_requests_without_waiters_hold_no_memory(saver: Saver, table: Table) -> None:
     async with asyncio.TaskGroup() as group:
         await hold(saver, table, group)
         saver.request(PATH, table.begin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program ends with the right status and one clear line."""
+"""A program ends with the right exit status and one clear line."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def test_a_signal_asks_the_program_to_stop(number):
         (ExceptionGroup("tasks", [SettingsError("a")]), "a"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_status_2(capsys, error, line):
+def test_errors_that_users_can_fix_give_one_line_and_status_2(capsys, error, line):
     async def main(_stop):
         raise error
 
@@ -51,7 +51,7 @@ def test_what_the_user_can_mend_is_one_line_and_status_2(capsys, error, line):
     assert capsys.readouterr().err == f"cometmq: {line}\n"
 
 
-def test_an_error_of_ours_or_after_the_start_is_status_1(capsys):
+def test_bugs_and_errors_after_the_start_give_status_1(capsys):
     async def broken(_stop):
         raise ValueError
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings come from four sources, are checked, and say where they came from."""
+"""Settings come from four sources, are validated, and remember their source."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -75,7 +75,7 @@ def test_a_stronger_source_wins_and_is_named(tmp_path):
     assert str(loaded.origins["listenPort"]) == "command line --listen-port"
 
 
-def test_rocketmq_own_variable_is_weaker_than_ours():
+def test_own_variable_overrides_that_of_rocketmq():
     env = {"NAMESRV_ADDR": "a:1"}
     assert load(Example, prefix="X", env=env).value.namesrv_addr == "a:1"
     env["X_NAMESRV_ADDR"] = "b:1"
@@ -86,7 +86,7 @@ def test_unknown_keys_are_kept_and_returned(tmp_path):
     loaded = load_text(tmp_path, "sendMessageThreadPoolNums=8\nlistenPort=9")
     assert loaded.unknown == {"sendMessageThreadPoolNums": "8"}
     assert "sendMessageThreadPoolNums=8\n" in loaded.as_properties()
-    assert "not known here" in loaded.as_table()
+    assert "unknown, kept" in loaded.as_table()
 
 
 def test_toml_with_tables_reads_like_properties(tmp_path):
@@ -146,7 +146,7 @@ def test_an_update_changes_mutable_fields_in_a_new_value():
     assert changed.unknown == {}
 
 
-def test_changed_keys_are_those_with_other_values(tmp_path):
+def test_changed_since_returns_keys_with_other_values(tmp_path):
     loaded = load_text(tmp_path, "waitTime=1")
     changed = loaded.updated({"waitTime": "2", "nobodyKnows": "3"})
     assert changed.changed_since(loaded) == {"waitTime"}
@@ -194,7 +194,7 @@ def test_the_table_hides_secrets_and_shows_sources():
     assert "# environment X_PASSWORD" in table
     with pytest.raises(SettingsError) as caught:
         load(Example, prefix="X", env={}, cli={"nothing": "1"})
-    assert str(caught.value) == "nothing: there is no such setting (from command line)"
+    assert str(caught.value) == "nothing: unknown setting (from command line)"
 
 
 def test_options_are_the_names_in_kebab_case():
@@ -210,9 +210,9 @@ def test_options_are_the_names_in_kebab_case():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--nothing", "1"], "--nothing: there is no such option"),
-        (["stray"], "stray: there is no such option"),
-        (["--listen-port"], r"--listen-port: a value must follow, an integer 0\.\.65535"),
+        (["--nothing", "1"], "--nothing: unknown option"),
+        (["stray"], "stray: unknown option"),
+        (["--listen-port"], r"--listen-port needs a value: an integer 0\.\.65535"),
     ],
 )
 def test_bad_options_are_settings_errors(args, message):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops go on after errors, or end as declared, and never silently."""
+"""Loops survive errors or end as declared, and never silently."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class RecordingLog:
 
 
 class FakeSleep:
-    """Sleeps a given number of times, then ends the loop as a cancellation would."""
+    """Returns at once a given number of times, then ends the loop like a cancellation."""
 
     def __init__(self, count):
         self.left = count

@@ -15,8 +15,6 @@ from cometmq.runtime.tls_keys import client_tls, client_tls_of_file, server_tls
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All keys."""
-
     tls_server_mode: tls_keys.ServerMode = msgspec.field(
         default="permissive", name="tls.server.mode"
     )
@@ -99,7 +97,7 @@ OWN = {"cert_path": Path("/c.pem"), "key_path": Path("/k.pem"), "test_mode": Fal
         ),
     ],
 )
-def test_what_a_server_is_given(given: dict[str, str], expected: TlsSettings) -> None:
+def test_server_settings(given: dict[str, str], expected: TlsSettings) -> None:
     assert server_tls(settings(**given)) == expected
 
 
@@ -122,7 +120,7 @@ def test_what_a_server_is_given(given: dict[str, str], expected: TlsSettings) ->
         ),
     ],
 )  # fmt: skip
-def test_what_a_client_is_given(given: dict[str, str], expected: TlsSettings) -> None:
+def test_client_settings(given: dict[str, str], expected: TlsSettings) -> None:
     assert client_tls(settings(**given)) == expected
 
 
@@ -144,7 +142,7 @@ def test_values_of_the_file_win(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+def test_a_configured_file_must_exist(tmp_path: Path) -> None:
     missing, broken = tmp_path / "missing", tmp_path / "broken"
     broken.write_text("a=\\u12")
     for path, complaint in ((missing, "No such file"), (broken, "malformed")):

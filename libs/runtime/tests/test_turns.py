@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work gives the loop back between its parts, and one work goes on at a time."""
+"""Long work yields to the loop between its parts, and only one work runs at a time."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ def work(name, parts, seen):
     return name
 
 
-def test_work_may_be_done_at_once():
+def test_finish_runs_all_parts_at_once():
     seen = []
     assert finish(work("a", 2, seen)) == "a"
     assert seen == ["a0", "a1"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker runs jobs in order on one named thread, and is bounded."""
+"""A worker runs jobs in order on one named thread, and its queue is bounded."""
 
 import threading
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings, logs, metrics, health and life cycle of all programs.
+"""Settings, logs, metrics, health checks and life cycle of all programs.
 
-The modules are imported by name (`cometmq.runtime.settings` ...): a command that only reads
-settings does not load the metrics library.
+Import the modules by name (`cometmq.runtime.settings`): a command that only reads settings then
+does not load the metrics library.
 """

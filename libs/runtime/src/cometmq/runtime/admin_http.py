@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP port of every program: /metrics, /healthz, /readyz, /settings.
 
-Small on purpose: GET and HEAD, one request per connection, bounded head size, time and number of
-connections. The counters are copied on the loop, some in each of its turns, and rendered on a
-worker thread, so a scrape of many series does not delay messages.
+Deliberately small: GET and HEAD, one request per connection, bounds on the size of the request
+head, on time and on connections. Counters are copied on the event loop a few at a time and rendered
+on a worker thread, so scraping many series does not delay messages.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ REQUEST_TIMEOUT_S = 5.0
 CONNECTION_COUNT_MAX = 64
 
 Check = Callable[[], str | None]
-"""A health check: None is well, a text says in one line what is wrong."""
+"""A health check returns None while healthy, otherwise a one-line reason."""
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
 
 class Answer(NamedTuple):
-    """One HTTP answer."""
+    """Status, body and content type of one HTTP response."""
 
     status: HTTPStatus
     body: bytes
@@ -47,10 +47,9 @@ class Answer(NamedTuple):
 
 
 class AdminHttp:
-    """Collects what the parts of a program have to show, and serves it."""
+    """Serves the metrics, health checks and settings that a program's components register."""
 
     def __init__(self, registry: Registry | None = None, *, log: Log = NO_LOG) -> None:
-        """Start empty; parts add their checks, settings and metric sources before `start`."""
         self.registry = registry or Registry()
         self.lag = LoopLag()
         self.registry.add(StatsCollector(loop_families(), lambda: self.lag))
@@ -70,15 +69,15 @@ class AdminHttp:
         }
 
     def add_live_check(self, name: str, check: Check) -> None:
-        """Fail /healthz (restart the process) while this check tells a reason."""
+        """Fail /healthz, so that the process is restarted, while the check returns a reason."""
         self._live[name] = check
 
     def add_ready_check(self, name: str, check: Check) -> None:
-        """Fail /readyz (send no traffic) while this check tells a reason."""
+        """Fail /readyz, so that no traffic is routed here, while the check returns a reason."""
         self._ready[name] = check
 
     def add_settings(self, name: str, text: Callable[[], str]) -> None:
-        """Show these settings on /settings."""
+        """Show `text()` under this heading on /settings."""
         self._settings[name] = text
 
     @property
@@ -91,8 +90,8 @@ class AdminHttp:
     async def start(
         self, port: int, *, host: str | None = None, setting: str = "adminHttpPort"
     ) -> None:
-        """Listen; port 0 takes a free one. Raise SettingsError when the port is taken."""
-        # Without a host one socket serves both families: pods are probed by either.
+        """Listen; port 0 picks a free one. Raise SettingsError when the port is taken."""
+        # Without a host, one socket serves IPv4 and IPv6: kubelets probe either.
         is_dual = not host and socket.has_dualstack_ipv6()
         with listening(host or "", port, setting=setting):
             listener = socket.create_server(
@@ -104,7 +103,7 @@ class AdminHttp:
         self.lag.start(asyncio.get_running_loop())
 
     async def stop(self) -> None:
-        """Stop listening; answers under way have their time."""
+        """Stop listening and give requests in flight REQUEST_TIMEOUT_S to finish."""
         self.lag.stop()
         if self._server is not None:
             self._server.close()
@@ -113,7 +112,7 @@ class AdminHttp:
         self._worker.close()
 
     async def answer(self, method: str, path: str) -> Answer:
-        """Answer one request; the HTTP framing is done elsewhere."""
+        """Answer one request; `path` may carry a query, which is ignored."""
         if method not in {"GET", "HEAD"}:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
         page = self._pages.get(path.partition("?")[0])

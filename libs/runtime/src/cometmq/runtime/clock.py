@@ -1,43 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as a parameter: the clock of the machine and one that tests move by hand."""
+"""Time as a parameter: the system clock, and a fake one that tests advance by hand."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a component gets its time from."""
+    """The source of time of a component."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970 (what goes into messages)."""
+        """Return wall-clock milliseconds since 1970, as stored in messages."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Return a clock that never jumps, in milliseconds (for deadlines and durations)."""
+        """Return milliseconds that never jump, for deadlines and durations."""
         ...
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The clock of the operating system."""
 
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970."""
+        """Return wall-clock milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds that only grow; the origin means nothing."""
+        """Return milliseconds since an arbitrary origin; they never decrease."""
         return time.monotonic_ns() // 1_000_000
 
 
 class FakeClock:
-    """A clock that moves only when told, so that waits in tests cost nothing."""
+    """A clock that stands still until a test advances it, so waits cost nothing."""
 
     __slots__ = ("_monotonic_ms", "_now_ms")
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        """Start at a fixed instant: tests are the same every day."""
         self._now_ms = now_ms
         self._monotonic_ms = 0
 
@@ -46,11 +45,11 @@ class FakeClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds passed since the start."""
+        """Return the milliseconds that `advance` has added up."""
         return self._monotonic_ms
 
     def advance(self, elapsed_ms: int) -> None:
-        """Let time pass on both clocks."""
+        """Move both clocks forward."""
         assert elapsed_ms >= 0, "time does not run backwards; use jump()"
         self._now_ms += elapsed_ms
         self._monotonic_ms += elapsed_ms

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that are replaced as a whole: after a crash there is the old or the new one."""
+"""Small files that are replaced as a whole: a crash leaves either the old or the new content."""
 
 import os
 from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` in place of the file, and keep the one before it as `.bak`. Blocks: fsync."""
+    """Replace the file durably and keep the previous one as `.bak`. Blocks on fsync."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing a library without an optional dependency of it that happens to be installed."""
+"""Import a library as if one of its installed optional dependencies were missing."""
 
 import sys
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def hidden_module(name: str) -> Iterator[None]:
-    """Make `import name` fail inside the block, as if it were not installed.
+    """Make `import name` fail inside the block, as if the module were not installed.
 
-    None in `sys.modules` is the import system's own way to say so. A module that is loaded
-    already stays visible: hiding it would save nothing.
+    None in `sys.modules` is the import system's documented way to block a module. A module that is
+    already loaded stays visible: hiding it would save nothing.
     """
     if name in sys.modules:
         yield

@@ -1,34 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A histogram of plain integers: what the loop counts and a scrape copies."""
+"""A histogram of plain integers, counted on the loop and copied by a scrape."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 class Buckets:
-    """Counts of values by fixed upper bounds, and their sum."""
+    """Counts of values by fixed inclusive upper bounds, and the sum of the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Take inclusive upper bounds in rising order; values above the last are counted too."""
         assert list(bounds) == sorted(set(bounds)), "bounds rise"
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Count one value; values above the last bound go into `+Inf`."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """Return how many values were counted."""
+        """Return the number of values observed."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return (upper bound as text, values up to it), ending with `+Inf`."""
+        """Return (upper bound as text, number of values up to it), ending with `+Inf`."""
         rows: list[tuple[str, float]] = []
         total = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):

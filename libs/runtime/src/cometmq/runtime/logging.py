@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of a program: structlog, JSON lines in a container, coloured lines on a terminal.
 
-Everything goes to standard error; standard output belongs to the commands. A level that is off
-costs one call that returns None (structlog's native filter). The standard library's loggers,
-asyncio's above all, end in the same log.
+Everything goes to standard error; standard output belongs to the commands. A disabled level costs
+one call that returns None (structlog's native filter). Records of the standard library's loggers,
+asyncio's above all, end up in the same log.
 """
 
 import logging
@@ -17,8 +17,8 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hidden_imports import hidden_module
 
-# structlog imports rich for its console tracebacks where rich is installed: 110 of the 200 ms
-# that it takes, and 5 MB. The start of a broker is counted in milliseconds; plain tracebacks do.
+# structlog imports rich for console tracebacks if it is installed: 110 of the 200 ms that the
+# import takes, and 5 MB. A broker starts in a fraction of a second; plain tracebacks will do.
 with hidden_module("rich"):
     import structlog
     from structlog.typing import Processor
@@ -26,7 +26,7 @@ with hidden_module("rich"):
 LEVELS = ("debug", "info", "warning", "error")
 
 REPEAT_COUNT_MAX = 10
-"""Equal warnings or errors that pass in one window; the next that passes tells how many did not."""
+"""Equal warnings or errors logged per window; the first one after it carries `suppressed_count`."""
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})
 
@@ -36,7 +36,7 @@ EventDict = MutableMapping[str, Any]
 def configure(
     *, json: bool | None = None, level: str = "info", stream: BinaryIO | None = None
 ) -> None:
-    """Set up the log of this process; `json=None` chooses by whether stderr is a terminal."""
+    """Set up logging for this process; `json=None` means JSON unless stderr is a terminal."""
     assert level in LEVELS, f"level is one of {LEVELS}"
     is_json = not sys.stderr.isatty() if json is None else json
     number = getattr(logging, level.upper())
@@ -56,7 +56,7 @@ def get(name: str) -> Log:
 
 
 class RateLimit:
-    """Drops warnings and errors of one event beyond a number per window, and counts the dropped.
+    """Limits equal warnings and errors per window, and counts the suppressed ones.
 
     A loop that fails ten times a second must not fill the disk with its tracebacks.
     """
@@ -64,12 +64,11 @@ class RateLimit:
     __slots__ = ("_clock", "_windows")
 
     def __init__(self, clock: Clock) -> None:
-        """Measure windows by this clock."""
         self._clock = clock
         self._windows: dict[tuple[object, ...], list[int]] = {}
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        """Pass the event on, or raise DropEvent."""
+        """Pass the event on as a structlog processor, or raise DropEvent."""
         if method not in _LIMITED:
             return event
         now_ms = self._clock.monotonic_ms()
@@ -90,7 +89,6 @@ class _Forward(logging.Handler):
     """Hands records of the standard library's loggers to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one record under a static event name."""
         log = structlog.get_logger(component=record.name)
         facts: dict[str, object] = {"message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
@@ -117,7 +115,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 def _to_json(_logger: object, _method: str, event: EventDict) -> bytes:
     try:
         return _encoder.encode(event)
-    except UnicodeEncodeError:  # lone surrogates, as in names that a peer sent
+    except UnicodeEncodeError:  # lone surrogates, as in names sent by a peer
         return _encoder.encode({key: ascii(value) for key, value in event.items()})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late the event loop runs its timers: what every request waits on top of its own work."""
+"""How late the event loop runs its timers: the delay that every request pays on top of its work."""
 
 import asyncio
 
@@ -10,12 +10,11 @@ _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
 class LoopLag:
-    """Sets a timer ten times a second and counts by how much it fires late."""
+    """Sets a timer ten times a second and measures how late it fires."""
 
     __slots__ = ("_due_s", "_handle", "_loop", "max_s", "seconds")
 
     def __init__(self) -> None:
-        """Count nothing until started."""
         self.seconds = Buckets(_BOUNDS_S)
         self.max_s = 0.0
         self._handle: asyncio.TimerHandle | None = None
@@ -23,19 +22,19 @@ class LoopLag:
         self._due_s = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Probe this loop from now on."""
+        """Start probing this loop."""
         assert self._handle is None, "started twice"
         self._loop = loop
         self._schedule(loop)
 
     def stop(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def observe(self, lag_s: float) -> None:
-        """Count one measured lag."""
+        """Count one lag, in seconds."""
         self.seconds.observe(lag_s)
         self.max_s = max(self.max_s, lag_s)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory this process may use: the limit of its control group, else of the machine.
+"""The memory this process may use: the limit of its control group, or else of the machine.
 
-RocketMQ takes a share of *physical* memory as its page-cache window, which is wrong in a
-container; ours asks here.
+RocketMQ sizes its page-cache window by *physical* memory, which is wrong in a container.
 """
 
 import os
@@ -13,7 +12,7 @@ _PROC_CGROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PROC_CGROUP) -> int:
-    """Return the smallest limit on the way from our control group to the root, in bytes."""
+    """Return the smallest limit from our control group up to the root, in bytes."""
     limits = [physical_bytes()]
     for line in _lines(proc_cgroup):
         hierarchy, _, rest = line.partition(":")
@@ -34,7 +33,7 @@ def _limits(root: Path, group_path: str, file_name: str) -> list[int]:
     """Read the limits of a group and its parents; `max` and unreadable files set none."""
     group = root / group_path.lstrip("/")
     if ".." in group.parts or not group.is_dir():
-        group = root  # inside a container the path may name a folder that only the host sees
+        group = root  # inside a container, the path may name a folder that only the host sees
     limits = []
     while True:
         text = "".join(_lines(group / file_name)).strip()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: the loop counts plain integers, a scrape maps them to Prometheus families.
+"""Metrics: the loop counts plain integers, and a scrape maps them to Prometheus families.
 
 A component offers `stats()`; a service declares a table of families, each with a function from
-these stats to its value or rows, and adds a `StatsCollector`. A message costs one integer add.
-Two collectors may give the same family (both servers of `standalone`): the registry joins them.
+these stats to its value or rows, and adds a `StatsCollector`. Counting a message costs one integer
+addition. When two collectors declare the same family (both servers of `standalone`), the registry
+merges them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +26,14 @@ from cometmq.runtime.loop_lag import LoopLag
 S = TypeVar("S")
 Row = tuple[Sequence[str], float]
 
-PART_ROWS: Final = 128  # with the reading of each row's value some 0.5 ms
+PART_ROWS: Final = 128  # about 0.5 ms, reading each row's value included
 
 __all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "StatsCollector", "counter", "gauge",
            "histogram", "labelled_counter", "labelled_gauge", "loop_families"]  # fmt: skip
 
 
 class Family(NamedTuple, Generic[S]):
-    """One metric: its name, its help, its labels, and how to read it from the stats."""
+    """One metric: its name, help text and labels, and how to read it from the stats."""
 
     name: str
     help: str
@@ -41,10 +42,10 @@ class Family(NamedTuple, Generic[S]):
 
 
 class MetricSource(Protocol):
-    """What the registry collects from."""
+    """Something a registry can collect from."""
 
     def collect(self) -> Iterable[Metric | None]:
-        """Return the families with their present values; None: a bounded part is done."""
+        """Yield the families with their current values; None marks the end of a bounded part."""
         ...
 
 
@@ -61,7 +62,7 @@ def gauge(name: str, help_: str, value: Callable[[S], float]) -> Family[S]:
 def labelled_counter(
     name: str, help_: str, labels: tuple[str, ...], rows: Callable[[S], Iterable[Row]]
 ) -> Family[S]:
-    """Declare a counter with labels: `rows` gives (label values, value)."""
+    """Declare a counter with labels; `rows` returns (label values, value) pairs."""
     assert name.endswith("_total"), f"{name}: a counter ends in _total"
 
     def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
@@ -74,7 +75,7 @@ def labelled_counter(
 def labelled_gauge(
     name: str, help_: str, labels: tuple[str, ...], rows: Callable[[S], Iterable[Row]]
 ) -> Family[S]:
-    """Declare a gauge with labels: `rows` gives (label values, value)."""
+    """Declare a gauge with labels; `rows` returns (label values, value) pairs."""
 
     def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         family = GaugeMetricFamily(name, help_, labels=(*constant, *labels))
@@ -119,15 +120,14 @@ class StatsCollector(Generic[S]):
         snapshot: Callable[[], S],
         constant_labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Read `snapshot()` once per scrape; constant labels tell equal components apart."""
         self._families = families
         self._snapshot = snapshot
         self._constant = dict(constant_labels or {})
 
     def collect(self) -> Iterator[Metric | None]:
-        """Yield every family from one snapshot, and None where the loop may do something else.
+        """Yield every family of one snapshot, and None whenever the loop may run other work.
 
-        Of families with thousands of rows the rows are of several moments.
+        The rows of a family with thousands of them are read at slightly different moments.
         """
         stats = self._snapshot()
         for family in self._families:
@@ -141,18 +141,17 @@ class Registry:
     __slots__ = ("_sources",)
 
     def __init__(self, *, has_process_metrics: bool = True) -> None:
-        """Start with memory, CPU, file descriptors and garbage collection of the process."""
         own = CollectorRegistry()
         self._sources: list[MetricSource] = []
         if has_process_metrics:
             self._sources += [ProcessCollector(registry=own), GCCollector(registry=own)]
 
     def add(self, source: MetricSource) -> None:
-        """Scrape this source too."""
+        """Include this source in scrapes."""
         self._sources.append(source)
 
     def collect(self) -> Steps[list[Metric]]:
-        """Copy the counters of every source, on the loop and in parts."""
+        """Copy the counters of every source, on the loop and in bounded parts."""
         families: dict[str, Metric] = {}
         for source in self._sources:
             for family in source.collect():
@@ -166,7 +165,7 @@ class Registry:
 
 
 def render(families: Iterable[Metric]) -> bytes:
-    """Write the text format; pure work, so a worker thread may do it."""
+    """Write the Prometheus text format; pure computation, so it may run on a worker thread."""
     source: Any = _Collected(families)
     return generate_latest(source)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports and folders that a program cannot use: one wording for all programs.
+"""Ports and folders that a program cannot use, worded the same way in all programs.
 
-Each refusal says what is wrong, and which option or setting of the started program to change.
+Each error says what is wrong, and which option or setting of the program to change.
 """
 
 import errno
@@ -21,9 +21,9 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 def listening(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> Iterator[None]:
-    """Turn the OSError of a listener into the SettingsError that names its settings.
+    """Turn the OSError of a listener into a SettingsError that names the setting to change.
 
-    `note` tells which of several ports this is.
+    `note` distinguishes a program's several ports.
     """
     try:
         yield
@@ -44,9 +44,9 @@ def _listen_advice(number: int, setting: str, host_setting: str) -> str:
 
 
 def prepare_folder(path: Path, *, setting: str) -> None:
-    """Make a folder that the program will write to, and try it; blocks.
+    """Create a folder and check that the program can write to it; blocks.
 
-    A full disk is no refusal: a program that only reads may go on.
+    A full disk is accepted: a broker that can only read is still of use.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

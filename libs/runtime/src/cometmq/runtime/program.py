@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One service as a process: its own HTTP port for health and metrics, its start and its end."""
+"""One service as a process: an HTTP port for health and metrics, an orderly start and stop."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -11,26 +11,27 @@ from cometmq.runtime.service import Stop
 
 
 class App(Protocol):
-    """A service as its process sees it."""
+    """The part of a service that its process uses."""
 
     async def start(self) -> None:
-        """Serve; raise CometError or OSError where the environment does not allow it."""
+        """Start serving; raise CometError or OSError if the environment does not allow it."""
 
     async def stop(self) -> None:
-        """End in order."""
+        """Stop in order."""
 
 
 class Build(Protocol):
     """Constructs a service."""
 
     def __call__(self, *, log: Log, clock: Clock, admin: AdminHttp) -> App:
-        """Construct, without starting anything."""
+        """Construct the service and register its checks with `admin`, without starting it."""
+        ...
 
 
 def program(
     build: Build, *, log: Log, http_port: int, http_setting: str = "adminHttpPort"
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return what `service.run` runs: the service with its HTTP port; -1 means no such port."""
+    """Return a main function for `service.run`; `http_port=-1` serves no HTTP port."""
 
     async def main(stop: Stop) -> None:
         admin = AdminHttp(log=log)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Java `.properties` text: the format of RocketMQ's configuration files and config bodies.
 
-Layout: one `key=value` (or `key: value`, `key value`) a line; `#` and `!` start a comment;
-a backslash escapes the next character, `\\uXXXX` is a UTF-16 unit, and at the end of a line it
-joins the next one. Any text parses: the format has no errors but a broken `\\u` escape.
+Layout: one `key=value` (or `key: value`, `key value`) per line; `#` and `!` start a comment. A
+backslash escapes the next character; at the end of a line it joins the next line; `\\uXXXX` is a
+UTF-16 unit. Any text parses: the only error in the format is a malformed `\\u` escape.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,24 +14,24 @@ _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read the text; a later key wins. Raise ValueError at a broken `\\u` escape."""
+    """Parse the text; later keys win. Raise ValueError for a malformed `\\u` escape."""
     return {key: value for key, value, _line in parse_lines(text)}
 
 
 def parse_lines(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield key, value and the number of the line where the key stands."""
+    """Yield key, value and the line number of the key."""
     for line, number in _logical_lines(text):
         key_end, value_start = _split(line)
         yield _unescape(line[:key_end], number), _unescape(line[value_start:], number), number
 
 
 def render(values: Mapping[str, str]) -> str:
-    """Write one escaped `key=value` a line, as Java reads it back."""
+    """Write one escaped `key=value` per line, so that Java reads it back unchanged."""
     return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Join continued lines and leave out blank ones and comments."""
+    """Join continued lines; skip blank lines and comments."""
     joined, first = "", 0
     for number, raw in enumerate(_natural_lines(text), start=1):
         line = raw.lstrip(_BLANK)
@@ -59,7 +59,7 @@ def _ends_in_open_backslash(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Find the end of the key and the start of the value."""
+    """Return the end of the key and the start of the value."""
     key_end = len(line)
     escaped = False
     for position, character in enumerate(line):
@@ -105,7 +105,7 @@ def _unit(digits: str, line_number: int) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Turn UTF-16 pairs into characters; a lone half becomes the replacement character."""
+    """Turn UTF-16 pairs into characters; a lone surrogate becomes U+FFFD."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

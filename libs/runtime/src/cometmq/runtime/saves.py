@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalesced saves of tables: one save of a file runs, at most one more is pending.
+"""Coalesced saves of tables: per file one save runs and at most one more is pending.
 
 A pending save serves all callers that arrive while another save of the same file runs, and it
 encodes the table when it starts. So a burst of changes costs two or three writes and no copies.
 
 Invariants
     A caller's save starts after the call, so it contains every change made before the call.
-    The content is encoded on the event loop; only the writing runs on the worker.
-    A failed save fails all its callers and is repeated by `retry`, with the newest content.
+    The content is encoded on the event loop; only the write runs on the worker.
+    A failed save fails all its callers; `retry` repeats it with the newest content.
 """
 
 import asyncio
@@ -21,15 +21,13 @@ from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.worker import Worker
 
 Job: TypeAlias = Callable[[], object]
-"""Writes a content that no longer changes; runs on the worker."""
+"""Writes content that no longer changes; runs on the worker."""
 
 Begin: TypeAlias = Callable[[], Job | Steps[Job]]
-"""Encodes the table as it is now, on the event loop, and returns the job that writes it."""
+"""Encodes the current table, on the event loop, and returns the job that writes it."""
 
 
 class _File:
-    """The saves of one file."""
-
     __slots__ = ("begin", "has_failed", "pending", "running")
 
     def __init__(self, begin: Begin) -> None:
@@ -40,7 +38,7 @@ class _File:
 
 
 class Saver:
-    """Saves files on one worker; the caller of `save` waits, the caller of `request` does not."""
+    """Saves files on one worker; callers of `save` wait, callers of `request` do not."""
 
     def __init__(
         self, worker: Worker, *, log: Log = NO_LOG, runner: IncrementalRunner | None = None
@@ -56,25 +54,25 @@ class Saver:
 
     @property
     def is_healthy(self) -> bool:
-        """False while the last save of a file has failed."""
+        """False while the last save of any file has failed."""
         return not any(file.has_failed for file in self._files.values())
 
     def request(self, path: Path, begin: Begin) -> None:
-        """Have the file saved soon; a failure is logged and repeated by `retry`."""
+        """Schedule a save of the file; a failure is logged and left to `retry`."""
         self._next(path, begin)
 
     async def save(self, path: Path, begin: Begin) -> None:
-        """Return when a save that started after this call is durable; raise its error."""
-        await asyncio.shield(self._next(path, begin))  # one cancelled caller must not cancel all
+        """Wait until a save that started after this call is durable; raise its error."""
+        await asyncio.shield(self._next(path, begin))  # cancelling one caller must not cancel all
 
     def retry(self) -> None:
-        """Save the files again whose last save failed; called by a timer."""
+        """Schedule the files whose last save failed again; called by a timer."""
         for path, file in list(self._files.items()):
             if file.has_failed:
                 self.request(path, file.begin)
 
     async def drain(self) -> None:
-        """Wait until every save that was asked for has ended."""
+        """Wait until every requested save has ended."""
         while True:
             saves = [save for file in self._files.values()
                      if (save := file.pending or file.running) is not None]  # fmt: skip
@@ -83,7 +81,7 @@ class Saver:
             await asyncio.wait(saves)
 
     def _next(self, path: Path, begin: Begin) -> asyncio.Future[None]:
-        """Return the end of the next save to start."""
+        """Return the future of the next save to start."""
         loop = asyncio.get_running_loop()
         file = self._files.setdefault(path, _File(begin))
         file.begin = begin
@@ -97,13 +95,12 @@ class Saver:
         return file.pending
 
     async def _run(self, path: Path, file: _File) -> None:
-        """Save until nobody has asked for more."""
         while (save := file.pending) is not None:
             file.running, file.pending = save, None
             error: Exception | None = None
             try:
                 await self._write(file.begin)
-            except Exception as caught:  # noqa: BLE001  # the callers get it, whatever it is
+            except Exception as caught:  # noqa: BLE001  # passed on to the callers, whatever it is
                 error = caught
             except asyncio.CancelledError:
                 save.cancel()
@@ -132,6 +129,6 @@ class Saver:
 
 
 def _retrieve(save: asyncio.Future[None]) -> None:
-    """Mark the error as seen: it is logged, and perhaps no caller waits for it."""
+    """Keep asyncio quiet: the error is logged, and there may be no caller to retrieve it."""
     if not save.cancelled():
         save.exception()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of every program: event loop, signals, exit status.
 
-Invariants: exit 0 after a requested stop; exit 2 with one line on standard error when the program
-could not start for a reason that its user can mend (settings, a port, a folder, a lock); exit 1
-with the error in the log for anything else. The second signal ends the process at once.
+Exit status 0 follows a requested stop; 2, with one line on standard error, a start prevented by
+something the user can fix (settings, a port, a folder, a lock); 1, with the error in the log,
+anything else. The second signal ends the process at once.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ try:
     import uvloop
 
     new_event_loop: LoopFactory = uvloop.new_event_loop
-except ImportError:  # where it does not install, the standard loop serves as well
+except ImportError:  # uvloop has no wheel for every platform; the standard loop will do
     new_event_loop = asyncio.new_event_loop
 
 EXIT_OK = 0
@@ -36,32 +36,32 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """The request to stop, and the word that the program serves."""
+    """A request to stop, and whether the program has finished starting."""
 
     def __init__(self) -> None:
-        """Nothing requested, not serving."""
         self._requested = asyncio.Event()
         self.reason = ""
         self.is_serving = False
 
     @property
     def is_requested(self) -> bool:
-        """Return whether the program shall end."""
+        """Return whether the program should end."""
         return self._requested.is_set()
 
     def request(self, reason: str) -> None:
-        """Ask the program to end; the first reason stays."""
+        """Ask the program to end; only the first reason is kept."""
         self.reason = self.reason or reason
         self._requested.set()
 
     async def wait(self) -> None:
-        """Wait until someone asks to stop."""
+        """Wait until a stop is requested."""
         await self._requested.wait()
 
     def serving(self) -> None:
-        """Say that the start is over: an error from now on is a failure, not a bad environment.
+        """Mark the start as over: an error from now on is a failure, not a bad environment.
 
-        What the start allocated stays for good, so the garbage collector need not look at it.
+        Objects allocated by the start live as long as the process, so the garbage collector is told
+        to skip them.
         """
         self.is_serving = True
         gc.collect()
@@ -69,7 +69,7 @@ class Stop:
 
 
 def run(main: Callable[[Stop], Coroutine[Any, Any, None]], *, log: Log = NO_LOG) -> int:
-    """Run a program until it ends or a signal asks it to; return its exit status."""
+    """Run a program until it ends or a signal stops it; return its exit status."""
     stop: Stop | None = None
 
     async def guarded() -> None:
@@ -88,7 +88,7 @@ def run(main: Callable[[Stop], Coroutine[Any, Any, None]], *, log: Log = NO_LOG)
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the line for an error that the user can mend, None for any other."""
+    """Return the text of an error that the user can fix, None for any other."""
     if isinstance(error, BaseExceptionGroup):
         lines = [one_line(inner) for inner in error.exceptions]
         return None if None in lines else lines[0]
@@ -103,7 +103,7 @@ def one_line(error: BaseException) -> str | None:
 def _failed(error: Exception, log: Log, *, is_serving: bool) -> int:
     line = None if is_serving else one_line(error)
     if line is not None:
-        print(f"cometmq: {line}", file=sys.stderr)  # noqa: T201  # for the person at the terminal
+        print(f"cometmq: {line}", file=sys.stderr)  # noqa: T201  # read at a terminal
         return EXIT_CANNOT_START
     log.error("program.failed", error=describe(error), exc_info=error)
     return EXIT_FAILED
@@ -111,7 +111,7 @@ def _failed(error: Exception, log: Log, *, is_serving: bool) -> int:
 
 @contextmanager
 def _signals(stop: Stop, log: Log) -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into a request, the second into the end."""
+    """Turn the first SIGTERM or SIGINT into a stop request; exit at once on the second."""
 
     def received(number: signal.Signals) -> None:
         if stop.is_requested:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a program: defaults < file < environment < command line, each with its source.
 
-Compatibility: names are RocketMQ's property names, so its files work unmodified. A key that we do
-not know is kept and returned (a tool may look for it), never fatal. A bad value of a known key is
-fatal, with one line that names the key, the value, what is allowed and where it was set.
+Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
+kept and returned (a tool may read it), never fatal. A bad value of a known key is fatal, with one
+line that names the key, the value, the allowed values and where it was set.
 """
 
 import os
@@ -25,13 +25,12 @@ _HIDDEN = "******"
 
 
 class Origin(NamedTuple):
-    """Where a value comes from: the kind of source and its place."""
+    """Where a value comes from: the kind of source, and the place in it."""
 
     kind: str
     place: str = ""
 
     def __str__(self) -> str:
-        """Return the words that follow `from`."""
         return f"{self.kind} {self.place}".rstrip()
 
 
@@ -45,14 +44,14 @@ Given = dict[str, tuple[object, Origin]]
 
 
 class Loaded(msgspec.Struct, Generic[S], frozen=True):
-    """Valid settings, where each value came from, and the keys that nobody here knows."""
+    """Valid settings, where each value came from, and the unknown keys of the file."""
 
     value: S
     origins: Mapping[str, Origin]
     unknown: Mapping[str, str]
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
-        """Return new settings with these values; all or none.
+        """Return new settings with these changes; all of them or none.
 
         As in RocketMQ, a key that neither we nor the file know is ignored. Raise SettingsError for
         a bad value and for a field that a running program cannot change.
@@ -74,17 +73,17 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return Loaded(value, origins, unknown)
 
     def misspelt(self) -> dict[str, str]:
-        """Return the unknown keys that are almost the name of a setting, each with that name."""
+        """Return the unknown keys that nearly match a setting, each with that setting's name."""
         fields = fields_of(type(self.value))
         guesses = {name: closest(name, fields) for name in sorted(self.unknown)}
         return {name: guess for name, guess in guesses.items() if guess is not None}
 
     def knows(self, name: str) -> bool:
-        """Whether a key is a setting, or stands in the file."""
+        """Return whether the key is a setting or an unknown key of the file."""
         return name in self.unknown or name in fields_of(type(self.value))
 
     def label(self, name: str) -> str:
-        """Return what to change for another value: the option, the variable, or the line."""
+        """Return where to change a value: the option, the variable, or the line of the file."""
         origin = self.origins[name]
         if origin.kind in {COMMAND_LINE, ENVIRONMENT}:
             return origin.place
@@ -93,7 +92,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return f"{name} ({fields_of(type(self.value))[name].option})"
 
     def given(self, prefix: str) -> dict[str, str]:
-        """Return the settings of a prefix that some source gave, secrets included."""
+        """Return the non-default settings whose names start with `prefix`, secrets included."""
         return {
             field.name: _text(field.read(self.value)) or ""
             for field in fields_of(type(self.value)).values()
@@ -101,7 +100,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         }
 
     def ineffective(self) -> dict[str, str]:
-        """Return the keys that ask for what is not there, each with the reason."""
+        """Return the settings without effect that were changed, each with the reason."""
         given = (
             field
             for field in fields_of(type(self.value)).values()
@@ -114,21 +113,22 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         }
 
     def changed_since(self, old: "Loaded[S]") -> set[str]:
-        """Return the keys, known or not, whose values differ from older settings."""
+        """Return the keys, known or not, whose values differ from those in `old`."""
         before, after = (properties.parse(loaded.as_properties()) for loaded in (old, self))
         return {name for name, value in after.items() if before.get(name) != value}
 
     def as_properties(self) -> str:
-        """Render known and unknown keys as `.properties` text: no unset ones, no secrets."""
+        """Render known and unknown keys as `.properties` text, without unset ones and secrets."""
         fields = [it for it in fields_of(type(self.value)).values() if not it.is_secret]
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
         return properties.render({**self.unknown, **set_values})
 
     def as_saved_properties(self) -> str:
-        """Render what a file should keep: its own values and those changed since.
+        """Render the settings a file should keep: its own, and those changed at run time.
 
-        Defaults may change with a version, and options and variables are said at each start.
+        Defaults may change between versions, and options and variables are given again at each
+        start.
         """
         fields = fields_of(type(self.value)).values()
         kept = {
@@ -140,13 +140,13 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return properties.render({**self.unknown, **set_values})
 
     def as_table(self) -> str:
-        """Render `name=value  # source` lines for people; secrets are hidden."""
+        """Render `name=value  # source` lines for people; secrets are masked."""
         rows = []
         for field in fields_of(type(self.value)).values():
             text = _text(field.read(self.value))
             shown = _HIDDEN if field.is_secret and text else text or ""
             rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
-        rows += [(f"{name}={text}", "not known here, kept") for name, text in self.unknown.items()]
+        rows += [(f"{name}={text}", "unknown, kept") for name, text in self.unknown.items()]
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
 
@@ -160,10 +160,10 @@ def load(
     cli: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Loaded[S]:
-    """Collect the values of all sources and validate them; raise SettingsError.
+    """Merge the values of all sources and validate them; raise SettingsError.
 
-    `env=None` means the environment of this process; `cli` maps external names to values, and
-    `options` to the options that a program has for them under other names.
+    `env=None` means the environment of this process. `cli` maps external names to values, and
+    `options` maps them to the option names of the program where these differ.
     """
     fields = fields_of(settings_type)
     given: Given = _read_file(file) if file is not None else {}
@@ -176,7 +176,7 @@ def load(
                 given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
     for name, raw in (cli or {}).items():
         if name not in fields:
-            raise SettingsError(f"{name}: there is no such setting (from command line)")
+            raise SettingsError(f"{name}: unknown setting (from command line)")
         option = (options or {}).get(name, fields[name].option)
         given[name] = (raw, Origin(COMMAND_LINE, option))
     origins = {name: given[name][1] if name in given else DEFAULT for name in fields}
@@ -192,15 +192,13 @@ def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> d
         option, has_value, text = rest.pop(0).partition("=")
         field = by_option.get(option)
         if field is None:
-            raise SettingsError(
-                f"{option}: there is no such option{did_you_mean(option, by_option)}"
-            )
+            raise SettingsError(f"{option}: unknown option{did_you_mean(option, by_option)}")
         if not has_value and rest and not rest[0].startswith("--"):
             text = rest.pop(0)
         elif not has_value and field.base is bool:
             text = "true"
         elif not has_value:
-            raise SettingsError(f"{option}: a value must follow, {field.expected}")
+            raise SettingsError(f"{option} needs a value: {field.expected}")
         values[field.name] = text
     return values
 
@@ -213,7 +211,7 @@ def _read_file(file: Path) -> Given:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        text = data.decode("latin-1")  # what Java takes the file for
+        text = data.decode("latin-1")  # Java's default for .properties
     try:
         if file.suffix == ".toml":
             return _flatten(tomllib.loads(text), Origin(FILE, str(file)))
@@ -226,7 +224,7 @@ def _read_file(file: Path) -> Given:
 
 
 def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
-    """Take a TOML table's keys; tables in it only group them."""
+    """Flatten a TOML table; nested tables only group keys."""
     given: Given = {}
     for name, raw in table.items():
         if isinstance(raw, dict):
@@ -237,7 +235,7 @@ def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
 
 
 def _build(settings_type: type[S], given: Given, *, base: S | None = None) -> S:
-    """Convert what is given, take the rest from `base` or the defaults, check fields together."""
+    """Convert the given values, fill up from `base` or the defaults, and check fields together."""
     values: dict[tuple[str, ...], object] = {}
     for field in fields_of(settings_type).values():
         if field.name in given:
@@ -257,7 +255,7 @@ def _assemble(
     path: tuple[str, ...],
     values: Mapping[tuple[str, ...], object],
 ) -> msgspec.Struct:
-    """Construct a struct and, before it, the groups in it; `__post_init__` checks each."""
+    """Construct a struct after its nested groups; `__post_init__` checks each."""
     arguments: dict[str, object] = {}
     for info in msgspec.structs.fields(struct_type):
         here = (*path, info.name)
@@ -271,7 +269,7 @@ def _assemble(
 def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     value = raw.strip() if isinstance(raw, str) else raw
     if field.base is str and not isinstance(value, str):
-        value = str(value)  # TOML: a number where a text is wanted, as deleteWhen = 4
+        value = str(value)  # TOML gives a number where text is expected, as in deleteWhen = 4
     try:
         return msgspec.convert(value, field.annotation, strict=False)
     except msgspec.ValidationError as error:
@@ -282,7 +280,7 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 
 def _text(value: object) -> str | None:
-    """Write a value as RocketMQ writes it; None is unset."""
+    """Write a value as RocketMQ writes it; None means unset."""
     if value is None:
         return None
     if isinstance(value, bool):

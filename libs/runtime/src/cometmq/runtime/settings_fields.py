@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a settings struct says about its fields: names, bounds, descriptions, who may change them.
+"""Facts about the fields of a settings struct: names, bounds, descriptions, mutability.
 
-A settings type is a frozen `msgspec.Struct`; its groups are fields whose type is a struct again,
-and the external names of all groups together form one flat space, as in RocketMQ's files.
-Facts beyond the type stand in `Annotated[..., Meta(description=..., extra={...})]`; the keys of
-`extra` are `mutable` (may change at run time), `secret` (never shown), `env` (a further
-environment variable that sets it) and `ineffective` (known, but changes nothing: the description
-says why).
+A settings type is a frozen `msgspec.Struct`; its groups are fields whose type is another struct,
+and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
+beyond the type go into `Annotated[..., Meta(description=..., extra={...})]`. The keys of `extra`
+are `mutable` (may change at run time), `secret` (never shown), `env` (another environment variable
+that sets it) and `ineffective` (known, but without effect: the description says why).
 """
 
 import enum
@@ -21,7 +20,7 @@ _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class SettingsField(NamedTuple):
-    """One setting: its external name and where it lives in the struct."""
+    """One setting: its external name and its path in the struct."""
 
     name: str
     path: tuple[str, ...]
@@ -33,12 +32,12 @@ class SettingsField(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return the sentence for people, or nothing."""
+        """Return the description for people, or an empty string."""
         return next((meta.description for meta in self.metas if meta.description), "")
 
     @property
     def snake_name(self) -> str:
-        """Return the external name as snake_case, the stem of variable and option names."""
+        """Return the external name in snake_case, the stem of variable and option names."""
         return _WORD_STARTS.sub("_", self.name).replace(".", "_").replace("-", "_").lower()
 
     @property
@@ -48,7 +47,7 @@ class SettingsField(NamedTuple):
 
     @property
     def is_mutable(self) -> bool:
-        """Return whether a running program may change it."""
+        """Return whether it may change at run time."""
         return bool(self.fact("mutable"))
 
     @property
@@ -58,16 +57,16 @@ class SettingsField(NamedTuple):
 
     @property
     def is_ineffective(self) -> bool:
-        """Return whether it changes nothing, whatever its value."""
+        """Return whether it has no effect, whatever its value."""
         return bool(self.fact("ineffective"))
 
     @property
     def expected(self) -> str:
-        """Say in words what values are allowed."""
+        """Describe the allowed values, as used after "must be"."""
         return _expected(self.base, self.metas)
 
     def fact(self, key: str) -> object:
-        """Return a further fact about the field, None if it is not told."""
+        """Return a value of `Meta.extra`, None if it is missing."""
         return next(
             (meta.extra[key] for meta in self.metas if meta.extra and key in meta.extra), None
         )
@@ -80,7 +79,7 @@ class SettingsField(NamedTuple):
         return value
 
     def variables(self, prefix: str) -> tuple[str, ...]:
-        """Return the environment variables that set it, the strongest last."""
+        """Return the environment variables that set it, in rising precedence."""
         own = f"{prefix}_{self.snake_name.upper()}"
         other = self.fact("env")
         return (str(other), own) if other else (own,)
@@ -109,7 +108,7 @@ def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[
 
 
 def _strip(annotation: Any) -> tuple[Any, tuple[msgspec.Meta, ...]]:
-    """Take the Meta objects off a type, also those of the members of a union."""
+    """Strip the Meta objects off a type, including those on the members of a union."""
     if get_origin(annotation) is Annotated:
         inner, *extras = get_args(annotation)
         base, metas = _strip(inner)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background loops that never die silently.
+"""Background loops that never fail silently.
 
-The four methods of `Log` are all there is, so errors carry `exc_info` (hence TRY400 is off here).
+`Log` has only four methods, so errors are logged with `exc_info` (hence TRY400 is off here).
 """
 
 import asyncio
@@ -15,12 +15,11 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class LoopStats:
-    """How often a background loop ran and failed."""
+    """Counts the runs and failures of a background loop."""
 
     __slots__ = ("failed_count", "run_count")
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.run_count = 0
         self.failed_count = 0
 
@@ -36,10 +35,10 @@ async def every(  # noqa: PLR0913  # all but two by keyword
     stats: LoopStats | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> None:
-    """Run `step` again and again, `interval_ms` after it ended; a failed step is logged.
+    """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
 
-    `step` is a plain or a coroutine function of the domain object, so tests call it directly.
-    `is_fatal` ends the loop (and with it the task group) by the first error instead.
+    `step` is a plain function or coroutine function of a domain object, so tests call it directly.
+    With `is_fatal`, the first error ends the loop and with it the task group.
     """
     assert interval_ms > 0
     counts = stats or LoopStats()
@@ -50,7 +49,7 @@ async def every(  # noqa: PLR0913  # all but two by keyword
             result = step()
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # the supervisor: one bad round is not the end
+        except Exception as error:  # the supervisor: one failed round must not end the loop
             counts.failed_count += 1
             log.error("task.failed", task=name, fatal=is_fatal, exc_info=error)  # noqa: TRY400
             if is_fatal:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS settings of every program, under RocketMQ's keys, and its file `tls.properties`.
+"""TLS settings of every program under RocketMQ's keys, and the file `tls.properties`.
 
-A settings struct takes all keys of an end:
+A settings struct declares all keys of one side:
 
     tls_server_mode: ServerMode = field(default="permissive", name="tls.server.mode")
 
-Compatibility: RocketMQ reads these keys as system properties of Java and, if it exists, from the
-file `tls.config.file`, whose values win. The mode and `tls.enable` are never in that file.
+Compatibility: RocketMQ reads these keys as Java system properties and, if it exists, from the file
+`tls.config.file`, whose values win. The mode and `tls.enable` are never read from that file.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from cometmq.runtime import properties
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
-"""The other name of `tls.enable`, in a broker's file."""
+"""The name of `tls.enable` in a broker's file."""
 
 ServerMode = Annotated[
     str,
@@ -34,38 +34,38 @@ TestMode = Annotated[
     str,
     Meta(
         pattern="^(true|false|)$",
-        description="TLS with a certificate made at the start; empty: if there is no other.",
+        description="TLS with a certificate generated at startup; empty: if there is no other.",
     ),
 ]
 ConfigFile = Annotated[
-    str, Meta(description="File with more tls keys, which win over those given here.")
+    str, Meta(description="File with further TLS keys; its values win over these settings.")
 ]
 ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).")]
 ServerKeyPath = Annotated[
-    str, Meta(description="Private key (PEM); empty: it is in the file of the certificate.")
+    str, Meta(description="Private key (PEM); empty: the certificate file holds it.")
 ]
 KeyPassword = Annotated[
     str, Meta(description="Password of an encrypted private key.", extra={"secret": True})
 ]
 ServerTrustCertPath = Annotated[
     str,
-    Meta(description="Certificates that client certificates must chain to (PEM); empty: system's."),
+    Meta(description="CA certificates to verify clients with (PEM); empty: the system's."),
 ]
 NeedClientAuth = Annotated[
     str,
     Meta(
         pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE|)$",
-        description="Whether clients must show a certificate: none, optional, require.",
+        description="Whether clients must present a certificate: none, optional, require.",
     ),
 ]
 AuthClient = Annotated[
-    bool, Meta(description="Demand a certificate of each client, as need.client.auth=require.")
+    bool, Meta(description="Require client certificates, like need.client.auth=require.")
 ]
 Enable = Annotated[bool, Meta(description="Connect to name servers and brokers over TLS.")]
-ClientCertPath = Annotated[str, Meta(description="Own certificate chain towards servers (PEM).")]
+ClientCertPath = Annotated[str, Meta(description="Certificate chain presented to servers (PEM).")]
 ClientTrustCertPath = Annotated[
     str,
-    Meta(description="Certificates that those of servers must chain to (PEM); empty: system's."),
+    Meta(description="CA certificates to verify servers with (PEM); empty: the system's."),
 ]
 AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.")]
 
@@ -74,7 +74,7 @@ _CLIENT: Final = "tls.client."
 
 
 def server_tls(settings: Any) -> TlsSettings:
-    """Return what a server needs to know of its settings and of their file."""
+    """Return the TLS settings of a server, from its settings and its `tls.config.file`."""
     values = {
         "tls.server.certPath": settings.tls_server_cert_path,
         "tls.server.keyPath": settings.tls_server_key_path,
@@ -103,7 +103,7 @@ def server_tls(settings: Any) -> TlsSettings:
 
 
 def client_tls(settings: Any) -> TlsSettings:
-    """Return what a program needs that asks servers over TLS."""
+    """Return the TLS settings of a program that connects to servers."""
     values = {
         "tls.client.certPath": settings.tls_client_cert_path,
         "tls.client.keyPath": settings.tls_client_key_path,
@@ -116,7 +116,7 @@ def client_tls(settings: Any) -> TlsSettings:
 
 
 def client_tls_of_file(path: Path) -> TlsSettings:
-    """Return TLS as a file says, for programs without other settings of it."""
+    """Return the TLS settings in a `tls.properties` file, for programs without such settings."""
     return _client(_of_file(path), is_on=True)
 
 
@@ -138,7 +138,7 @@ def _identity(values: Mapping[str, Any], end: str) -> dict[str, Any]:
 
 
 def _of_settings_file(settings: Any) -> dict[str, str]:
-    """Return the keys of the file that settings name; RocketMQ's usual one may be missing."""
+    """Read `tls.config.file`; the default path may be missing, any other must exist."""
     path = Path(settings.tls_config_file or CONFIG_FILE).expanduser()
     return _of_file(path) if path != Path(CONFIG_FILE) or path.is_file() else {}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named threads for what would block the loop: fsync, unlink, cold reads, file saves.
+"""Named threads for work that would block the loop: fsync, unlink, cold reads, saves of files.
 
-Invariants: a worker has one thread, so its jobs run one after the other in the order of their
-submission; the queue is bounded, and at the bound the caller is told instead of memory growing.
+A worker has one thread, so its jobs run one at a time in the order of submission. The queue is
+bounded: at the bound `submit` raises instead of letting memory grow.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from cometmq.remoting.errors import Overloaded
 T = TypeVar("T")
 
 PENDING_COUNT_MAX = 10_000
-"""Jobs waiting or running; a job is a closure of some hundred bytes."""
+"""Queued or running jobs; a job is a closure of a few hundred bytes."""
 
 
 class WorkerStats(NamedTuple):
-    """What a worker did so far."""
+    """Counters of a worker since its start."""
 
     name: str
     pending_count: int
@@ -29,13 +29,12 @@ class WorkerStats(NamedTuple):
 
 
 class Worker:
-    """One named thread with a bounded queue; the loop hands over and awaits."""
+    """One named thread with a bounded queue; the event loop submits jobs and awaits them."""
 
     __slots__ = ("_done_count", "_executor", "_failed_count", "_pending_count", "_pending_max",
                  "name")  # fmt: skip
 
     def __init__(self, name: str, *, pending_count_max: int = PENDING_COUNT_MAX) -> None:
-        """Name the thread; it starts with the first job."""
         assert pending_count_max > 0
         self.name = name
         self._pending_max = pending_count_max
@@ -45,7 +44,7 @@ class Worker:
         self._executor = ThreadPoolExecutor(1, name, initializer=_set_thread_name, initargs=(name,))
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the job on the thread; raise Overloaded when too many wait already."""
+        """Run the job on the thread; raise Overloaded at the bound of pending jobs."""
         if self._pending_count >= self._pending_max:
             raise Overloaded(f"worker {self.name}: {self._pending_count} jobs wait")
         future = asyncio.get_running_loop().run_in_executor(self._executor, job)
@@ -58,7 +57,7 @@ class Worker:
         return WorkerStats(self.name, self._pending_count, self._done_count, self._failed_count)
 
     def close(self) -> None:
-        """Take no more jobs and wait for those submitted; blocks, so call it last."""
+        """Accept no more jobs and wait for the submitted ones; blocks, so call it last."""
         self._executor.shutdown(wait=True)
 
     def _count(self, future: asyncio.Future[T]) -> None:
