@@ -154,5 +154,5 @@ def test_a_folder_that_is_wrong_is_named(ask, suite, topic, begun, tmp_path):
     ledger.checkpoint().sync()
     answer = ask("txn", "verify", tmp_path / "copy")
     assert answer.status == 1
-    assert f"{name}: half {half}: is ended in the table, and no op message says so" in answer.out
+    assert f"{name}: half {half}: is ended in the table, but by no op message" in answer.out
     ask("txn", "verify", tmp_path / "none").assert_refused(2, f"{tmp_path / 'none'} is no folder")

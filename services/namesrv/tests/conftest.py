@@ -67,7 +67,7 @@ class Link:
 
 
 class Files:
-    """Where saved files go: memory, or a refusal."""
+    """Keeps saved files in memory, or refuses to."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}

@@ -129,7 +129,7 @@ async def test_an_expired_broker_loses_its_connection(app, settings, files):
     assert not namesrv.routes.live_brokers()
 
 
-async def test_the_http_port_shows_what_the_name_server_has(app):
+async def test_the_http_port_shows_metrics_and_settings(app):
     metrics = (await app.admin.answer("GET", "/metrics")).body.decode()
     assert "cometmq_namesrv_brokers 0.0" in metrics
     assert 'cometmq_connections{server="namesrv"} 0.0' in metrics
@@ -137,7 +137,7 @@ async def test_the_http_port_shows_what_the_name_server_has(app):
     assert b"bindAddress=127.0.0.1" in (await app.admin.answer("GET", "/settings")).body
 
 
-async def test_a_taken_port_is_one_clear_line(settings):
+async def test_a_port_in_use_gives_one_clear_line(settings):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
@@ -151,7 +151,7 @@ async def test_a_taken_port_is_one_clear_line(settings):
     )
 
 
-async def test_a_damaged_kv_file_is_one_clear_line(settings, tmp_path):
+async def test_a_damaged_kv_file_gives_one_clear_line(settings, tmp_path):
     (tmp_path / "kvConfig.json").write_bytes(b"{")
     app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
     with pytest.raises(SettingsError, match="is damaged"):

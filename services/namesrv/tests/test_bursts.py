@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A burst of changes against a name server process: all are answered, memory stays flat."""
+"""A burst of changes against a name server process: all are answered, memory stays bounded."""
 
 import asyncio
 import json
@@ -13,17 +13,16 @@ from cometmq.remoting.transport import ClientSettings, RemotingClient
 from cometmq.runtime.clock import SystemClock
 
 CONNECTIONS = 8
-PUTS = 2_500  # on each connection, all in flight at once
+PUTS = 2_500  # per connection, all in flight at once
 VALUE = "v" * 200
 GROWTH_MB_MAX = 100
-"""20,000 requests in flight at once measure 50 MB, 2.5 kB each; a save for each is gigabytes."""
+"""20,000 requests in flight measure 50 MB (2.5 kB each); one save per request takes gigabytes."""
 SECOND_GROWTH_MB_MAX = 20
 TIMEOUT_MS = 120_000
 
 
 @asynccontextmanager
 async def namesrv_process(folder: Path):
-    """Run a name server; yield its process id and its address."""
     environment = {
         "COMETMQ_NAMESRV_LISTEN_PORT": "0",
         "COMETMQ_NAMESRV_BIND_ADDRESS": "127.0.0.1",

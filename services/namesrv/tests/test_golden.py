@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Captured requests get the answers that a Java 4.9.4 name server gave.
 
-Each exchange starts from the state that its answer shows: the brokers, topics and values that
-the answer names are registered first, with the same names in the same order.
+Each exchange starts from the state implied by its answer: the brokers, topics and values in the
+answer are registered first, under the same names and in the same order.
 """
 
 import itertools
@@ -29,7 +29,7 @@ EXCHANGES = [
     if exchange.receiver == "namesrv" and exchange.request.code in HANDLERS
 ]
 DEVIATES = {
-    "318-UPDATE_NAMESRV_CONFIG:6",  # Java lets anybody change the paths of files
+    "318-UPDATE_NAMESRV_CONFIG:6",  # Java lets any client change the paths of files
 }
 
 
@@ -177,7 +177,7 @@ async def test_the_answer_is_the_captured_one(namesrv, link, exchange):
         assert {"listenPort", "kvConfigPath", "configStorePath"} <= ours.keys() & theirs.keys()
         assert "orderMessageEnable=false\n" in body.decode()
     elif exchange.request.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
-        assert json.loads(body) == json.loads(expected.body_text)  # members in another order
+        assert json.loads(body) == json.loads(expected.body_text)  # members may be in another order
     else:
         assert body.decode() == (expected.body_text or "")
 
@@ -188,7 +188,7 @@ async def test_the_answer_is_the_captured_one(namesrv, link, exchange):
     ids=lambda exchange: exchange.name,
 )
 async def test_an_empty_header_is_written_where_java_writes_it(namesrv, link, exchange):
-    """Java clients take the ext fields for granted where the command has a reply header."""
+    """Java clients rely on extFields if the command has a reply header."""
     if exchange.name in DEVIATES:
         return
     GIVEN.get(exchange.request.code, lambda *_: None)(namesrv, exchange)

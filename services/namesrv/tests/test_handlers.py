@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the captured exchanges do not show: refusals, versions, side effects."""
+"""Behaviour that the captured exchanges do not show: refusals, versions, side effects."""
 
 import inspect
 import json
@@ -123,7 +123,7 @@ async def test_the_connection_that_registered_last_is_the_live_one(link, namesrv
     assert namesrv.routes.live_brokers()["127.0.0.1:1"].connection is link
 
 
-async def test_a_broker_leaves_at_its_own_wish(link, namesrv):
+async def test_a_broker_unregisters(link, namesrv):
     await register(link, "T")
     assert (await ask(link, 104, BROKER))[0].code == 0
     assert namesrv.routes.topics() == []
@@ -164,7 +164,7 @@ async def test_values_are_saved_before_the_answer(link, files):
     assert json.loads(files.saved["kvConfig.json"]) == {"configTable": {"N": {}}}
 
 
-async def test_a_disk_that_refuses_is_an_answer(link, files):
+async def test_a_disk_error_is_answered(link, files):
     files.error = OSError(28, "No space left on device")
     header, _ = await ask(link, 100, {"namespace": "N", "key": "k", "value": "v"})
     assert header.code == ResponseCode.SYSTEM_ERROR
@@ -179,7 +179,7 @@ async def test_settings_change_by_name_and_are_saved(link, namesrv, files):
     assert b"orderMessageEnable=true\n" in (await ask(link, 319))[1]
 
 
-async def test_only_what_changes_is_logged(link, namesrv, files):
+async def test_only_changed_keys_are_logged(link, namesrv, files):
     namesrv.log = structlog.get_logger()
     with capture_logs() as events:
         await ask(link, 318, body=b"unknownKey=1\n")
@@ -230,7 +230,7 @@ async def test_a_version_query_keeps_an_unchanged_broker_alive(link, namesrv, cl
     assert (await ask(link, 322, BROKER, b"{{"))[0].code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_topic_is_forgotten_in_one_cluster(link, namesrv):
+async def test_a_topic_is_deleted_in_one_cluster(link, namesrv):
     await register(link, "T")
     await ask(link, 216, {"topic": "T", "clusterName": "other"})
     assert namesrv.routes.topics() == ["T"]

@@ -22,7 +22,7 @@ def test_a_table_is_read_from_its_file(tmp_path):
     assert kv_config.get("M", "k") is None
 
 
-def test_what_is_encoded_is_read_again(tmp_path):
+def test_encoded_table_is_read_back(tmp_path):
     kv_config = KvConfig()
     kv_config.put("N", "k", "v")
     kv_config.put("N", "l", "w")
@@ -34,7 +34,7 @@ def test_what_is_encoded_is_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b'{"configTable":7}'])
-def test_a_damaged_or_missing_file_gives_way_to_the_one_before(tmp_path, damaged):
+def test_backup_replaces_a_damaged_or_missing_file(tmp_path, damaged):
     path = tmp_path / "kvConfig.json"
     (tmp_path / "kvConfig.json.bak").write_text('{"configTable":{"N":{"k":"old"}}}')
     assert load_kv_config(path).get("N", "k") == "old"
@@ -42,7 +42,7 @@ def test_a_damaged_or_missing_file_gives_way_to_the_one_before(tmp_path, damaged
     assert load_kv_config(path).get("N", "k") == "old"
 
 
-def test_damage_without_a_file_before_it_is_told(tmp_path):
+def test_damage_without_a_backup_is_an_error(tmp_path):
     path = tmp_path / "kvConfig.json"
     path.write_bytes(b"{")
     with pytest.raises(SettingsError, match=r"kvConfig\.json is damaged"):

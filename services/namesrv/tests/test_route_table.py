@@ -21,7 +21,7 @@ def registration(who, topics=(), version=1, filter_servers=()):
 
 
 class Routes(RouteTable):
-    """A table with short words for tests."""
+    """Wraps a table with shorthand for tests."""
 
     def add(self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=()):
         return self.register(
@@ -75,7 +75,7 @@ def test_a_route_given_out_does_not_change_any_more(routes):
 
 
 def test_one_address_has_one_id(routes):
-    """A slave that becomes master is not its own slave as well."""
+    """A slave that becomes master must not be its own slave as well."""
     routes.add(broker(broker_id=1))
     routes.add(broker(broker_id=0), ["T"])
     assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
@@ -96,7 +96,7 @@ def test_another_address_replaces_the_old_one_under_its_id(routes):
     assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
 
 
-def test_the_last_address_takes_group_cluster_and_queues_along(routes):
+def test_removing_the_last_address_removes_group_cluster_and_queues(routes):
     routes.add(broker(), ["T", "Shared"])
     routes.add(broker("broker-b", address="127.0.0.1:2"), ["Shared"])
     slave = broker(broker_id=1, address="127.0.0.1:3")
@@ -111,7 +111,7 @@ def test_the_last_address_takes_group_cluster_and_queues_along(routes):
     assert routes.stats()[:3] == (0, 0, 0)
 
 
-def test_unregistering_what_is_unknown_does_nothing(routes):
+def test_unregistering_an_unknown_broker_does_nothing(routes):
     routes.add(broker(), ["T"])
     routes.unregister(broker("nobody"))
     routes.unregister(broker(broker_id=5))
@@ -131,7 +131,7 @@ def test_silent_brokers_expire_and_a_known_version_is_a_sign_of_life(routes):
     assert list(routes.live_brokers()) == ["127.0.0.1:2"]
 
 
-def test_a_changed_data_version_is_news_and_no_sign_of_life(routes):
+def test_a_changed_data_version_is_no_sign_of_life(routes):
     routes.add(broker())
     news = routes.query_data_version("127.0.0.1:1", DataVersion(2, 0), now_ms=SILENCE_MS)
     assert news == (True, DataVersion(1, 0))
@@ -139,7 +139,7 @@ def test_a_changed_data_version_is_news_and_no_sign_of_life(routes):
     assert len(routes.expire(now_ms=SILENCE_MS + 1, silence_ms_max=SILENCE_MS)) == 1
 
 
-def test_a_closed_connection_drops_the_brokers_that_spoke_on_it_last(routes):
+def test_a_closed_connection_drops_the_brokers_that_last_used_it(routes):
     old, new = object(), object()
     routes.add(broker(), ["T"], connection=old)
     routes.add(broker(), ["T"], connection=new)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server, a broker and txn-checkers on one loop, and a producer that answers as told."""
+"""A name server, a broker and txn-checkers on one loop, and a producer with scripted answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ TIMEOUT_MS = 5_000
 
 
 class Producer:
-    """Sends half messages, and answers questions about them as its `answers` say."""
+    """Sends half messages, and answers checks of them from its `answers`."""
 
     def __init__(self, broker: str, group: str = "P") -> None:
         self.answers: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Producer:
         await self.ask(Code.HEART_BEAT, None, body)
 
     async def prepare(self, key: str, **properties: str) -> EndTransaction:
-        """Send a half message; return the request that ends it when a state is given to it."""
+        """Send a half message; the caller adds a state to the returned request and ends it."""
         pairs = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": self._group, **properties}
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
         header = SendMessageV2(self._group, "T", "TBW102", 4, 0, 4, 7, 0, text)
@@ -89,7 +89,7 @@ class Producer:
         await self.ask(Code.END_TRANSACTION, _with(half, how))
 
     async def received(self, topic: str = "T") -> list[str]:
-        """Return the bodies that consumers of a queue get."""
+        """Return the message bodies in the consume queue."""
         return [record.body.decode() for record in await self.records(topic)]
 
     async def records(self, topic: str) -> list[MessageRecord]:
@@ -122,7 +122,7 @@ def _with(half: EndTransaction, how: int) -> EndTransaction:
 
 
 class Suite:
-    """Servers on free ports whose files are in one folder."""
+    """Servers on free ports with their files in one folder."""
 
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self.folder = folder
@@ -179,7 +179,7 @@ class Suite:
         return producer
 
     async def checker(self, name: str = "txn", **settings: str) -> TxnCheckerApp:
-        """Start a checker that ends with the test unless it is stopped before."""
+        """Start a checker; the fixture stops it unless the test does."""
         given = {
             **QUICK,
             "namesrvAddr": self.namesrv,
@@ -202,7 +202,6 @@ def _load(type_: Any, **given: str) -> Any:
 
 @pytest.fixture
 async def suite(tmp_path: Path) -> AsyncIterator[Suite]:
-    """A name server and a broker."""
     async with AsyncExitStack() as stack:
         suite = Suite(tmp_path, stack)
         await suite.start()

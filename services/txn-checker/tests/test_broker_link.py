@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checker makes of a broker's answers and of the messages in its queues."""
+"""How the checker reads a broker's answers and the messages in its queues."""
 
 from typing import Any
 
@@ -44,13 +44,13 @@ def link_that(answers: Any) -> BrokerLink:
     ("immunity", "expected"),
     [("30", 30), ("-1", NO_IMMUNITY), ("", NO_IMMUNITY), ("x", NO_IMMUNITY), ("9" * 30_000, 65534)],
 )
-def test_the_immunity_is_whatever_a_producer_writes(immunity: str, expected: int) -> None:
+def test_the_immunity_tolerates_any_property_value(immunity: str, expected: int) -> None:
     half = half_of(record(CHECK_IMMUNITY_TIME_IN_SECONDS=immunity))
     assert half.immunity_s == expected
     assert half.entry()
 
 
-def test_counts_of_other_makers_are_bounded() -> None:
+def test_check_counts_of_java_brokers_are_bounded() -> None:
     assert half_of(record(TRANSACTION_CHECK_TIMES="9" * 5_000)).check_count == COUNT_MAX
     assert half_of(record(TRANSACTION_CHECK_TIMES="3")).check_count == 3
 
@@ -60,7 +60,7 @@ def test_an_op_message_names_offsets() -> None:
     assert ended_by(record(body=b"1", TAGS="e")) == []
 
 
-def test_what_a_queue_has_lost_is_counted() -> None:
+def test_lost_messages_are_counted() -> None:
     pulled = Pulled([record(3), record(5)], next_offset=8, min_offset=0, max_offset=9)
     found = [one and one.queue_offset for one in pulled.in_order(2)]
     assert found == [None, 3, None, 5, None, None]
@@ -82,8 +82,8 @@ def test_a_large_gap_takes_several_reads() -> None:
     assert [index for index, one in enumerate(found) if one is not None] == [far]
 
 
-async def test_a_committed_offset_is_not_believed_beyond_the_queue() -> None:
-    """The broker's file of offsets may be newer than the log that a power loss left."""
+async def test_a_committed_offset_is_capped_at_the_end_of_the_queue() -> None:
+    """The broker's offset file may be newer than the log that survived a power loss."""
     answers = {
         Code.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetReply(100),
         Code.GET_MAX_OFFSET: GetMaxOffsetReply(90),
@@ -91,7 +91,7 @@ async def test_a_committed_offset_is_not_believed_beyond_the_queue() -> None:
     assert await link_that(answers.__getitem__).examined(HALF_TOPIC) == 90
 
 
-async def test_a_refusal_of_one_question_is_its_answer() -> None:
+async def test_a_refused_check_is_an_answer() -> None:
     link = link_that(lambda _: ServerError("the disk says no"))
     asked = await link.ask(1, 2)
     assert (asked.is_open, asked.producer, asked.refusal) == (True, "", "the disk says no")

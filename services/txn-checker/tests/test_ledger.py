@@ -74,7 +74,7 @@ def test_an_op_message_waits_for_its_half_message(disk: MemoryDisk) -> None:
 
 
 def test_the_op_mark_waits_for_ops_above_the_low_water(disk: MemoryDisk) -> None:
-    """Who begins at both marks must read the op messages of all that is ended above."""
+    """Reading from both marks must yield the op messages of all halves ended above them."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(5)])
     ledger.read_ops([[0], [3], [1]])
@@ -113,7 +113,7 @@ def test_questions_are_counted_and_survive(disk: MemoryDisk) -> None:
         assert checks == [(111, 1, 30), (222, 6, 0xFFFF)]
 
 
-def test_what_was_set_aside_is_closed(disk: MemoryDisk) -> None:
+def test_transactions_set_aside_are_closed(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(3)])
     ledger.close([0, 2, 2, 99])
@@ -123,7 +123,7 @@ def test_what_was_set_aside_is_closed(disk: MemoryDisk) -> None:
     assert entry.state == State.ROLLED_BACK
 
 
-def test_what_the_broker_deleted_is_gone(disk: MemoryDisk) -> None:
+def test_deleted_half_messages_are_dropped(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(120)])
     ledger.halves_gone(60)
@@ -151,7 +151,7 @@ def test_many_chunks(disk: MemoryDisk) -> None:
     assert Ledger(disk, FOLDER, entries_per_file=10_000).open_count == ledger.open_count
 
 
-def test_a_checkpoint_frees_what_nobody_needs(disk: MemoryDisk) -> None:
+def test_a_checkpoint_deletes_unneeded_files(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     for start in range(0, 1000, 20):
         ledger.add_halves([half(number) for number in range(start, start + 20)])
@@ -170,7 +170,7 @@ def synced(ledger: Ledger) -> None:
     ledger.note_synced(checkpoint)
 
 
-def test_a_lost_table_is_made_again_from_the_redo_log(disk: MemoryDisk) -> None:
+def test_a_lost_table_is_rebuilt_from_the_redo_log(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(120)])
     ledger.read_ops([[3]])
@@ -179,7 +179,7 @@ def test_a_lost_table_is_made_again_from_the_redo_log(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("folder", ["statetable", "redolog"])
-def test_without_a_part_the_ledger_begins_anew(disk: MemoryDisk, folder: str) -> None:
+def test_a_ledger_with_a_missing_folder_starts_anew(disk: MemoryDisk, folder: str) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(120)])
     synced(ledger)
@@ -191,7 +191,7 @@ def test_without_a_part_the_ledger_begins_anew(disk: MemoryDisk, folder: str) ->
     assert not open_ledger(disk).is_new
 
 
-def test_a_damaged_table_is_not_believed(disk: MemoryDisk) -> None:
+def test_a_damaged_table_is_detected(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(120)])
     synced(ledger)
@@ -200,8 +200,8 @@ def test_a_damaged_table_is_not_believed(disk: MemoryDisk) -> None:
     assert open_ledger(disk).is_new
 
 
-def test_a_log_with_a_gap_is_not_believed(disk: MemoryDisk) -> None:
-    """A power loss may take the end of a file of the log and leave the next one."""
+def test_a_log_with_a_gap_is_detected(disk: MemoryDisk) -> None:
+    """A power loss may take the end of one log file and leave the next one."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(10)])
     end = len(bytes(disk.contents[f"{FOLDER}/redolog/{0:020d}"]).rstrip(b"\0"))
@@ -213,9 +213,7 @@ def test_a_log_with_a_gap_is_not_believed(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("folder", ["statetable", "ops"])
-def test_ends_that_the_disk_took_half_are_whole_after_recovery(
-    disk: MemoryDisk, folder: str
-) -> None:
+def test_partly_written_ends_are_complete_after_recovery(disk: MemoryDisk, folder: str) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(3)])
     ledger.read_ops([[0]])
@@ -241,7 +239,7 @@ def test_the_newest_half_message_is_known_when_it_is_ended(disk: MemoryDisk) -> 
     assert ledger.newest is None
 
 
-def test_what_the_disk_refuses_has_not_happened(disk: MemoryDisk) -> None:
+def test_a_failed_write_changes_nothing(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(0)])
     disk.fault = lambda operation, path: (
@@ -256,7 +254,7 @@ def test_what_the_disk_refuses_has_not_happened(disk: MemoryDisk) -> None:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Whatever happens, the ledger knows what the queues say, or says that it must ask again."""
+    """After any history, the ledger agrees with the queues or reports that it must start again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +266,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.marks = (0, 0)
 
     def read_everything(self) -> None:
-        """What the follower does: read both queues from where the ledger is."""
+        """Read both queues from the ledger's offsets on, as the follower does."""
         ledger = self.ledger
         if ledger.is_new:
             ledger.begin(*self.marks)
@@ -292,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
     @rule(data=st.data())
     def set_aside(self, data: st.DataObject) -> None:
-        """The broker writes an op message for it too."""
+        """Setting aside makes the broker write an op message, too."""
         chosen = data.draw(st.sampled_from(is_open(self.ledger)))
         self.ops.append(chosen)
         self.ledger.close([chosen])
@@ -340,7 +338,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.op_next <= len(self.ops)
 
     def teardown(self) -> None:
-        """After all that, reading the queues makes the ledger right."""
+        """Reading the queues must make the ledger correct again."""
         self.read_everything()
         ledger = self.ledger
         assert is_open(ledger) == sorted(set(range(self.halves)) - set(self.ops))

@@ -23,20 +23,18 @@ def half(*, asked_s: int = 0, asked: int = 0, immunity_s: int = NO_IMMUNITY) -> 
 @pytest.mark.parametrize(
     ("age_s", "immunity_s", "expected"),
     [
-        (2, NO_IMMUNITY, Due.WAIT),  # stored at 1000.999 and now 1002.0 it is not 2 s old
+        (2, NO_IMMUNITY, Due.WAIT),  # stored at 1000.999, it is not 2 s old at 1002.0
         (3, NO_IMMUNITY, Due.ASK),
         (5, 5, Due.WAIT),
         (6, 5, Due.ASK),
         (0, 0, Due.ASK),
     ],
 )
-def test_nobody_is_asked_before_the_immunity_is_over(
-    age_s: int, immunity_s: int, expected: Due
-) -> None:
+def test_no_check_before_the_immunity_is_over(age_s: int, immunity_s: int, expected: Due) -> None:
     assert due(half(immunity_s=immunity_s), STORED_S + age_s, SETTINGS) is expected
 
 
-def test_questions_have_their_pause_and_their_number() -> None:
+def test_checks_have_an_interval_and_a_limit() -> None:
     asked_s = STORED_S + 100
     for asked, later in ((1, Due.ASK), (2, Due.ASK), (3, Due.SET_ASIDE)):
         one = half(asked_s=asked_s, asked=asked)
@@ -44,6 +42,6 @@ def test_questions_have_their_pause_and_their_number() -> None:
         assert due(one, asked_s + 10, SETTINGS) is later
 
 
-def test_what_is_too_old_is_set_aside_unasked() -> None:
+def test_expired_transactions_are_set_aside_without_a_check() -> None:
     assert due(half(), STORED_S + 3_600, SETTINGS) is Due.ASK
     assert due(half(), STORED_S + 3_601, SETTINGS) is Due.SET_ASIDE

@@ -38,7 +38,7 @@ def open_count(checker: TxnCheckerApp) -> int:
 
 
 def all_ended(checker: TxnCheckerApp, count: int) -> bool:
-    """Whether so many half messages have been read, and all are ended."""
+    """Return whether `count` half messages have been read and all have ended."""
     if open_count(checker) != 0:
         return False
     ledger = follower(checker).ledger
@@ -66,7 +66,7 @@ async def test_open_transactions_end_as_their_producer_answers(suite: Any, until
     assert await producer.received(ASIDE) == []
 
 
-async def test_what_ends_by_itself_is_not_asked_about(suite: Any, until: Any) -> None:
+async def test_ended_transactions_are_not_checked(suite: Any, until: Any) -> None:
     checker = await suite.checker(transactionTimeOut="600000")
     producer = await suite.producer()
     halves = [await producer.prepare(f"k{number}") for number in range(5)]
@@ -77,7 +77,9 @@ async def test_what_ends_by_itself_is_not_asked_about(suite: Any, until: Any) ->
     assert producer.asked == []
 
 
-async def test_what_nobody_knows_is_set_aside_after_its_questions(suite: Any, until: Any) -> None:
+async def test_unresolved_transactions_are_set_aside_after_the_last_check(
+    suite: Any, until: Any
+) -> None:
     producer = await suite.producer()
     await producer.prepare("x")
     checker = await suite.checker()
@@ -93,7 +95,7 @@ async def test_what_nobody_knows_is_set_aside_after_its_questions(suite: Any, un
 
 
 async def test_without_a_producer_a_transaction_stays_open(suite: Any, until: Any) -> None:
-    """Questions that nobody was asked do not count."""
+    """Checks that reached no producer do not count."""
     producer = await suite.producer()
     await producer.prepare("x")
     await producer.close()
@@ -108,7 +110,7 @@ async def test_without_a_producer_a_transaction_stays_open(suite: Any, until: An
     assert await other.received() == ["x"]
 
 
-async def test_a_message_may_have_an_immunity_of_its_own(suite: Any, until: Any) -> None:
+async def test_a_message_may_set_its_own_immunity(suite: Any, until: Any) -> None:
     producer = await suite.producer()
     producer.answers = {"late": COMMIT, "soon": COMMIT}
     await producer.prepare("late", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
@@ -118,7 +120,7 @@ async def test_a_message_may_have_an_immunity_of_its_own(suite: Any, until: Any)
     assert set(producer.asked) == {"soon"}
 
 
-async def test_the_broker_hears_below_what_all_is_ended(suite: Any, until: Any) -> None:
+async def test_progress_is_committed_to_the_broker(suite: Any, until: Any) -> None:
     producer = await suite.producer()
     halves = [await producer.prepare(f"k{number}") for number in range(4)]
     for number in (3, 0, 2):
@@ -139,7 +141,7 @@ async def test_the_broker_hears_below_what_all_is_ended(suite: Any, until: Any) 
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_a_second_run_goes_on_where_the_first_ended(
+async def test_a_second_run_resumes_where_the_first_stopped(
     suite: Any, until: Any, is_lost: bool
 ) -> None:
     producer = await suite.producer()
@@ -161,7 +163,7 @@ async def test_a_second_run_goes_on_where_the_first_ended(
     assert set(producer.asked) == {"b", "c"}
 
 
-async def test_a_broker_that_is_away_is_followed_again(suite: Any, until: Any) -> None:
+async def test_a_broker_that_returns_is_followed_again(suite: Any, until: Any) -> None:
     producer = await suite.producer()
     await producer.prepare("a")
     checker = await suite.checker(transactionTimeOut="600000")
@@ -175,7 +177,7 @@ async def test_a_broker_that_is_away_is_followed_again(suite: Any, until: Any) -
     await until(lambda: open_count(checker) == 2)
 
 
-async def test_an_immunity_that_is_no_number_stops_nothing(suite: Any, until: Any) -> None:
+async def test_an_invalid_immunity_stops_nothing(suite: Any, until: Any) -> None:
     producer = await suite.producer()
     producer.answers = {"a": COMMIT}
     await producer.prepare("x", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 5_000)
@@ -186,7 +188,7 @@ async def test_an_immunity_that_is_no_number_stops_nothing(suite: Any, until: An
     assert follower(checker).stats.failed_count == 0
 
 
-async def test_what_is_refused_for_one_keeps_no_other_from_its_turn(
+async def test_a_refused_transaction_does_not_hold_up_others(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await suite.producer()
@@ -207,10 +209,10 @@ async def test_what_is_refused_for_one_keeps_no_other_from_its_turn(
     assert await producer.received() == ["b"]
 
 
-async def test_nothing_is_asked_before_all_ends_are_read(
+async def test_no_check_before_all_ends_are_read(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checker that was away has to read for a while: what looks open may have ended long ago."""
+    """A checker that was down has a backlog: transactions that look open may have ended."""
     producer = await suite.producer()
     halves = [await producer.prepare(f"k{number}") for number in range(5)]
     for half in halves[:-1]:
@@ -246,7 +248,7 @@ async def test_nothing_is_asked_before_all_ends_are_read(
 
 
 async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
-    """Also when it has more messages than were read before: they are others."""
+    """Even if it has more messages than were read before: they are different ones."""
     producer = await suite.producer()
     for number in range(3):
         await producer.prepare(f"k{number}")
@@ -270,8 +272,8 @@ async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: An
     assert sorted(await other.received()) == [f"another{number}" for number in range(5)]
 
 
-async def test_what_another_has_looked_after_is_not_open_any_more(suite: Any, until: Any) -> None:
-    """RocketMQ's broker stores a half message again when it asks, without an op message."""
+async def test_transactions_handled_by_another_checker_are_closed(suite: Any, until: Any) -> None:
+    """RocketMQ's broker stores a half message again when it checks it, without an op message."""
     producer = await suite.producer()
     await producer.prepare("old")
     checker = await suite.checker(transactionTimeOut="600000")
@@ -290,7 +292,7 @@ async def test_what_another_has_looked_after_is_not_open_any_more(suite: Any, un
     assert set(producer.asked) == {"new"}
 
 
-async def test_a_ledger_that_the_disk_failed_is_recovered(
+async def test_a_ledger_is_recovered_after_a_disk_error(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await suite.producer()
@@ -312,7 +314,7 @@ async def test_a_ledger_that_the_disk_failed_is_recovered(
     assert follower(checker).stats.failed_count == 1
 
 
-async def test_a_name_that_is_a_path_is_not_followed(
+async def test_a_broker_named_like_a_path_is_not_followed(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masters = AdminClient.masters
@@ -341,7 +343,7 @@ async def test_two_checkers_do_no_harm(suite: Any, until: Any) -> None:
     assert sorted(await producer.received()) == sorted(keys)
 
 
-async def test_one_folder_is_for_one_checker(suite: Any) -> None:
+async def test_a_folder_has_one_checker_at_a_time(suite: Any) -> None:
     await suite.checker()
     with pytest.raises(LockHeld):
         await suite.checker()
@@ -363,10 +365,10 @@ async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
     await until(lambda: checker.fault() is None)
 
 
-async def test_a_broker_that_refuses_to_be_read_is_named_with_its_reason(
+async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Questions are allowed, and the queues may not be read: a right of its own."""
+    """Checks are allowed but pulls are not: these are separate rights."""
     remark = "org.apache.rocketmq.acl.common.AclException: No default permission for the topic"
 
     async def refuse(_self: BrokerLink, _half: int, _op: int) -> None:
@@ -389,5 +391,5 @@ async def test_a_name_server_that_does_not_answer_is_named(suite: Any) -> None:
 
 
 async def test_an_account_needs_both_keys(suite: Any) -> None:
-    with pytest.raises(SettingsError, match="accessKey and secretKey need each other"):
+    with pytest.raises(SettingsError, match="accessKey and secretKey belong together"):
         await suite.checker(accessKey="txn-checker")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name server: the route table."""
+"""The name server."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.namesrv`: a name server with the settings of its environment."""
+"""`python -m cometmq.namesrv`: run a name server configured by its environment."""
 
 import sys
 from functools import partial
@@ -14,7 +14,6 @@ log = logging.get("namesrv")
 
 
 async def main(stop: Stop) -> None:
-    """Read the environment and serve."""
     settings = load_namesrv(None, {})
     build = partial(NamesrvApp, settings)
     await program(

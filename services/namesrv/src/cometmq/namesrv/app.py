@@ -32,8 +32,6 @@ DRAIN_MS: Final = 3_000
 
 
 class NamesrvApp:
-    """A name server that is started and stopped."""
-
     def __init__(
         self,
         settings: Loaded[NamesrvSettings],
@@ -42,7 +40,6 @@ class NamesrvApp:
         clock: Clock,
         admin: AdminHttp | None = None,
     ) -> None:
-        """Take what it needs; nothing starts, nothing is read yet."""
         self.addresses: list[str] = []
         self._settings = settings
         self._log = log
@@ -51,18 +48,18 @@ class NamesrvApp:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        """Read the KV file, serve, look for silent brokers."""
+        """Load the KV file, start to serve, and start to expire silent brokers."""
         async with AsyncExitStack() as starting:
             await self._start(starting)
             self._started = starting.pop_all()
 
     async def stop(self) -> None:
-        """Stop serving and give what is under way a moment to end."""
+        """Stop serving; requests in flight get DRAIN_MS to finish."""
         await self._started.aclose()
         self._log.info("namesrv.stopped")
 
     def _prepare_folders(self) -> None:
-        """Refuse chosen folders that cannot be written.
+        """Refuse configured folders that cannot be written.
 
         With default settings a name server serves routes without ever writing a file.
         """
@@ -129,7 +126,7 @@ class NamesrvApp:
 
 
 def expire(namesrv: Namesrv) -> None:
-    """Drop the brokers that were silent too long, and close their connections."""
+    """Drop brokers that have been silent too long, and close their connections."""
     gone = namesrv.routes.expire(
         now_ms=namesrv.clock.monotonic_ms(),
         silence_ms_max=namesrv.settings.value.broker_expire_ms,
@@ -140,7 +137,6 @@ def expire(namesrv: Namesrv) -> None:
 
 
 def server_settings(settings: NamesrvSettings) -> ServerSettings:
-    """Return the transport's share of the settings."""
     return ServerSettings(
         connections_max=settings.connection_count_max,
         unsent_total_bytes_max=settings.write_buffer_total_bytes,
@@ -155,7 +151,6 @@ def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:
 
 
 def _show(admin: AdminHttp, namesrv: Namesrv, server: Server[Namesrv]) -> None:
-    """Add what this name server has to tell to the HTTP port."""
     label = {"server": "namesrv"}
     admin.registry.add(StatsCollector(ROUTE_FAMILIES, namesrv.routes.stats))
     admin.registry.add(StatsCollector(TRANSPORT_FAMILIES, server.stats, label))

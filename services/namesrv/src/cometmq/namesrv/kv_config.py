@@ -2,7 +2,7 @@
 """Key-value configuration by namespace, kept in a file.
 
 Compatibility: the file is RocketMQ's kvConfig.json, `{"configTable":{"NS":{"k":"v"}}}`; the
-version before the last one stays beside it as `.bak`.
+previous version stays beside it as `.bak`.
 """
 
 from collections.abc import Mapping
@@ -19,38 +19,31 @@ NAMESPACE_ORDER_TOPIC: Final = "ORDER_TOPIC_CONFIG"
 
 
 class KvConfig:
-    """The table in memory; `encode` gives what belongs into the file."""
-
     def __init__(self, table: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Start with what the file held."""
         self._table = {namespace: dict(values) for namespace, values in (table or {}).items()}
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return one value, None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value."""
         self._table.setdefault(namespace, {})[key] = value
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove one value, if it is there."""
         self._table.get(namespace, {}).pop(key, None)
 
     def namespace(self, namespace: str) -> Mapping[str, str]:
-        """Return all values of a namespace; empty if there are none."""
         return self._table.get(namespace, {})
 
     def encode(self) -> bytes:
-        """Return the file's content."""
+        """Return the content of the file."""
         return msgspec.json.encode(KVConfigTable(self._table))
 
 
 def load_kv_config(path: Path) -> KvConfig:
-    """Read the file, or the one before it where it is missing or damaged.
+    """Read the file, or its `.bak` if it is missing or damaged.
 
-    No file at all is an empty table; raise SettingsError where only damaged ones are left, so
-    that nobody's configuration is overwritten by an empty one.
+    Without either file the table is empty. If only damaged files are left, raise SettingsError:
+    starting empty would overwrite the operator's configuration.
     """
     damage = ""
     for candidate in (path, path.with_name(path.name + ".bak")):

@@ -17,7 +17,7 @@ ROUTE_FAMILIES: Final[tuple[Family[RouteStats], ...]] = (
     ),
     labelled_counter(
         "cometmq_namesrv_brokers_dropped_total",
-        "Brokers dropped without their own wish, by reason.",
+        "Brokers dropped without unregistering, by reason.",
         ("reason",),
         lambda s: ((("expired",), s.expired_count), (("disconnected",), s.disconnected_count)),
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The references that the name server's handlers may use."""
+"""The state that the name server's handlers may use."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,7 +29,6 @@ class Namesrv:
         save_file: SaveFile,
         log: Log = NO_LOG,
     ) -> None:
-        """Start without brokers."""
         self.settings = settings
         self.kv_config = kv_config
         self.routes = RouteTable()
@@ -38,11 +37,11 @@ class Namesrv:
         self._save_file = save_file
 
     async def save_kv_config(self) -> None:
-        """Write the KV table to its file; raise SYSTEM_ERROR when the disk refuses."""
+        """Write the KV table to its file; raise SYSTEM_ERROR if the disk fails."""
         await self._save(self.settings.value.kv_config_path, self.kv_config.encode)
 
     async def save_settings(self) -> None:
-        """Write the settings to their file; raise SYSTEM_ERROR when the disk refuses."""
+        """Write the settings to their file; raise SYSTEM_ERROR if the disk fails."""
         path = self.settings.value.config_store_path
         await self._save(path, lambda: self.settings.as_saved_properties().encode())
 

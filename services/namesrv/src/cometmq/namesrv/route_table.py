@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which brokers live, which topics they hold: pure, time and connections are passed in.
+"""Live brokers and their topics; pure: time and connections are parameters.
 
-Invariants: an address stands at most once in a broker group; a group without addresses does not
-exist, nor does a cluster without groups or a topic without queues; the live table has exactly
-the addresses of the groups.
+Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
+without groups and topics without queues do not exist. The live table has exactly the addresses of
+the groups.
 
-Compatibility: topics come from masters (id 0) only, and only when their data version differs
-from the known one or the address is new; a topic missing from a new table is *not* removed
-(brokers may register single topics); write permission taken by WIPE_WRITE_PERM_OF_BROKER comes
-back with the next changed registration.
+Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
+known one or the address is new. A topic missing from a new table is *not* removed: brokers may
+register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns with the next
+changed registration.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,14 +26,13 @@ V = TypeVar("V")
 
 
 class Connection(Protocol):
-    """What a broker speaks on; the table tells them apart, its user closes them."""
+    """The connection of a broker; the table compares identities, its user closes connections."""
 
-    def close(self) -> None:
-        """End the connection."""
+    def close(self) -> None: ...
 
 
 class BrokerId(NamedTuple):
-    """Who a broker says it is."""
+    """The identity that a broker registers under."""
 
     cluster: str
     broker_name: str
@@ -42,7 +41,7 @@ class BrokerId(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """What a broker announces."""
+    """The content of a broker's registration."""
 
     broker: BrokerId
     ha_address: str
@@ -52,14 +51,14 @@ class Registration(NamedTuple):
 
 
 class Master(NamedTuple):
-    """Where a slave finds its master."""
+    """The addresses that a slave learns of its master."""
 
     address: str
     ha_address: str
 
 
 class Live(msgspec.Struct, gc=False):
-    """What keeps an address in the table: its last word and its connection."""
+    """The last registration or sign of life of an address, and the connection it came on."""
 
     broker: BrokerId
     ha_address: str
@@ -70,8 +69,6 @@ class Live(msgspec.Struct, gc=False):
 
 
 class RouteStats(NamedTuple):
-    """How large the table is and what left it."""
-
     cluster_count: int
     broker_count: int
     topic_count: int
@@ -81,10 +78,7 @@ class RouteStats(NamedTuple):
 
 
 class RouteTable:
-    """The name server's whole knowledge of brokers."""
-
     def __init__(self) -> None:
-        """Start empty: brokers announce themselves every 30 seconds."""
         self._groups: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
@@ -96,7 +90,7 @@ class RouteTable:
     def register(
         self, registration: Registration, *, connection: Connection, now_ms: int
     ) -> Master | None:
-        """Take a broker in; return its master if it is a slave and the master is known."""
+        """Add or refresh a broker; return its master if it is a slave and the master is known."""
         broker = registration.broker
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
@@ -119,7 +113,11 @@ class RouteTable:
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
 
     def unregister(self, broker: BrokerId) -> None:
-        """Take a broker out at its own wish."""
+        """Remove a broker that is shutting down.
+
+        A late request of an old process must not remove the new one under the same id, so the
+        address has to match.
+        """
         group = self._groups.get(broker.broker_name)
         if group is not None and group.broker_addrs.get(broker.broker_id) == broker.address:
             self._drop(broker.address)
@@ -127,7 +125,11 @@ class RouteTable:
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether `version` is news, and the known one; an old one is a sign of life."""
+        """Return whether `version` differs from the known one, and the known one.
+
+        An equal version is a sign of life; a different one is not: the broker has to register
+        again.
+        """
         live = self._live.get(address)
         if live is None:
             return True, None
@@ -136,7 +138,7 @@ class RouteTable:
         return live.data_version != version, live.data_version
 
     def disconnected(self, connection: Connection) -> list[str]:
-        """Drop every broker that spoke on this connection last; return their addresses."""
+        """Drop every broker that last used this connection; return their addresses."""
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
             self._drop(address)
@@ -144,7 +146,7 @@ class RouteTable:
         return gone
 
     def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
-        """Drop the brokers that were silent too long; the caller closes their connections."""
+        """Drop brokers that have been silent too long; the caller closes their connections."""
         gone = [live for live in self._live.values() if live.updated_ms + silence_ms_max < now_ms]
         for live in gone:
             self._drop(live.broker.address)
@@ -152,7 +154,7 @@ class RouteTable:
         return gone
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where a topic can be read and written, None if nobody holds it."""
+        """Return the brokers and queues of a topic, None if no broker has it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -172,22 +174,21 @@ class RouteTable:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Return all groups and all clusters."""
         return ClusterInfo(
             broker_addr_table={name: _copy(group) for name, group in self._groups.items()},
             cluster_addr_table={name: list(groups) for name, groups in self._clusters.items()},
         )
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write permission of a broker's topics; return how many it has."""
+        """Remove write permission from a broker's topics; return their number."""
         return self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker readable and writable; return how many it has."""
+        """Make all topics of a broker readable and writable; return their number."""
         return self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic everywhere, or in one cluster."""
+        """Remove a topic from all clusters, or from one."""
         queues = self._topics.get(topic)
         if queues is None:
             return
@@ -197,11 +198,10 @@ class RouteTable:
             del self._topics[topic]
 
     def topics(self) -> list[str]:
-        """Return all topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that any broker of a cluster holds."""
+        """Return the topics that any broker of the cluster has."""
         names = self._clusters.get(cluster, {})
         return [
             topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)
@@ -224,7 +224,6 @@ class RouteTable:
         ]
 
     def stats(self) -> RouteStats:
-        """Return sizes and counters."""
         return RouteStats(
             len(self._clusters),
             len(self._live),
@@ -235,11 +234,11 @@ class RouteTable:
         )
 
     def live_brokers(self) -> Mapping[str, Live]:
-        """Return what is known of each address."""
+        """Return the last registration of each address."""
         return self._live
 
     def _place(self, broker: BrokerId) -> bool:
-        """Put the address into its group and cluster; True if the group or the id is new there."""
+        """Add the address to its group and cluster; return True if the group or id is new."""
         self._clusters.setdefault(broker.cluster, {})[broker.broker_name] = None
         group = self._groups.get(broker.broker_name)
         if group is None:
@@ -281,7 +280,7 @@ class RouteTable:
         return count
 
     def _drop(self, address: str) -> None:
-        """Remove an address, and its group, clusters and topics as far as they become empty."""
+        """Remove an address, and the groups, clusters and topics that become empty."""
         name = self._live.pop(address).broker.broker_name
         addresses = self._groups[name].broker_addrs
         for broker_id in [i for i, other in addresses.items() if other == address]:

@@ -17,19 +17,19 @@ def _home(name: str) -> str:
 
 
 class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything that can be set; what tools may change while it runs is marked `mutable`."""
+    """All settings of a name server; tools may change those marked `mutable`."""
 
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; empty: all addresses.")
     ] = ""
     listen_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 takes a free one.")
+        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 picks a free one.")
     ] = 9876
     kv_config_path: Annotated[
         str, Meta(min_length=1, description="File of the key-value configuration.")
     ] = msgspec.field(default_factory=lambda: _home("kvConfig.json"))
     config_store_path: Annotated[
-        str, Meta(min_length=1, description="File that keeps settings changed while running.")
+        str, Meta(min_length=1, description="File that keeps settings changed at run time.")
     ] = msgspec.field(default_factory=lambda: _home("namesrv.properties"))
     order_message_enable: Annotated[
         bool,
@@ -38,7 +38,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     cluster_test: Annotated[
         bool,
         Meta(
-            description="Accepted for RocketMQ's tools; routes of a test centre are not looked up.",
+            description="Accepted for RocketMQ's tools; no test centre is queried for routes.",
             extra={"mutable": True},
         ),
     ] = False
@@ -46,20 +46,20 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         int, Meta(ge=1000, description="Silence after which a broker is dropped, in ms.")
     ] = 120_000
     scan_interval_ms: Annotated[
-        int, Meta(ge=100, description="Interval of the search for silent brokers, in ms.")
+        int, Meta(ge=100, description="Interval of the scan for silent brokers, in ms.")
     ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[
         int, Meta(ge=1, description="Silence after which a connection is closed, in s.")
     ] = 120
     connection_count_max: Annotated[
-        int, Meta(ge=1, description="Connections at a time; more are refused.")
+        int, Meta(ge=1, description="Limit of open connections; further ones are refused.")
     ] = 10_000
     write_buffer_total_bytes: Annotated[
         int,
         Meta(
             ge=1024,
-            description="Unread answer bytes of all connections; above, those with the most are"
-            " paused, and closed if they do not drain.",
+            description="Unsent bytes of all connections; above, the connections with the most"
+            " are paused, and closed if they do not drain.",
         ),
     ] = 128 * 1024**2
     tls_server_mode: tls_keys.ServerMode = msgspec.field(
@@ -88,17 +88,18 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         default=tls_keys.CONFIG_FILE, name="tls.config.file"
     )
     admin_http_port: Annotated[
-        int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
+        int,
+        Meta(ge=-1, le=65535, description="Port of metrics and health checks; 0: any, -1: none."),
     ] = -1
 
 
 def load_namesrv(
     file: Path | None, cli: Mapping[str, str], options: Mapping[str, str] | None = None
 ) -> Loaded[NamesrvSettings]:
-    """Read the settings of a name server, and those that were changed while it ran before.
+    """Load the settings of a name server, including those saved by an earlier run.
 
-    Compatibility: changes go into the properties file that was given, as in RocketMQ. Without
-    one they go into `configStorePath`, which is then read at the next start.
+    Compatibility: changes are saved to the properties file given on the command line, as in
+    RocketMQ. Without one they go to `configStorePath`, which the next start reads.
     """
 
     def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:

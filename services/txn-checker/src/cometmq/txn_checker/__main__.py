@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.txn_checker`: a txn-checker with the settings of its environment."""
+"""`python -m cometmq.txn_checker`: run a txn-checker configured by its environment."""
 
 import sys
 from functools import partial
@@ -15,7 +15,6 @@ log = logging.get("txn-checker")
 
 
 async def main(stop: Stop) -> None:
-    """Read the environment and serve."""
     settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER")
     build = partial(TxnCheckerApp, settings)
     await program(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The txn-checker as a whole: finds the masters and follows each of them."""
+"""The txn-checker as a whole: it finds the masters and follows each of them."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,10 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 LOCK_FILE: Final = "lock"
 FAULTS_SHOWN: Final = 3
 BROKERS_MAX: Final = 1_000
-"""Anybody may register a broker, and each that is followed has files and tasks."""
+"""Registration is open to anyone, and each followed broker costs files and tasks."""
 
 
 class TxnCheckerApp:
-    """A txn-checker that is started and stopped."""
-
     def __init__(
         self,
         settings: Loaded[TxnCheckerSettings],
@@ -51,7 +49,6 @@ class TxnCheckerApp:
         clock: Clock,
         admin: AdminHttp | None = None,
     ) -> None:
-        """Take what it needs; nothing starts, nothing is read yet."""
         self._loaded = settings
         self._settings = settings.value
         self._log = log
@@ -66,20 +63,21 @@ class TxnCheckerApp:
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
         self._unfollowed: set[str] = set()
-        self._masters: set[str] = set()  # of the last answer of a name server
+        self._masters: set[str] = set()  # as of the last answer of a name server
         self._asked = asyncio.Event()
         self._fault: str | None = "no name server has been asked yet"
         self._started = AsyncExitStack()
 
     @property
     def followers(self) -> list[Follower]:
-        """The brokers that are looked after."""
         return list(self._followers.values())
 
     async def start(self) -> None:
-        """Take the folder, and begin to look for brokers."""
+        """Lock the folder and start to look for brokers."""
         if not self._settings.namesrv_addr:
-            raise SettingsError("namesrvAddr: the txn-checker finds its brokers by name servers")
+            raise SettingsError(
+                "namesrvAddr must be set: the txn-checker finds brokers through name servers"
+            )
         async with AsyncExitStack() as stack:
             setting = self._loaded.label("storePathRootDir")
             await self._worker.submit(lambda: prepare_folder(self._root, setting=setting))
@@ -107,12 +105,12 @@ class TxnCheckerApp:
         self._log.info("txn_checker.ready", folder=str(self._root))
 
     async def stop(self) -> None:
-        """Stop asking, and keep what is known."""
+        """Stop checking and commit the progress to the brokers."""
         await self._started.aclose()
         self._log.info("txn_checker.stopped")
 
     async def wait_for_first_round(self, timeout_ms: int) -> None:
-        """Wait until every broker found at the start is followed or has failed, at most so long."""
+        """Wait until every broker found at the start is followed or has failed, or the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
                 await self._asked.wait()
@@ -120,7 +118,7 @@ class TxnCheckerApp:
                     await follower.tried.wait()
 
     def fault(self) -> str | None:
-        """Return why transactions of some broker are not looked after; None if all are."""
+        """Return why some broker's transactions are not being checked, None if all are."""
         if self._fault is not None:
             return self._fault
         if not self._masters:
@@ -141,7 +139,7 @@ class TxnCheckerApp:
             await follower.close()
 
     async def _find_brokers(self) -> None:
-        """Follow the masters that the name servers know, wherever they are now."""
+        """Follow all masters known to the name servers, at their current addresses."""
         try:
             masters = await self._admin.masters()
         except CometError as error:
@@ -179,7 +177,7 @@ class TxnCheckerApp:
         self, name: str, code: RequestCode, header: msgspec.Struct | None,
         *, ok: tuple[ResponseCode, ...], timeout_ms: int | None,
     ) -> Response:  # fmt: skip
-        """Send a request to where the broker is now."""
+        """Send a request to the broker's current address."""
         broker = self._admin.broker(self._addresses[name], name=name)
         return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
 
@@ -190,8 +188,6 @@ class TxnCheckerApp:
 
 
 class _Invoker:
-    """Sends requests to one broker."""
-
     def __init__(self, app: TxnCheckerApp, name: str) -> None:
         self._app = app
         self._name = name
@@ -210,7 +206,7 @@ class _Invoker:
 def _options(settings: TxnCheckerSettings) -> ClientOptions:
     credentials = None
     if bool(settings.access_key) != bool(settings.secret_key):
-        raise SettingsError("accessKey and secretKey need each other: set both or none")
+        raise SettingsError("accessKey and secretKey belong together: set both or neither")
     if settings.access_key:
         credentials = SessionCredentials(settings.access_key, settings.secret_key)
     return ClientOptions(

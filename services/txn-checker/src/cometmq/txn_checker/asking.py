@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: every open transaction is looked at, and what is due is done.
+"""One round: look at every open transaction and do what is due.
 
-What a broker refuses for one transaction keeps no other from its turn.
+A broker's refusal to check one transaction does not hold up the others.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _QUESTIONS_AT_ONCE: Final = 64
 
 
 class Asker:
-    """Has the producers of one broker asked."""
+    """Runs the transaction checks of one broker."""
 
     def __init__(
         self,
@@ -32,7 +32,6 @@ class Asker:
         log: Log,
         stats: FollowerStats,
     ) -> None:
-        """Count into `stats`."""
         self._name = name
         self._link = link
         self._settings = settings
@@ -41,7 +40,7 @@ class Asker:
         self._stats = stats
 
     async def round(self, ledger: Ledger) -> None:
-        """Look once at every open transaction."""
+        """Look at every open transaction once."""
         absent: set[int] = set()
         for halves in ledger.open_halves():
             now_s = self._clock.now_ms() // 1_000
@@ -80,7 +79,7 @@ class Asker:
     async def _ask(
         self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
     ) -> None:
-        """Ask about these, but not again for groups that have nobody connected."""
+        """Check these transactions, skipping producer groups without a connected member."""
         stats, link = self._stats, self._link
         wanted = [half for half in halves if half.entry.group_hash not in absent]
         stats.unasked_count += len(halves) - len(wanted)
@@ -111,7 +110,7 @@ class Asker:
         await asyncio.sleep(max(0.0, begin + least_ms - self._clock.monotonic_ms()) / 1_000)
 
     def _note_refused(self, half: OpenHalf, reason: str) -> None:
-        """Go on with the others; this one has its turn again in the next round."""
+        """Count and log the refusal; the next round tries the transaction again."""
         self._stats.refused_count += 1
         self._log.warning("transaction.refused", broker=self._name, half=half.offset, reason=reason)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checker asks of one broker: reading the two queues, questions, offsets."""
+"""Requests to one broker: reading the half and op queues, transaction checks, offsets."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
@@ -44,9 +44,9 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 QUEUE_ID: Final = 0
 MISSING_MAX: Final = 4_096
-"""Messages in a row that a queue may have lost and one read passes over."""
+"""Consecutive lost messages that one read may skip."""
 
-_DIGITS_MAX: Final = 19  # of any offset
+_DIGITS_MAX: Final = 19  # more than any offset has
 
 _ANSWERS: Final = (
     ResponseCode.SUCCESS,
@@ -71,7 +71,7 @@ class Invoke(Protocol):
 
 
 class Pulled(NamedTuple):
-    """The answer to a read."""
+    """The answer to a pull."""
 
     records: list[MessageRecord]
     next_offset: int
@@ -79,9 +79,9 @@ class Pulled(NamedTuple):
     max_offset: int
 
     def in_order(self, offset: int) -> Iterator[MessageRecord | None]:
-        """Yield what was found from a queue offset on, and None for each that is missing.
+        """Yield the records from a queue offset on, and None for each missing message.
 
-        After too many that are missing nothing more: the next read finds the rest.
+        Stops after MISSING_MAX missing messages; the next pull finds the rest.
         """
         found = {record.queue_offset: record for record in self.records}
         end = max(self.next_offset, max(found, default=-1) + 1)
@@ -94,26 +94,23 @@ class Pulled(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The answer to a question."""
+    """The answer to a transaction check."""
 
     is_open: bool
-    """False: the half message is gone from the log."""
+    """False if the half message is gone from the log."""
     producer: str | None
-    """Who was asked; None: nobody of the producer group is connected."""
+    """The producer that was asked; None if no member of the producer group is connected."""
     refusal: str | None = None
-    """Why the broker cannot ask about this one."""
+    """The broker's reason for not checking this transaction."""
 
 
 class BrokerLink:
-    """Speaks to one broker."""
-
     def __init__(self, invoke: Invoke, settings: TxnCheckerSettings) -> None:
-        """Send by `invoke`."""
         self._invoke = invoke
         self._settings = settings
 
     async def leaves_checks_to_us(self) -> bool:
-        """Tell whether the broker has to be told when to ask: RocketMQ's decides itself."""
+        """Return whether the broker leaves checks to us; RocketMQ brokers check by themselves."""
         header = AskTransactionState(commit_log_offset=-1, tran_state_table_offset=-1)
         try:
             await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -125,9 +122,9 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which all is looked after: the committed one, else the oldest.
+        """Return the offset below which all is done: the committed one, or else the oldest.
 
-        Committed offsets may be ahead of a queue that has lost its end.
+        The committed offset may lie beyond the end of a queue that lost its tail.
         """
         try:
             committed = await self._offset(
@@ -142,17 +139,16 @@ class BrokerLink:
         return await self._offset(Code.GET_MIN_OFFSET, GetMinOffset(topic, QUEUE_ID))
 
     async def end(self, topic: str) -> int:
-        """Return the offset that a queue's next message gets."""
+        """Return the offset that the queue's next message will get."""
         return await self._offset(Code.GET_MAX_OFFSET, GetMaxOffset(topic, QUEUE_ID))
 
     async def _offset(self, code: Code, header: msgspec.Struct) -> int:
         answer = (await self._invoke(code, header)).header
         if not isinstance(answer, (QueryConsumerOffsetReply, GetMinOffsetReply, GetMaxOffsetReply)):
-            raise RemoteProtocolError("an answer about an offset lacks it")
+            raise RemoteProtocolError("the answer to an offset query has no offset")
         return max(0, answer.offset)
 
     async def commit(self, topic: str, offset: int) -> None:
-        """Tell the broker how far a queue is examined."""
         header = UpdateConsumerOffset(GROUP, topic, QUEUE_ID, offset)
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
@@ -162,7 +158,7 @@ class BrokerLink:
             await self._pull(topic, offset, count=1, suspend_ms=0)
 
     async def pull(self, topic: str, offset: int) -> Pulled | None:
-        """Read a queue from an offset on; None while the topic does not exist."""
+        """Read a queue from an offset on; return None while the topic does not exist."""
         settings = self._settings
         return await self._pull(
             topic, offset, count=settings.pull_batch_size, suspend_ms=settings.pull_suspend
@@ -191,15 +187,15 @@ class BrokerLink:
             return None
         reply = answer.header
         if not isinstance(reply, PullMessageReply):
-            raise RemoteProtocolError("an answer to a pull lacks its fields")
+            raise RemoteProtocolError("the answer to a pull has no header fields")
         try:
             found = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
         except CorruptRecord as error:
-            raise RemoteProtocolError(f"a pulled record is broken: {error}") from error
+            raise RemoteProtocolError(f"a pulled record is corrupt: {error}") from error
         return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def ask(self, index: int, physical_offset: int) -> Asked:
-        """Have a producer asked about a half message."""
+        """Ask the broker to check a half message with its producer."""
         header = AskTransactionState(physical_offset, index)
         try:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -209,15 +205,15 @@ class BrokerLink:
             return Asked(is_open=False, producer=None)
         reply = answer.header
         if not isinstance(reply, AskTransactionStateReply):
-            raise RemoteProtocolError("an answer to a question lacks its fields")
-        if reply.is_ended:  # its op message is on the way
+            raise RemoteProtocolError("the answer to a transaction check has no header fields")
+        if reply.is_ended:  # its op message is about to arrive
             return Asked(is_open=True, producer="")
         return Asked(is_open=True, producer=reply.producer_address)
 
     async def set_aside(self, index: int, physical_offset: int) -> str | None:
-        """Have a half message moved to where operators find it; one that is gone is fine.
+        """Move a half message to where operators find it; a missing one counts as moved.
 
-        Return why the broker cannot do this.
+        Return the broker's reason if it refuses.
         """
         header = SetTransactionAside(physical_offset, index)
         try:
@@ -228,7 +224,7 @@ class BrokerLink:
 
 
 def half_of(record: MessageRecord) -> Half:
-    """Return what the table holds of a half message."""
+    """Return the table's view of a half message."""
     properties = record.properties
     return Half(
         record.physical_offset,
@@ -243,14 +239,14 @@ def half_of(record: MessageRecord) -> Half:
 
 
 def _number(text: str | None, otherwise: int, highest: int) -> int:
-    """Return a count that a property gives, bounded; `otherwise` for what is none."""
+    """Parse a count from a property, bounded; `otherwise` if it is not a number."""
     if text is None or not text.isdecimal():
         return otherwise
     return min(int(text), highest) if len(text) <= _DIGITS_MAX else highest
 
 
 def ended_by(record: MessageRecord) -> list[int]:
-    """Return the half messages that an op message ends; RocketMQ 5 names several in one."""
+    """Return the half messages that an op message ends; RocketMQ 5 lists several in one."""
     if record.tags != "d":
         return []
     texts = map(bytes.strip, record.body.split(b","))

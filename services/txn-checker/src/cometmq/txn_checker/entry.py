@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of the state table, and what is counted beside them (docs/protocol/state-table.md).
+"""Entries of the state table and their check counters (docs/protocol/state-table.md).
 
 Compatibility: the 24 bytes are those of RocketMQ 3's transaction state table.
 """
@@ -15,7 +15,7 @@ COUNT_MAX: Final = 0xFFFF
 
 
 class State(IntEnum):
-    """How a transaction stands; 0 is what was never written."""
+    """The state of a transaction; 0 marks an entry that was never written."""
 
     PREPARED = 4
     COMMITTED = 8
@@ -35,17 +35,17 @@ class Entry(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What has been asked about one half message."""
+    """The checks of one half message so far."""
 
     asked_s: int
-    """When it was last asked about, in seconds since 1970; 0: never."""
+    """Time of the last check in seconds since 1970; 0: never."""
     asked_count: int
     immunity_s: int
-    """Its own age for the first question; NO_IMMUNITY: that of the settings."""
+    """The message's own minimum age for the first check; NO_IMMUNITY: that of the settings."""
 
 
 class Half(NamedTuple):
-    """A half message that was read from its queue."""
+    """A half message read from its queue."""
 
     physical_offset: int
     size: int
@@ -53,19 +53,17 @@ class Half(NamedTuple):
     group_hash: int
     immunity_s: int = NO_IMMUNITY
     check_count: int = 0
-    """How often a Java broker has asked about it already."""
+    """The number of checks that a Java broker has already made."""
     state: State = State.PREPARED
 
     def entry(self) -> bytes:
-        """Return its entry."""
         return ENTRY.pack(
             self.physical_offset, self.size, self.stored_s, self.group_hash, self.state
         )
 
     def check(self) -> bytes:
-        """Return what is counted at first."""
         return CHECK.pack(0, self.check_count, self.immunity_s)
 
 
 NO_HALF: Final = Half(0, 0, 0, 0, state=State.ROLLED_BACK)
-"""Fills the place of a half message that its queue has lost."""
+"""Stands in for a half message that its queue has lost."""

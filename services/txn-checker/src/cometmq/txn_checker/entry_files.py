@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbered entries of one size in files of one size: the tables of the checker.
+"""Fixed-size numbered entries in fixed-size files: the tables of the checker.
 
-Files are named by the offset of their first byte. Where there is no file, entries are zeros.
-Writing goes to the page cache, and the disk has it after `sync`.
+Files are named by the offset of their first byte. Entries without a file read as zeros. Writes go
+to the page cache; they are durable after `sync`.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,7 @@ from cometmq.store.disk import Disk, DiskFile
 
 
 class EntryFiles:
-    """The files in one folder."""
-
     def __init__(self, disk: Disk, folder: str, *, entry_bytes: int, entries_per_file: int) -> None:
-        """Find the files that are there."""
         self._disk = disk
         self._folder = folder
         self._entry_bytes = entry_bytes
@@ -26,7 +23,7 @@ class EntryFiles:
                 self._files[int(name)] = disk.open(f"{folder}/{name}")
 
     def read(self, index: int, count: int) -> bytes:
-        """Return `count` entries from an index on."""
+        """Return `count` entries from `index` on."""
         parts = []
         for start, offset, size in self._pieces(index, count):
             file = self._files.get(start)
@@ -36,7 +33,7 @@ class EntryFiles:
         return b"".join(parts)
 
     def write(self, index: int, data: bytes) -> None:
-        """Replace the entries from an index on; raise DiskError where the disk refuses."""
+        """Replace the entries from `index` on; raise DiskError."""
         position = 0
         for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
             file = self._files.get(start) or self._create(start)
@@ -45,33 +42,31 @@ class EntryFiles:
             position += size
 
     def take_unsynced(self) -> list[DiskFile]:
-        """Return the files that `sync` has to be called on; they count as synced from now on."""
+        """Return the files that the caller must sync; they count as synced from now on."""
         files = [self._files[start] for start in self._unsynced if start in self._files]
         self._unsynced.clear()
         return files
 
     def drop_below(self, index: int) -> None:
-        """Delete the files that hold nothing from an index on."""
+        """Delete the files that only hold entries below `index`."""
         for start in [
             start for start in self._files if start + self._file_bytes <= self._at(index)
         ]:
             self._remove(start)
 
     def clear(self) -> None:
-        """Delete everything."""
         for start in list(self._files):
             self._remove(start)
 
     @property
     def size_bytes(self) -> int:
-        """Length of all files."""
         return len(self._files) * self._file_bytes
 
     def _at(self, index: int) -> int:
         return index * self._entry_bytes
 
     def _pieces(self, index: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield for each file: its start, where in it to begin, and how many bytes."""
+        """Yield for each file its start, the offset in it, and the number of bytes."""
         position, end = self._at(index), self._at(index + count)
         while position < end:
             start = position - position % self._file_bytes

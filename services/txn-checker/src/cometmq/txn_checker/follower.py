@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker: its two queues are followed, its open transactions asked about.
+"""One broker: follow its half and op queues, check its open transactions.
 
-Whatever fails (the broker, the network, our disk) ends all that is done for this broker for a
-while; then it goes on from the ledger. Other brokers are not affected.
+A failure of the broker, the network or our disk stops all work for this broker; after a back-off it
+resumes from the ledger. Other brokers are not affected.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _FIRST_BACK_OFF_MS: Final = 100
 
 
 class Follower:
-    """Looks after the transactions of one broker."""
+    """Checks the transactions of one broker."""
 
     def __init__(
         self,
@@ -49,7 +49,6 @@ class Follower:
         clock: Clock,
         log: Log,
     ) -> None:
-        """Do nothing before `run`; `open_ledger` recovers the ledger on a thread."""
         self.name = name
         self.stats = FollowerStats()
         self._link = link
@@ -61,15 +60,15 @@ class Follower:
         self._committed: tuple[int, int] | None = None
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
         self.fault: str | None = "has not answered yet"
-        """Why the broker is not followed now."""
+        """Why the broker is not being followed."""
         self.tried = asyncio.Event()
-        """Set with the first success or failure."""
+        """Set after the first success or failure."""
         self._halves_moved = asyncio.Event()
         self._ops_moved = asyncio.Event()
 
     @property
     def ledger(self) -> Ledger | None:
-        """What is known; None before the first recovery."""
+        """Return the ledger, None before the first recovery."""
         return self._ledger
 
     async def run(self) -> None:
@@ -78,7 +77,7 @@ class Follower:
         while True:
             try:
                 await self._follow()
-            except* Exception as group:  # noqa: BLE001  # others are looked after whatever it is
+            except* Exception as group:  # noqa: BLE001  # must not stop the other followers
                 if self.stats.is_following:
                     back_off_ms = _FIRST_BACK_OFF_MS
                 self._note_failed(group)
@@ -91,7 +90,7 @@ class Follower:
         leaves = list(_leaves(group))
         self._note_tried(_reason(leaves[0]))
         if any(isinstance(error, DiskError) for error in leaves):
-            self._ledger = None  # what it holds in memory and what the disk holds may differ
+            self._ledger = None  # memory and disk may differ now
         errors = sorted({describe(error) for error in leaves})
         self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
 
@@ -100,7 +99,7 @@ class Follower:
         self.tried.set()
 
     async def close(self) -> None:
-        """Tell the broker how far we are, and leave the ledger so that the next start is short."""
+        """Commit the progress and take a checkpoint, so that the next start is short."""
         if self._ledger is None or self._ledger.is_new:
             return
         try:
@@ -133,12 +132,12 @@ class Follower:
             group.create_task(self._again(settings.persist_interval, self._persist, ledger))
             group.create_task(self._again(settings.checkpoint_interval, self._checkpoint, ledger))
 
-    # Beginning
+    # Start
 
     async def _adjust(self, ledger: Ledger) -> None:
-        """Have the ledger agree with what became of the queues while nobody followed them."""
+        """Bring the ledger up to date with queues that changed while they were not followed."""
         link = self._link
-        self._committed = None  # the broker may have forgotten it
+        self._committed = None  # the broker may have lost it
         if ledger.is_new:
             ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_TOPIC))
         elif await self._is_replaced(ledger):
@@ -148,15 +147,17 @@ class Follower:
             oldest = await link.oldest(HALF_TOPIC), await link.oldest(OP_TOPIC)
             ledger.reset()
             ledger.begin(*oldest)
-        else:  # another checker may have gone on, or RocketMQ's broker, which leaves no op messages
+        else:
+            # another checker may have gone on, or RocketMQ's broker, which writes no op messages
             examined = await link.examined(HALF_TOPIC)
             if examined > ledger.low_water:
                 ledger.halves_gone(examined)
 
     async def _is_replaced(self, ledger: Ledger) -> bool:
-        """Tell whether the broker has lost messages that we have seen, be there newer ones or not.
+        """Return whether the broker has lost messages that the ledger has read.
 
-        A broker loses the end of its log or everything, so the newest half message tells.
+        A broker loses either the tail of its log or everything, so it is enough to compare the
+        newest half message.
         """
         link, known = self._link, ledger.newest
         if ledger.half_next > await link.end(HALF_TOPIC) or ledger.op_next > await link.end(
@@ -177,7 +178,7 @@ class Follower:
             await asyncio.sleep(interval_ms / 1_000)
             await step(ledger)
 
-    # Reading
+    # Reading the queues
 
     async def _read_halves(self, ledger: Ledger) -> None:
         while True:
@@ -217,7 +218,7 @@ class Follower:
             await self._rest(behind)
 
     async def _take_ops(self, ledger: Ledger, ops: list[list[int]]) -> None:
-        """Take op messages; those of half messages that are not read yet wait for them."""
+        """Apply op messages; wait if they refer to half messages that are not read yet."""
         taken = ledger.read_ops(ops)
         while taken < len(ops):
             end = await self._link.end(HALF_TOPIC)
@@ -227,10 +228,10 @@ class Follower:
             if taken < len(ops):
                 await self._halves_moved.wait()
 
-    # Asking and progress
+    # Checks and progress
 
     async def _round(self, ledger: Ledger) -> None:
-        """Look once at every transaction that is open by all op messages up to now."""
+        """Check every transaction that is still open after all current op messages."""
         op_end = await self._link.end(OP_TOPIC)
         while ledger.op_next < op_end:
             self._ops_moved.clear()
@@ -239,7 +240,7 @@ class Follower:
         self.stats.round_count += 1
 
     async def _persist(self, ledger: Ledger) -> None:
-        """Tell the broker below which offsets everything is ended."""
+        """Commit the offsets below which every transaction has ended."""
         low_water = ledger.low_water
         marks = (low_water, ledger.op_mark(low_water))
         if marks != self._committed:
@@ -262,13 +263,15 @@ class Follower:
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise if a queue has fewer messages than were read; when followed again, all is looked at."""
+    """Raise if a queue is shorter than what was read: following it again compares it."""
     if pulled.max_offset < known:
-        raise RemoteProtocolError(f"{topic} ends at {pulled.max_offset}, and {known} are read")
+        raise RemoteProtocolError(
+            f"{topic} ends at {pulled.max_offset}, but was read up to {known}"
+        )
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a broker is not followed, and what to do where that is known."""
+    """Return why a broker is not followed, and a remedy if one is known."""
     reason = str(error) or type(error).__name__
     if isinstance(error, AccessDenied):
         return f"{reason}; set accessKey and secretKey to the account of an administrator"

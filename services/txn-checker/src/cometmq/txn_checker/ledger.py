@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of one broker's transactions: the state table, what is counted, and the redo log.
+"""The ledger of one broker's transactions: state table, check counters and redo log.
 
-`half_next` and `op_next` say how far both queues of the broker are read. A change goes into the
-redo log first and then into the tables, so what a crash leaves can be repaired by going through
-the log again: every change says what is so, not what to add.
+`half_next` and `op_next` are the next offsets to read from the broker's two queues. A change is
+appended to the redo log before it is applied to the tables, so replaying the log repairs whatever a
+crash leaves. Replay is idempotent: records hold new values, not increments.
 
-Invariants: entries from `half_begin` to `half_next` are all written; `open_count` and the counts
-per chunk agree with the table; whoever begins at `low_water` and `op_mark` in the two queues finds
-out the same as we know.
+Invariants: all entries from `half_begin` to `half_next` are written; `open_count` and the counts
+per chunk agree with the table; reading the two queues from `low_water` and `op_mark` on yields the
+same open transactions.
 
 Nothing here knows time or network; the disk is a parameter.
 """
@@ -24,7 +24,7 @@ from cometmq.txn_checker.redo_log import FILE_BYTES, Record, RedoLog
 
 ENTRIES_PER_FILE: Final = 250_000
 CHUNK: Final = 4_096
-"""Entries whose open ones are counted together: rounds skip chunks without one."""
+"""Open entries are counted per chunk of this many entries; rounds skip chunks without any."""
 
 REDO_LOG: Final = "redolog"
 FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
@@ -41,7 +41,7 @@ _OP_BYTES: Final = _INDEX.size
 
 
 class Kind(IntEnum):
-    """What a record of the redo log says."""
+    """The kinds of redo log records."""
 
     CHECKPOINT = 1
     HALVES = 2
@@ -53,7 +53,7 @@ class Kind(IntEnum):
 
 
 class OpenHalf(NamedTuple):
-    """A transaction that nobody has ended."""
+    """A transaction that is neither committed nor rolled back."""
 
     offset: int
     entry: Entry
@@ -61,7 +61,7 @@ class OpenHalf(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What has to be synced before the log up to a place is not needed any more."""
+    """The files to sync before the redo log can be truncated to `log_start`."""
 
     disk: Disk
     folders: Sequence[str]
@@ -71,7 +71,7 @@ class Checkpoint(NamedTuple):
     op_begin: int
 
     def sync(self) -> None:
-        """Have everything on the disk; blocks."""
+        """Make the files durable; blocks."""
         for file in self.files:
             file.sync()
         for folder in self.folders:
@@ -80,8 +80,6 @@ class Checkpoint(NamedTuple):
 
 
 class Ledger:
-    """What is known of one broker's transactions."""
-
     def __init__(
         self,
         disk: Disk,
@@ -90,7 +88,7 @@ class Ledger:
         entries_per_file: int = ENTRIES_PER_FILE,
         log_file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Recover what is in the folder; blocks. Without anything whole the ledger `is_new`."""
+        """Recover from the folder; blocks. If log or tables are incomplete, `is_new` is True."""
 
         def files(name: str, size: int) -> EntryFiles:
             return EntryFiles(
@@ -103,7 +101,7 @@ class Ledger:
         self._table = files("statetable", ENTRY.size)
         self._checks = files("checks", CHECK.size)
         self._ops = files("ops", _OP_BYTES)
-        self._part = min(CHUNK, log_file_bytes // 64)  # what surely fits into one record
+        self._part = min(CHUNK, log_file_bytes // 64)  # always fits into one record
         self._log = RedoLog(disk, f"{folder}/{REDO_LOG}", file_bytes=log_file_bytes)
         self.half_begin = self.half_next = self.op_begin = self.op_next = 0
         self.open_count = 0
@@ -118,7 +116,7 @@ class Ledger:
     # Recovery
 
     def _recover(self) -> bool:
-        """Go through the redo log; False if log or tables are not whole."""
+        """Replay the redo log; return False if log or tables are incomplete."""
         records = self._log.replay()
         first = next(records, None)
         if first is None or first.kind != Kind.CHECKPOINT:
@@ -126,7 +124,7 @@ class Ledger:
         self._apply(first)
         for record in records:
             if record.kind == Kind.CHECKPOINT and self._is_behind(record.payload):
-                return False  # the log has lost records between two that it has
+                return False  # records between the two checkpoints are missing
             self._apply(record)
         return self._recount()
 
@@ -135,7 +133,7 @@ class Ledger:
         return bool(self.half_next < half_next or self.op_next < op_next)
 
     def _recount(self) -> bool:
-        """Count what is open; False where an entry was never written."""
+        """Count the open entries; return False if an entry was never written."""
         self._chunks.clear()
         self.open_count = 0
         index = self.half_begin
@@ -159,7 +157,7 @@ class Ledger:
         self._op_mark = self.open_count = 0
 
     def reset(self) -> None:
-        """Forget everything: the queues are not those that were read."""
+        """Drop everything: the broker's queues are not the ones that were read."""
         self._clear()
         self.is_new = True
 
@@ -182,9 +180,9 @@ class Ledger:
             self._change(Kind.HALVES, _START.pack(self.half_next) + entries + checks)
 
     def read_ops(self, ops: Sequence[Collection[int]]) -> int:
-        """Take the next op messages, each with the half messages that it ends.
+        """Apply the next op messages, each given as the half messages that it ends.
 
-        Return how many were taken: an op message of a half message that is not read yet waits.
+        Return how many were applied. The rest refer to half messages that have not been read yet.
         """
         taken = 0
         while taken < len(ops):
@@ -204,7 +202,9 @@ class Ledger:
                 break
             highest.append(_INDEX.pack(max(halves, default=-1) + 1))
             ends += [_INDEX.pack(half) for half in halves if self._is_open(half)]
-        for start in range(self._part, len(ends), self._part):  # of one huge op message
+        for start in range(
+            self._part, len(ends), self._part
+        ):  # one op message may end more than a record holds
             rest = b"".join(ends[start : start + self._part])
             self._change(Kind.OPS, _POSITIONS.pack(self.op_next, 0, len(rest) // 8, 0) + rest)
         if highest:
@@ -213,7 +213,7 @@ class Ledger:
         return len(highest)
 
     def note_asked(self, halves: Sequence[OpenHalf], now_s: int) -> None:
-        """Count a question about each of these."""
+        """Count a check of each of these transactions."""
         for start in range(0, len(halves), self._part):
             payload = b"".join(
                 _ASKED.pack(
@@ -227,18 +227,18 @@ class Ledger:
             self._change(Kind.ASKED, payload)
 
     def close(self, offsets: Iterable[int]) -> None:
-        """Note that these are set aside, or gone."""
+        """Mark these half messages as ended: set aside, or gone from the log."""
         known = [_INDEX.pack(offset) for offset in offsets if self._is_open(offset)]
         for start in range(0, len(known), self._part):
             self._change(Kind.CLOSED, b"".join(known[start : start + self._part]))
 
     def halves_gone(self, below: int) -> None:
-        """Note that the half queue has nothing below an offset any more."""
+        """Drop the half messages below an offset: the broker deleted them."""
         if below > self.half_begin:
             self._change(Kind.HALVES_GONE, _START.pack(below))
 
     def ops_gone(self, below: int) -> None:
-        """Note that the op queue has nothing below an offset any more."""
+        """Skip the op messages below an offset: the broker deleted them."""
         if below > self.op_next:
             self._change(Kind.OPS_GONE, _START.pack(below))
 
@@ -310,11 +310,11 @@ class Ledger:
     }
 
     def _set_states(self, indices: bytes, state: State) -> None:
-        """Give the open ones of these entries another state."""
+        """Change the state of those entries that are open."""
         for (index,) in _INDEX.iter_unpack(indices):
             data = self._table.read(index, 1)
             if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
-                continue  # when the log is gone through again
+                continue  # already applied: replay meets it again
             self._table.write(index, data[:_STATE_AT] + state.to_bytes(4, "big"))
             self._count(index, -1)
             self.ended_count += state is State.COMMITTED
@@ -333,10 +333,10 @@ class Ledger:
             return False
         return self._table.read(index, 1)[_STATE_AT:] == _OPEN_STATE
 
-    # Looking
+    # Queries
 
     def entry(self, index: int) -> Entry | None:
-        """Return an entry; None if it is not in the table."""
+        """Return an entry, None if it is not in the table."""
         if not self.half_begin <= index < self.half_next:
             return None
         return self._entry(index)
@@ -346,14 +346,14 @@ class Ledger:
 
     @property
     def newest(self) -> Entry | None:
-        """The half message that was read last; None if it is not known any more."""
+        """Return the half message read last, None if its entry is gone."""
         if not self.half_next:
             return None
         entry = self._entry(self.half_next - 1)
         return entry if entry.size else None
 
     def open_halves(self, begin: int = 0) -> Iterator[list[OpenHalf]]:
-        """Yield what is open from an index on, in the order of the queue, chunk by chunk."""
+        """Yield open transactions from an index on, in queue order, one list per chunk."""
         for chunk in sorted(self._chunks):
             first = max(chunk * CHUNK, self.half_begin, begin)
             count = min((chunk + 1) * CHUNK, self.half_next) - first
@@ -369,12 +369,12 @@ class Ledger:
 
     @property
     def oldest(self) -> OpenHalf | None:
-        """The first transaction that is open."""
+        """Return the oldest open transaction."""
         return next((halves[0] for halves in self.open_halves() if halves), None)
 
     @property
     def low_water(self) -> int:
-        """The offset of the oldest half message that is open; behind the last if none is."""
+        """Return the offset of the oldest open half message, or the next offset if none is open."""
         oldest = self.oldest
         return self.half_next if oldest is None else oldest.offset
 
@@ -390,7 +390,6 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Length of all files."""
         parts = (self._table, self._checks, self._ops, self._log)
         return sum(part.size_bytes for part in parts)
 
@@ -400,9 +399,9 @@ class Ledger:
         return _POSITIONS.pack(self.half_begin, self.half_next, self.op_begin, self.op_next)
 
     def checkpoint(self) -> Checkpoint:
-        """Begin a new file of the log; when `sync` has run, give the result to `note_synced`.
+        """Start a new log file; after `sync`, pass the result to `note_synced`.
 
-        What lies below the marks belongs to the ledger no more.
+        Entries below the low water mark and the op mark no longer belong to the ledger.
         """
         self.half_begin = max(self.half_begin, self.low_water)
         self.op_begin = max(self.op_begin, self.op_mark(self.half_begin))
@@ -420,7 +419,7 @@ class Ledger:
         )
 
     def note_synced(self, checkpoint: Checkpoint) -> None:
-        """Delete what nobody needs any more after a crash."""
+        """Delete the files that recovery no longer needs."""
         self._log.drop_below(checkpoint.log_start)
         self._table.drop_below(checkpoint.half_begin)
         self._checks.drop_below(checkpoint.half_begin)

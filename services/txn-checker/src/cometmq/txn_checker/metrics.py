@@ -33,7 +33,7 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_follower(lambda f: float(f.stats.is_following)),
     ),
     labelled_gauge(
-        "cometmq_txn_open", "Transactions that nobody has ended.", _LABELS,
+        "cometmq_txn_open", "Open transactions.", _LABELS,
         _of_ledger(lambda ledger: ledger.open_count),
     ),
     labelled_gauge(
@@ -42,7 +42,7 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_ledger(_oldest),
     ),
     labelled_gauge(
-        "cometmq_txn_table_bytes", "Length of the files of the state table.", _LABELS,
+        "cometmq_txn_table_bytes", "Size of the state table's files.", _LABELS,
         _of_ledger(lambda ledger: ledger.size_bytes),
     ),
     labelled_gauge(
@@ -54,19 +54,19 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_follower(lambda f: f.stats.op_behind),
     ),
     labelled_counter(
-        "cometmq_txn_ended_total", "Transactions that producers ended.", _LABELS,
+        "cometmq_txn_ended_total", "Transactions ended by producers.", _LABELS,
         _of_ledger(lambda ledger: ledger.ended_count),
     ),
     labelled_counter(
-        "cometmq_txn_checks_total", "Questions that a producer was asked.", _LABELS,
+        "cometmq_txn_checks_total", "Checks sent to a producer.", _LABELS,
         _of_follower(lambda f: f.stats.asked_count),
     ),
     labelled_counter(
-        "cometmq_txn_checks_unsent_total", "Questions without a producer to ask.", _LABELS,
+        "cometmq_txn_checks_unsent_total", "Checks without a connected producer.", _LABELS,
         _of_follower(lambda f: f.stats.unasked_count),
     ),
     labelled_counter(
-        "cometmq_txn_set_aside_total", "Transactions given up.", _LABELS,
+        "cometmq_txn_set_aside_total", "Transactions set aside after the last check.", _LABELS,
         _of_follower(lambda f: f.stats.aside_count),
     ),
     labelled_counter(
@@ -74,15 +74,15 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _LABELS, _of_follower(lambda f: f.stats.gone_count),
     ),
     labelled_counter(
-        "cometmq_txn_refused_total", "Questions and orders that a broker refused.",
+        "cometmq_txn_refused_total", "Checks and set-aside requests refused by the broker.",
         _LABELS, _of_follower(lambda f: f.stats.refused_count),
     ),
     labelled_counter(
-        "cometmq_txn_rounds_total", "Rounds of questions.", _LABELS,
+        "cometmq_txn_rounds_total", "Rounds of checks.", _LABELS,
         _of_follower(lambda f: f.stats.round_count),
     ),
     labelled_counter(
-        "cometmq_txn_failures_total", "Times that following a broker failed.", _LABELS,
+        "cometmq_txn_failures_total", "Failures to follow a broker.", _LABELS,
         _of_follower(lambda f: f.stats.failed_count),
     ),
 )  # fmt: skip

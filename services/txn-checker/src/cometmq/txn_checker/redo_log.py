@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The redo log: what was changed in the tables since they were last synced.
+"""The redo log: changes to the tables since they were last synced.
 
-Each file begins with a checkpoint, the state at its start; the records behind it follow in order.
-A file is deleted when the tables hold on the disk what was changed up to its end. So the oldest
-file is where recovery begins. A record's check sum covers its place: what a torn write left behind
-can never be taken for a record.
+Each file begins with a checkpoint, the state at its start; the records after it follow in order. A
+file is deleted once the tables on disk include all its changes, so recovery begins with the oldest
+file. A record's checksum covers its position: the leftovers of a torn write never pass for a
+record.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,17 @@ from zlib import crc32
 
 from cometmq.store.disk import Disk, DiskFile
 
-_HEAD: Final = Struct(">IIB")  # length of the payload, check sum, kind
-_PLACE: Final = Struct(">QIB")  # what the check sum covers beside the payload
+_HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
+_PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
 FILE_BYTES: Final = 8 << 20
 
 
 class Record(NamedTuple):
-    """One change."""
-
     kind: int
     payload: bytes
 
 
 class RedoLog:
-    """The files in one folder."""
-
     def __init__(self, disk: Disk, folder: str, *, file_bytes: int = FILE_BYTES) -> None:
         """Find the files; `replay` must run before anything is appended."""
         self._disk = disk
@@ -40,18 +36,16 @@ class RedoLog:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The longest payload."""
         return self._file_bytes - _HEAD.size
 
     @property
     def size_bytes(self) -> int:
-        """Length of all files."""
         return len(self._starts) * self._file_bytes
 
     def replay(self) -> Iterator[Record]:
-        """Yield what the files hold, up to the first record that is not whole.
+        """Yield the records up to the first incomplete one.
 
-        What lies behind that is deleted; appending goes on where the whole records end.
+        Everything after it is deleted; appending continues at the end of the complete records.
         """
         for position, start in enumerate(self._starts):
             self._file = self._disk.open(self._path(start))
@@ -59,7 +53,7 @@ class RedoLog:
             data = self._file.read(0, self._file_bytes)
             while (record := self._record(data, start)) is not None:
                 yield record
-            if data[self._position :].strip(b"\0"):  # torn: nothing behind it can be whole
+            if data[self._position :].strip(b"\0"):  # torn: no record after it can be complete
                 for later in self._starts[position + 1 :]:
                     self._disk.remove(self._path(later))
                 del self._starts[position + 1 :]
@@ -68,12 +62,12 @@ class RedoLog:
                 return
 
     def has_room(self, payload_bytes: int) -> bool:
-        """Tell whether a record fits into the file that is open."""
+        """Return whether a record fits into the open file."""
         end = self._position + _HEAD.size + payload_bytes
         return self._file is not None and end <= self._file_bytes
 
     def append(self, kind: int, payload: bytes) -> None:
-        """Add a record; raise DiskError where the disk refuses, and then it is not there."""
+        """Append a record; if this raises DiskError, the record was not appended."""
         assert self._file is not None
         assert self.has_room(len(payload))
         start = self._starts[-1]
@@ -82,7 +76,7 @@ class RedoLog:
         self._position += _HEAD.size + len(payload)
 
     def begin_file(self, kind: int, payload: bytes) -> DiskFile:
-        """Go on in a new file that begins with this record; return the file."""
+        """Continue in a new file that begins with this record; return the file."""
         start = self._starts[-1] + self._file_bytes if self._starts else 0
         path = self._path(start)
         file = self._disk.create(path, self._file_bytes, temporary=f"{self._folder}.new")
@@ -95,17 +89,16 @@ class RedoLog:
 
     @property
     def file_start(self) -> int:
-        """Where the last file begins."""
+        """Return the start of the newest file."""
         return self._starts[-1]
 
     def drop_below(self, start: int) -> None:
-        """Delete the files before the one that begins there."""
+        """Delete the files before the one that starts there."""
         for old in [one for one in self._starts if one < start]:
             self._disk.remove(self._path(old))
             self._starts.remove(old)
 
     def clear(self) -> None:
-        """Delete everything."""
         for start in self._starts:
             self._disk.remove(self._path(start))
         self._starts.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due for one open transaction (pure)."""
+"""The next step for one open transaction; pure."""
 
 from enum import Enum
 
@@ -9,18 +9,16 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 
 
 class Due(Enum):
-    """What to do about a transaction now."""
-
     WAIT = "wait"
     ASK = "ask"
     SET_ASIDE = "set aside"
 
 
 def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
-    """Return what is due.
+    """Return the next step for a transaction.
 
-    Compatibility: RocketMQ counts a round in which no producer of the group was connected like a
-    question. Here only questions count that somebody was asked; the age bounds the others.
+    Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here
+    only checks that reached a producer count; the age bounds all others.
     """
     age_s = now_s - half.entry.stored_s
     if age_s > settings.age_max_s:
@@ -33,5 +31,5 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
         return Due.ASK if is_rested else Due.WAIT
     own = check.immunity_s
     immunity_ms = settings.transaction_time_out if own == NO_IMMUNITY else own * 1_000
-    least_age_ms = max(0, age_s * 1_000 - 999)  # the table knows seconds only
+    least_age_ms = max(0, age_s * 1_000 - 999)  # the table has whole seconds
     return Due.ASK if least_age_ms >= immunity_ms else Due.WAIT

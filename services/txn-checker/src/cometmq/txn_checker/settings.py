@@ -13,7 +13,7 @@ _MINUTE_MS = 60_000
 
 
 class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything that can be set."""
+    """All settings of a txn-checker."""
 
     namesrv_addr: Annotated[
         str,
@@ -23,51 +23,50 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         ),
     ] = ""
     store_path_root_dir: Annotated[
-        str, Meta(min_length=1, description="Folder of the state tables, one below it per broker.")
+        str,
+        Meta(min_length=1, description="Folder of the state tables, with a subfolder per broker."),
     ] = msgspec.field(default_factory=lambda: str(Path.home() / "txn-checker"))
     transaction_time_out: Annotated[
         int,
-        Meta(ge=0, description="Age at which a transaction is first asked about, in ms."),
+        Meta(ge=0, description="Age of a transaction at its first check, in ms."),
     ] = 6_000
     transaction_check_max: Annotated[
-        int, Meta(ge=1, le=65_535, description="Questions after which a transaction is set aside.")
+        int, Meta(ge=1, le=65_535, description="Checks after which a transaction is set aside.")
     ] = 15
     transaction_check_interval: Annotated[
-        int, Meta(ge=10, description="Pause between two rounds of questions, in ms.")
+        int, Meta(ge=10, description="Pause between two rounds of checks, in ms.")
     ] = _MINUTE_MS
     file_reserved_time: Annotated[
         int,
         Meta(ge=1, description="Age at which an open transaction is set aside in any case, in h."),
     ] = 72
     questions_per_second: Annotated[
-        int, Meta(ge=1, description="Bound of the questions that one broker is told to ask.")
+        int, Meta(ge=1, description="Limit of checks per second and broker.")
     ] = 5_000
     poll_name_server_interval: Annotated[
-        int, Meta(ge=10, description="How often masters are looked for, in ms.")
+        int, Meta(ge=10, description="Interval of looking up the masters, in ms.")
     ] = 30_000
     persist_interval: Annotated[
         int,
-        Meta(ge=10, description="How often progress is told to the brokers, in ms."),
+        Meta(ge=10, description="Interval of committing progress to the brokers, in ms."),
     ] = 5_000
     checkpoint_interval: Annotated[
         int,
-        Meta(ge=10, description="How often the state tables are synced to the disk, in ms."),
+        Meta(ge=10, description="Interval of syncing the state tables to disk, in ms."),
     ] = _MINUTE_MS
     back_off_max: Annotated[
-        int, Meta(ge=1, description="Longest pause before a broker is tried again, in ms.")
+        int, Meta(ge=1, description="Longest pause before a failed broker is retried, in ms.")
     ] = 30_000
     request_timeout: Annotated[
-        int, Meta(ge=1, description="Bound of one request to a broker, in ms.")
+        int, Meta(ge=1, description="Timeout of a request to a broker, in ms.")
     ] = 3_000
     pull_suspend: Annotated[
-        int, Meta(ge=0, description="How long a broker holds a read that finds nothing, in ms.")
+        int, Meta(ge=0, description="How long a broker holds a pull that finds nothing, in ms.")
     ] = 15_000
-    pull_batch_size: Annotated[
-        int, Meta(ge=1, le=4096, description="Messages wanted with one read.")
-    ] = 256
+    pull_batch_size: Annotated[int, Meta(ge=1, le=4096, description="Messages per pull.")] = 256
     pull_pause: Annotated[
         int,
-        Meta(ge=0, description="Pause after a read that left nothing behind, in ms: more at once."),
+        Meta(ge=0, description="Pause after reaching the end of a queue, in ms; larger batches."),
     ] = 100
     access_key: Annotated[
         str, Meta(description="Account for brokers with access control; it must be an admin's.")
@@ -94,10 +93,11 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         default=tls_keys.CONFIG_FILE, name="tls.config.file"
     )
     admin_http_port: Annotated[
-        int, Meta(ge=-1, le=65_535, description="Port of metrics and health; 0: any, -1: none.")
+        int,
+        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
     ] = -1
 
     @property
     def age_max_s(self) -> int:
-        """The age at which an open transaction is set aside in any case."""
+        """Return the age at which an open transaction is set aside in any case."""
         return self.file_reserved_time * 3_600

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted for one broker."""
+"""Counters of one followed broker."""
 
 
 class FollowerStats:
-    """What is counted for one broker."""
-
     def __init__(self) -> None:
-        """Start at zero."""
         self.asked_count = 0
         self.unasked_count = 0
         self.aside_count = 0

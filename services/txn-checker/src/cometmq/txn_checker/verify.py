@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing the folder of a txn-checker with the queues of the brokers.
+"""Compare the folder of a txn-checker with the queues of the brokers.
 
-The checker may be running: the folder is copied first, and the copy recovered as after a crash.
-The brokers go on meanwhile, so what they have and the copy has not is no difference.
+The checker may be running: the folder is copied first, and the copy is recovered as after a crash.
+The brokers keep running meanwhile, so messages missing from the copy are no difference.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _COPY_ATTEMPTS: Final = 10
 
 
 class Verification(msgspec.Struct):
-    """How the tables of one broker's transactions compare with its queues."""
+    """The differences between one broker's state table and its queues."""
 
     broker: str
     entry_count: int = 0
@@ -38,7 +38,7 @@ class Verification(msgspec.Struct):
     differences: list[str] = []
 
     def note(self, difference: str) -> None:
-        """Add a difference, as long as there are not too many."""
+        """Add a difference, up to DIFFERENCES_MAX."""
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(difference)
 
@@ -52,7 +52,7 @@ async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
         verification = Verification(name)
         found.append(verification)
         if name not in masters:
-            verification.note("the name servers know no master of this name")
+            verification.note("no name server knows a master of this name")
         elif name not in names:
             await _verify_unfollowed(masters[name], verification)
         else:
@@ -69,11 +69,13 @@ async def _verify_unfollowed(master: BrokerAdmin, found: Verification) -> None:
     halves = (await master.transaction_queues()).halves
     found.half_behind = halves.end - halves.begin
     if found.half_behind:
-        found.note("the txn-checker has nothing about this broker")
+        found.note("the txn-checker has no state table for this broker")
 
 
 async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verification) -> None:
-    before = await master.transaction_queues()  # what is told to the broker is in the copy, too
+
+    # read before the copy, which then includes all progress committed to the broker
+    before = await master.transaction_queues()
     ledger = await asyncio.to_thread(recovered_copy, folder, copy)
     if ledger.is_new:
         await _verify_unfollowed(master, found)
@@ -84,11 +86,11 @@ async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verifica
     found.half_behind = max(0, now.halves.end - ledger.half_next)
     found.op_behind = max(0, now.ops.end - ledger.op_next)
     if ledger.half_next > now.halves.end or ledger.op_next > now.ops.end:
-        found.note("the tables are ahead of the queues: the broker has lost messages")
+        found.note("the tables are ahead of the queues: the broker lost messages")
     if before.halves.begin > ledger.low_water:
         found.note(
-            f"the broker was told that halves below {before.halves.begin} are ended, "
-            f"and {ledger.low_water} is open"
+            f"progress was committed up to half {before.halves.begin}, "
+            f"but {ledger.low_water} is open"
         )
     await _compare(ledger, master, Span(before.ops.begin, now.ops.end), before.halves.begin, found)
 
@@ -115,9 +117,9 @@ async def _compare(
 def _difference(
     half: HalfMessage, entry: Entry | None, *, is_ended: bool, is_known: bool
 ) -> str | None:
-    """Return what the table says wrongly of a half message.
+    """Describe how the table contradicts a half message.
 
-    `is_ended`: an op message ends it; `is_known`: one that the tables should know.
+    `is_ended`: an op message ends it; `is_known`: an op message that the tables should know does.
     """
     if entry is None:
         return "is not in the table"
@@ -125,19 +127,19 @@ def _difference(
     if entry.physical_offset != message.physical_offset:
         return f"is at {message.physical_offset}, not at {entry.physical_offset}"
     if entry.group_hash != java_hash(half.group):
-        return f"belongs to the group {half.group}, not to one of the hash {entry.group_hash}"
+        return f"belongs to the group {half.group}, not to one with hash {entry.group_hash}"
     if entry.state == State.PREPARED and is_known:
-        return "is ended by an op message, and open in the table"
+        return "is ended by an op message, but open in the table"
     if entry.state != State.PREPARED and not is_ended:
-        return "is ended in the table, and no op message says so"
+        return "is ended in the table, but by no op message"
     return None
 
 
 def recovered_copy(folder: Path, copy: Path) -> Ledger:
-    """Return the ledger of a folder as a crash now would leave it; blocks.
+    """Return the ledger that recovery would find after a crash now; blocks.
 
-    The log is copied last: whatever is missing in the tables is in it, unless its oldest file
-    went meanwhile.
+    The log is copied last: it has all changes that the copied tables lack, unless its oldest file
+    was deleted meanwhile.
     """
     for _ in range(_COPY_ATTEMPTS):
         try:
@@ -150,4 +152,6 @@ def recovered_copy(folder: Path, copy: Path) -> Ledger:
             continue
         if oldest is None or (folder / REDO_LOG / oldest).exists():
             return Ledger(OsDisk(), str(copy))
-    raise SettingsError(f"{folder}: it changes too fast to be copied")
+    raise SettingsError(
+        f"{folder}: changes too fast to be copied; try again or stop the txn-checker"
+    )

@@ -42,12 +42,11 @@ def add_write_perm_of_broker(
 
 
 def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return every topic."""
     return _topics(namesrv.routes.topics())
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
-    """Forget a topic; brokers that still have it bring it back when their topics change."""
+    """Delete a topic; brokers that still have it register it again when their topics change."""
     header = call.header
     namesrv.routes.delete_topic(header.topic, header.cluster_name or None)
     namesrv.log.info("topic.deleted", topic=header.topic, cluster=header.cluster_name)
@@ -55,7 +54,6 @@ def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) 
 
 
 def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> Reply:
-    """Return the topics of a cluster; none for an unknown one."""
     return _topics(namesrv.routes.topics_of_cluster(call.header.cluster))
 
 
@@ -66,17 +64,14 @@ def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Re
 
 
 def get_unit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the topics of this unit."""
     return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT))
 
 
 def get_has_unit_sub_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the topics that other units subscribe to."""
     return _topics(namesrv.routes.topics_with_flags(wanted=TopicSysFlag.UNIT_SUB))
 
 
 def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the topics that other units subscribe to and that are not of a unit."""
     found = namesrv.routes.topics_with_flags(
         wanted=TopicSysFlag.UNIT_SUB, unwanted=TopicSysFlag.UNIT
     )
@@ -84,13 +79,13 @@ def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) 
 
 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
-    """Change settings that are marked as mutable, all or none, and keep them in the file.
+    """Change mutable settings, all or none, and save them to the file.
 
-    Unknown keys change nothing. What the disk refuses holds until the process ends, and the
-    answer says so.
+    Unknown keys are ignored. If the file cannot be written, the change holds until the process
+    ends, and the answer reports the error.
 
-    Compatibility: RocketMQ lets anybody change any key here, paths of files included, which is a
-    known hole. Ours refuses the others by name.
+    Compatibility: RocketMQ lets any client change any key here, including paths of files, which is
+    a known hole. We refuse immutable keys by name.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))
@@ -106,7 +101,8 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
     changed = namesrv.settings.changed_since(old)
     if changed:
         namesrv.log.info("settings.changed", keys=sorted(changed))
-    await namesrv.save_settings()  # also the same values again: the disk may have refused them
+    await namesrv.save_settings()
+    # even if nothing changed: an earlier save may have failed
     return OK
 
 

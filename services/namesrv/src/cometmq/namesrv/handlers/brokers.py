@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers say about themselves: 103, 104, 322."""
+"""Requests of brokers about themselves: 103, 104, 322."""
 
 from typing import Any
 from zlib import crc32
@@ -32,7 +32,6 @@ _CRC_MASK = 0x7FFF_FFFF
 
 
 def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
-    """Take a broker and, from a master, its topics into the routes."""
     header = call.header
     if header.body_crc32 and header.body_crc32 != crc32(call.body) & _CRC_MASK:
         raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
@@ -60,7 +59,6 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
 
 
 def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
-    """Take a broker out of the routes, as it asks before it stops."""
     header = call.header
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
     namesrv.routes.unregister(broker)
@@ -69,7 +67,6 @@ def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
 
 
 def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
-    """Say whether a broker's topics changed since it registered; if not, it is alive at least."""
     changed, known = namesrv.routes.query_data_version(
         call.header.broker_addr,
         _decoded(DataVersion, call),
@@ -80,7 +77,7 @@ def query_data_version(namesrv: Namesrv, call: Call[QueryDataVersion]) -> Reply:
 
 
 def _registered(call: Call[RegisterBroker]) -> RegisterBrokerBody:
-    """Read a registration; brokers before 3.0.11 send their topics only."""
+    """Decode a registration; brokers before 3.0.11 send only their topics."""
     if not call.body:
         return RegisterBrokerBody()
     if call.version < REGISTER_WITH_FILTER_SERVERS_MIN:
@@ -92,7 +89,7 @@ def _registered(call: Call[RegisterBroker]) -> RegisterBrokerBody:
 
 
 def _decoded(type_: Any, call: Call[Any]) -> Any:
-    """Read a JSON body; a broken one is an answer and not the end of the connection."""
+    """Decode a JSON body; malformed JSON gets an answer instead of closing the connection."""
     try:
         return decode_json(type_, call.body)
     except RemoteProtocolError as error:
@@ -100,6 +97,6 @@ def _decoded(type_: Any, call: Call[Any]) -> Any:
 
 
 def _order_topics(namesrv: Namesrv) -> bytes:
-    """Return the ordered topics' queue counts, which every registration is answered with."""
+    """Return the queue counts of ordered topics, part of every answer to a registration."""
     values = namesrv.kv_config.namespace(NAMESPACE_ORDER_TOPIC)
     return encode_json(KVTable(dict(values))) if values else b""

@@ -17,7 +17,7 @@ from cometmq.remoting.commands.namesrv import (
 
 
 async def put_kv_config(namesrv: Namesrv, call: Call[PutKvConfig]) -> Reply:
-    """Set a value and answer when it is in the file."""
+    """Set a value and answer once it is durable."""
     header = call.header
     namesrv.kv_config.put(header.namespace, header.key, header.value)
     await namesrv.save_kv_config()
@@ -35,14 +35,13 @@ def get_kv_config(namesrv: Namesrv, call: Call[GetKvConfig]) -> Reply:
 
 
 async def delete_kv_config(namesrv: Namesrv, call: Call[DeleteKvConfig]) -> Reply:
-    """Remove a value; one that is not there is no error."""
+    """Remove a value; removing a missing one succeeds."""
     namesrv.kv_config.delete(call.header.namespace, call.header.key)
     await namesrv.save_kv_config()
     return OK
 
 
 def get_kvlist_by_namespace(namesrv: Namesrv, call: Call[GetKvlistByNamespace]) -> Reply:
-    """Return all values of a namespace."""
     values = namesrv.kv_config.namespace(call.header.namespace)
     if not values:
         remark = remarks.kv_namespace_not_found(call.header.namespace)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where topics and brokers are: 105, 106.
+"""Routes of topics and the cluster info: 105, 106.
 
-Compatibility: Java writes the broker ids of routes without quotes (`{0:"ip:port"}`) for clients
-before 4.9.4, and always in the cluster info. That is no JSON, but there are clients that cut the
-text themselves and, given quotes, take every address for the master's (the Go client up to
-2.1.2). So they get what they know; clients of 4.9.4 and later, and those that ask for it, get
-standard JSON.
+Compatibility: Java writes broker ids unquoted (`{0:"ip:port"}`) in the cluster info, and in routes
+for clients before 4.9.4. That is not JSON, but some clients parse the text themselves and, given
+quotes, take every address for the master's (the Go client up to 2.1.2). They get what they expect;
+clients from 4.9.4 on, and those that ask for it, get standard JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +43,6 @@ class _JavaClusterInfo(msgspec.Struct, rename="camel"):
 
 
 def get_routeinfo_by_topic(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) -> Reply:
-    """Return where a topic can be read and written."""
     topic = call.header.topic
     route = namesrv.routes.route(topic)
     if route is None:
@@ -57,7 +55,6 @@ def get_routeinfo_by_topic(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) ->
 
 
 def get_broker_cluster_info(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return every broker group and every cluster."""
     info = namesrv.routes.cluster_info()
     groups = {name: _java_group(group) for name, group in info.broker_addr_table.items()}
     return Reply(body=encode_json(_JavaClusterInfo(groups, info.cluster_addr_table)))
