@@ -2,10 +2,10 @@
 """Build the wheels of all members, and keep their versions equal.
 
 The version is written once, in the `pyproject.toml` of the repository: `version` copies it to the
-members and to their pins on each other. uv_build takes no computed metadata, so each member states
+members and to their pins on each other. uv_build supports no computed metadata, so each member has
 both in its own file, and `tests/packages/test_wheels.py` compares them.
 
-Nothing in the repository names its own address. `build` takes it from the clone (`git remote`) or
+No file of the repository contains its address. `build` takes it from the clone (`git remote`) or
 from `--repository`, adds the project URLs, and turns the relative links of a README into links to
 the commit that was built. Without an address there are no URLs, and links become plain text.
 """
@@ -24,14 +24,14 @@ LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 
 
 def members(root: Path = ROOT) -> list[Path]:
-    """Return the folders of everything that is shipped as a wheel."""
+    """Return the folders of all members shipped as wheels."""
     patterns = ("libs/*", "services/*", "spark")
     found = [path.parent for one in patterns for path in root.glob(f"{one}/pyproject.toml")]
     return sorted(found)
 
 
 def workspace_version(root: Path = ROOT) -> str:
-    """Return the version that every member has."""
+    """Return the version of all members."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return str(project["version"])
 
@@ -76,7 +76,7 @@ def readme_for(text: str, folder: PurePosixPath, base: str | None) -> str:
 
 
 def stage(member: Path, target: Path, *, address: str | None, commit: str) -> None:
-    """Copy a member to `target` as it is to be built."""
+    """Copy a member to `target`, ready to be built."""
     ignored = shutil.ignore_patterns("tests", "examples", "__pycache__", ".*")
     shutil.copytree(member, target, ignore=ignored)
     folder = PurePosixPath(member.relative_to(ROOT).as_posix())
@@ -94,7 +94,7 @@ def stage(member: Path, target: Path, *, address: str | None, commit: str) -> No
 
 
 def git(*arguments: str) -> str:
-    """Return what git prints, or nothing outside of a clone."""
+    """Return the output of git, or an empty string outside a clone."""
     done = subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -102,7 +102,7 @@ def git(*arguments: str) -> str:
 
 
 def build(out: Path, repository: str | None) -> list[Path]:
-    """Build all wheels into `out`, replacing those of earlier builds."""
+    """Build all wheels into `out`, replacing earlier ones."""
     address = public_address(repository or git("remote", "get-url", "origin"))
     if repository and address is None:
         raise SystemExit(f"{repository!r} is not an https:// or git@ address of a repository")

@@ -36,11 +36,11 @@ class Result(NamedTuple):
 
     @property
     def lines(self):
-        """The JSON lines of `consume --json`."""
+        """Return the JSON lines of `consume --json`."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     def assert_refused(self, status, line):
-        """One line on standard error says why, and nothing else is printed."""
+        """Check for one line on standard error and an empty standard output."""
         assert self.status == status
         assert self.err.startswith(f"cometmq: {line}")
         assert self.err.count("\n") == 1
@@ -67,7 +67,7 @@ def suite(tmp_path_factory):
 
 @pytest.fixture
 def call(capfdbinary, monkeypatch):
-    """Run a command in this process, all of it: arguments, errors, exit status."""
+    """Run a command in this process, with its arguments, errors and exit status."""
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])
@@ -91,7 +91,7 @@ def ask(call, suite):
 
 @pytest.fixture
 def pipe(suite):
-    """Run a command as a process of its own, with standard input."""
+    """Run a command as a process, with standard input."""
 
     def pipe(*args, stdin=b""):
         command = [str(PROGRAM), *map(str, args), "-n", suite.namesrv]
@@ -108,7 +108,7 @@ _numbers = count()
 
 @pytest.fixture
 def topic(ask):
-    """A fresh topic with two queues."""
+    """Create a topic with two queues."""
     name = f"Topic{next(_numbers)}"
     assert ask("topic", "create", name, "--queues", 2).status == 0
     return name

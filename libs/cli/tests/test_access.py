@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options before the command, against a broker with access control that takes TLS only."""
+"""Global options against a broker with access control that only accepts TLS."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def say(call, guarded, monkeypatch):
     return say
 
 
-def test_an_account_is_said_before_the_command(say):
+def test_an_account_is_given_before_the_command(say):
     created = say(*ADMIN, "--tls", "topic", "create", "Guarded", "--queues", 1)
     assert (created.status, created.err) == (0, "")
     assert say(*USER, "--tls", "produce", "Guarded", "one").status == 0
@@ -69,7 +69,7 @@ def test_an_account_comes_from_a_file_or_the_environment(say, tmp_path, monkeypa
     monkeypatch.setenv("COMETMQ_CREDENTIALS", str(path))
     assert say("topic", "alter", "FromFile", "--queues", 2).status == 0
     refused = say(*USER, "topic", "alter", "FromFile", "--queues", 3)
-    assert "Need admin permission" in refused.err  # an option wins over the environment
+    assert "Need admin permission" in refused.err  # options override the environment
 
 
 def test_without_tls_the_broker_is_not_reached(say):
@@ -79,7 +79,7 @@ def test_without_tls_the_broker_is_not_reached(say):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--access-key", "userKey1"), "--access-key and --secret-key need each other"),
+        (("--access-key", "userKey1"), "--access-key and --secret-key belong together"),
         (("--credentials", "no.yml"), "credentials no.yml: No such file or directory"),
         (("--tls-config", "no.properties"), "tls.config.file=no.properties: No such file"),
     ],
@@ -88,5 +88,5 @@ def test_wrong_options_are_named(say, options, line):
     say(*options, "topic", "list").assert_refused(2, line)
 
 
-def test_a_command_that_asks_nobody_reads_no_file(say, tmp_path):
+def test_a_command_without_a_client_reads_no_file(say, tmp_path):
     assert say("--credentials", "no.yml", "broker", "--print-settings").status == 0

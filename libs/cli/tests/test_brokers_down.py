@@ -76,7 +76,7 @@ def run(call, cluster):
 
 @pytest.fixture
 def hung(cluster):
-    """broker-b accepts connections, and answers nothing."""
+    """broker-b accepts connections and never answers."""
     cluster.send("broker-b", signal.SIGSTOP)
     yield f"broker broker-b ({cluster.addresses['broker-b']}) hangs: "
     cluster.send("broker-b", signal.SIGCONT)
@@ -84,7 +84,7 @@ def hung(cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(cluster):
-    """A topic at both brokers, with a group that is behind."""
+    """A topic on both brokers, with a group that is behind."""
 
     def say(*args):
         command = [str(PROGRAM), *args, "-n", cluster.namesrv]
@@ -97,13 +97,13 @@ def orders(cluster):
 
 
 def named(result, line):
-    """The command failed, and one line names the broker; returns what it printed."""
+    """Check that the command failed with this line; return its output."""
     assert result.status == 1, result
     assert [it for it in result.err.splitlines() if it.startswith(f"cometmq: {line}")], result.err
     return result.out
 
 
-def test_what_exists_is_named_broker_by_broker(run):
+def test_existing_topics_are_reported_by_broker(run):
     assert run("topic", "create", "Partial", "--queues", 3, "-b", "broker-a").status == 0
     run("topic", "create", "Partial").assert_refused(
         1,
@@ -146,7 +146,7 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
     assert "Refunds" not in run("topic", "list").out
 
 
-def test_the_address_of_a_broker_is_no_name_server_and_the_other_way_round(call, cluster):
+def test_broker_and_name_server_addresses_are_not_interchangeable(call, cluster):
     broker = cluster.addresses["broker-a"]
     line = f"{broker} is a broker, not a name server: "
     for command in ("cluster", "topic list", "lag", "clusterList", "getNamesrvConfig"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that destroy something ask on a terminal; test_admin has them without one."""
+"""Destructive commands ask on a terminal; test_admin runs them without one."""
 
 import os
 import pty

@@ -67,7 +67,7 @@ def test_lines_in_any_order_and_twice_make_the_files(files):
     assert (rebuilder.line_count, rebuilder.repeated_count) == (5, 5)
 
 
-def test_a_repeated_send_that_is_stored_later_is_no_fault(files):
+def test_a_repeated_send_stored_later_is_tolerated(files):
     tool, os_file, _ = files
     lines = lines_of(tool) + lines_of(os_file)
     again = Line("json/tool.py:1", 3, 900, b"a\r\n")
@@ -77,13 +77,13 @@ def test_a_repeated_send_that_is_stored_later_is_no_fault(files):
 @pytest.mark.parametrize(
     ("number", "line", "fault"),
     [
-        (1, None, "json/tool.py: 2 of 3 lines came"),
-        (1, Line("json/tool.py:2", 3, 20, b"c"), "json/tool.py: another SHA-256"),
+        (1, None, "json/tool.py: 2 of 3 lines arrived"),
+        (1, Line("json/tool.py:2", 3, 20, b"c"), "json/tool.py: SHA-256 differs"),
         (1, Line("json/tool.py:2", 4, 20, b"\n"), "json/tool.py: its lines are in several queues"),
         (1, Line("json/tool.py:2", 3, 99, b"\n"), "json/tool.py: its lines are not in order"),
     ],
 )
-def test_a_file_that_is_not_what_it_was_is_named(files, number, line, fault):
+def test_a_file_that_differs_is_named(files, number, line, fault):
     tool, os_file, _ = files
     lines = lines_of(tool)
     lines[number : number + 1] = [line] if line else []

@@ -13,7 +13,7 @@ from cometmq.peers.processes import wait_until
 
 @pytest.fixture
 def dead(ask, suite, topic):
-    """A group that gave up five messages; its name."""
+    """A group with five dead letters; returns its name."""
     group = f"{topic}-dead"
     for number in range(5):
         keys = ("--key", f"k{number}", "--tag", "odd" if number % 2 else "even")
@@ -69,7 +69,7 @@ def test_dead_letters_are_chosen(ask, topic, dead):
     assert bodies("--since", "1h") == bodies()
     assert bodies("--until", "1h") == []
     assert len(bodies("--max", 2)) == 2
-    ask("dlq", "show", dead, "--since", "soon").assert_refused(2, "soon is no moment")
+    ask("dlq", "show", dead, "--since", "soon").assert_refused(2, "soon is not a time")
 
 
 def test_dead_letters_are_exported(ask, topic, dead, tmp_path):
@@ -109,7 +109,7 @@ def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):
     other = f"{topic}-other"
     missing = ask("dlq", "replay", dead, "--topic", other, "-y")
     assert missing.status == 1
-    assert missing.err.splitlines()[0] == "cometmq: 0 were sent"
+    assert missing.err.splitlines()[0] == "cometmq: 0 messages were sent"
     assert f"there is no topic {other}" in missing.err.splitlines()[1]
     ask("topic", "create", other, "--queues", 1)
     assert ask("dlq", "replay", dead, "--topic", other, "--max", 3, "-y").status == 0

@@ -47,7 +47,7 @@ def test_ages_are_in_words(seconds, shown):
 
 
 class Page(HTMLParser):
-    """Checks that a page is well formed and loads nothing; collects its tags and its text."""
+    """Checks that a page is well formed and loads nothing; collects tags and text."""
 
     VOID = frozenset({"meta", "br"})
 
@@ -137,7 +137,7 @@ def test_a_report_that_cannot_be_written_is_one_line(ask, tmp_path):
     result.assert_refused(1, f"{tmp_path}/no/report.html cannot be written: No such file")
 
 
-def test_a_group_whose_brokers_do_not_answer_is_a_row(ask, topic, tmp_path, monkeypatch):
+def test_a_group_of_unreachable_brokers_gets_a_row(ask, topic, tmp_path, monkeypatch):
     ask("group", "create", f"{topic}-silent")
 
     async def fail(*_args):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: its catalogue, its speed, its refusals."""
+"""The command line: table of commands, start-up time, refusals."""
 
 import subprocess
 import sys
@@ -34,9 +34,9 @@ PROGRAMS_ONLY = (
     "pydantic",
     "yaml",
 )
-"""What no command needs that asks a server and prints JSON."""
+"""Modules that no JSON-printing client command may import."""
 MODULES_MAX = 450
-"""Measured: 410, in 0.15 s; modules are counted because times differ from machine to machine."""
+"""Measured: 410 in 0.15 s. Modules are counted because times vary between machines."""
 
 
 OWN = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
@@ -66,7 +66,7 @@ def test_help_lists_every_command_without_loading_it():
 
 def test_on_80_by_24_the_help_page_ends_with_our_commands():
     lines = invoke("--help", env={"COLUMNS": "80"}).output.splitlines()
-    screen = lines[-23:]  # the prompt takes a line
+    screen = lines[-23:]  # the prompt takes one line
     assert max(map(len, lines)) <= 80
     begin = screen.index("Programs:")
     assert [it.split()[0] for it in screen[begin:] if it.startswith("  ")] == list(OWN)

@@ -25,7 +25,7 @@ def read_all(ask, topic, count, *args):
     )
 
 
-def test_what_is_produced_is_consumed_with_all_that_belongs_to_it(ask, topic):
+def test_produced_messages_are_consumed_with_all_their_fields(ask, topic):
     sent = ask(
         *("produce", topic, "hello", "wörld", "--tag", "Greeting", "--json"),
         *("-k", "k1", "-k", "k2", "-p", "colour=blue", "-p", "empty="),
@@ -77,7 +77,7 @@ def test_lines_of_a_file_in_order_up_to_a_count(ask, topic, tmp_path):
         assert own == sorted(own)
 
 
-def test_what_consume_prints_produce_sends_again(ask, pipe, topic):
+def test_produce_sends_the_output_of_consume(ask, pipe, topic):
     ask("produce", topic, "text", "--tag", "T", "-k", "key", "-p", "a=b")
     ask("produce", topic, b"\xff\xfe".decode("utf-8", "surrogateescape"), "--delay-level", 0)
     first = read_all(ask, topic, 2)
@@ -92,12 +92,12 @@ def test_what_consume_prints_produce_sends_again(ask, pipe, topic):
     assert chosen(read_all(ask, copy, 2)) == chosen(first)
 
 
-def test_a_line_that_is_no_message_is_refused():
+def test_a_line_that_is_not_a_message_is_refused():
     defaults = Message("T", b"", tag="D", properties={"a": "1"})
     kept = message_json.parse(b'{"body":"x","properties":{"b":"2"}}', defaults=defaults)
     assert kept == Message("T", b"x", tag="D", keys=(), properties={"a": "1", "b": "2"})
     for line in (b"{", b'{"body":1}', b'{"body_base64":"?"}'):
-        with pytest.raises(InvalidArgument, match="no message"):
+        with pytest.raises(InvalidArgument, match="not a message"):
             message_json.parse(line, defaults=defaults)
 
 
@@ -106,13 +106,13 @@ def test_a_rate_is_kept(ask, topic):
     assert sent["seconds"] >= 0.2
 
 
-def test_a_delayed_message_comes_later(ask, topic):
+def test_a_delayed_message_is_delivered_later(ask, topic):
     ask("produce", topic, "later", "--delay-level", 1)
     (message,) = read_all(ask, topic, 1).lines
     assert message["store_timestamp"] - message["born_timestamp"] >= 900
 
 
-def test_a_group_remembers_exactly_what_was_printed(ask, topic):
+def test_exactly_the_printed_messages_are_committed(ask, topic):
     ask("produce", topic, *range(30))
     group = f"{topic}-group"
     args = ("consume", topic, "-g", group, "--from", "first", "--timeout", 20, "--json", "--max")
@@ -140,7 +140,10 @@ def test_one_queue_from_an_offset_on(ask, topic):
     found = ask(*args, "--offset", 7).lines
     assert [(line["queue_id"], line["queue_offset"]) for line in found] == [(1, 7), (1, 8), (1, 9)]
     beyond = ask(*args, "--offset", 11)
-    assert (beyond.status, beyond.err) == (2, "cometmq: --offset 11: the queue has 0 to 10\n")
+    assert (beyond.status, beyond.err) == (
+        2,
+        "cometmq: --offset 11 is out of range: the queue has 0 to 10\n",
+    )
 
 
 def test_from_a_moment_and_from_the_end(ask, topic):
@@ -154,7 +157,7 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
     ask("produce", topic, "x")
     result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 1)
     assert (result.status, result.out) == (1, "x\n")
-    assert result.err == "cometmq: only 1 of 2 messages came in time\n"
+    assert result.err == "cometmq: only 1 of 2 messages arrived in time\n"
 
 
 @pytest.mark.parametrize(
@@ -162,25 +165,29 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
     [
         (("consume", "Nowhere"), 1, "no broker has the topic Nowhere"),
         (("consume", "Nowhere", "-g", "g"), 1, "no broker has the topic Nowhere"),
-        (("consume", "TBW102", "--queue", "a:0", "-g", "g"), 2, "--queue: the queues of a group"),
-        (("consume", "TBW102", "--offset", "1"), 2, "--offset: needs --queue"),
-        (("consume", "TBW102", "--from", "then"), 2, "then is no moment"),
+        (
+            ("consume", "TBW102", "--queue", "a:0", "-g", "g"),
+            2,
+            "--queue cannot be combined with --group",
+        ),
+        (("consume", "TBW102", "--offset", "1"), 2, "--offset needs --queue"),
+        (("consume", "TBW102", "--from", "then"), 2, "then is not a time"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
         (("produce", "T/T", "x"), 2, "the name 'T/T' of a topic contains illegal characters"),
         (("produce", "T", "x", "-p", "KEYS=1"), 2, "the property KEYS is set by the client"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(ask, args, status, line):
+def test_errors_are_one_line(ask, args, status, line):
     ask(*args).assert_refused(status, line)
 
 
-def test_a_failure_in_the_middle_says_how_far_it_came(ask, topic, tmp_path):
+def test_a_failure_in_the_middle_shows_the_number_sent(ask, topic, tmp_path):
     (tmp_path / "lines").write_text('{"body":"good"}\n{"body":\n')
     result = ask("produce", topic, "-f", tmp_path / "lines", "--json-lines")
     first, second = result.err.splitlines()
-    assert (result.status, first) == (2, "cometmq: 1 messages were stored before")
-    assert second.startswith("cometmq: a line is no message: ")
+    assert (result.status, first) == (2, "cometmq: 1 messages were stored before the error")
+    assert second.startswith("cometmq: a line is not a message: ")
 
 
 @pytest.mark.parametrize("command", [("produce", "T", "x"), ("consume", "T")])
@@ -192,7 +199,7 @@ def test_a_dead_name_server_is_one_line(call, command):
     assert "Traceback" not in result.err
 
 
-def test_a_consumer_whose_broker_is_gone_says_so_once(capsys):
+def test_a_consumer_reports_a_lost_broker_once(capsys):
     log = Complaints()
     log.info("consumer.started", group="g")
     for queue_id in range(3):
@@ -233,7 +240,7 @@ def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
 @pytest.mark.parametrize("lines", [b"", b"\n\n"])
 def test_input_without_a_message_is_refused(pipe, topic, lines):
     refused = pipe("produce", topic, stdin=lines)
-    refused.assert_refused(2, "nothing was sent: the input has no line with a message body")
+    refused.assert_refused(2, "nothing was sent: the input has no non-empty line")
 
 
 def test_a_delay_level_that_does_not_exist_is_refused(ask, topic):

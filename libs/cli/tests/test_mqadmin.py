@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about topics, brokers, name servers and exports against a running suite.
+"""mqadmin's commands for topics, brokers, name servers and exports, against a running suite.
 
-That they read as mqadmin's own is shown in tests/compat; here is what scripts get, and what is
-refused.
+tests/compat compares their text with mqadmin's; this file covers JSON output and refusals.
 """
 
 import json
@@ -20,7 +19,7 @@ CLUSTER = "DefaultCluster"
 
 @pytest.fixture
 def name(suite, ask):
-    """The broker's name."""
+    """Return the broker's name."""
     (member,) = ask("clusterList", "--json").json
     return member["broker"]
 
@@ -89,7 +88,7 @@ def test_topics_are_listed_with_their_groups(ask, topic):
         (("exportConfigs", "-c", CLUSTER, "-f", "/dev/null/x"), 2, "cannot write /dev/null/x/"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(ask, args, status, line):
+def test_errors_are_one_line(ask, args, status, line):
     ask(*args).assert_refused(status, line)
 
 
@@ -109,7 +108,7 @@ def test_settings_of_brokers_are_shown_and_changed(ask, suite):
     assert heading == f"============Master: {suite.broker}============"
 
 
-def test_a_setting_that_no_server_knows_needs_force(ask, suite):
+def test_an_unknown_setting_needs_force(ask, suite):
     def change(command, key, *args):
         return ask(command, "-k", key, "-v", "72", *args)
 
@@ -127,7 +126,7 @@ def test_a_setting_that_no_server_knows_needs_force(ask, suite):
 
 @pytest.mark.parametrize("kind", [BROKER, NAMESRV])
 def test_settings_of_rocketmq_are_known(kind):
-    """Those that RocketMQ's own servers answer with, at servers that answer with none."""
+    """Settings that RocketMQ's servers report are known even to servers that report none."""
     code = {BROKER: "026-GET_BROKER_CONFIG", NAMESRV: "319-GET_NAMESRV_CONFIG"}[kind]
     lines = (ROOT / "tests/golden/wire" / f"{code}.jsonl").read_text().splitlines()
     texts = [json.loads(line)["response"]["body_text"] for line in lines]
@@ -168,7 +167,7 @@ def test_progress_of_groups_and_producers_are_shown(ask, suite, topic):
 @pytest.mark.parametrize(
     "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
 )
-def test_what_is_over_is_cleaned(ask, suite, command):
+def test_expired_data_is_cleaned(ask, suite, command):
     assert ask(command, "--json").json == {"brokers": [suite.broker]}
     assert ask(command, "-b", suite.broker).out == "success\n"
     ask(command, "-c", "Nowhere").assert_refused(2, "there is no cluster Nowhere")

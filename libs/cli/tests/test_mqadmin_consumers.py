@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about groups, offsets, messages and traces against a running suite."""
+"""mqadmin's commands for groups, offsets, messages and traces, against a running suite."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ NOW_MS = 1_795_176_000_000
 
 @pytest.fixture
 def sent(ask, topic):
-    """Ten messages in two queues."""
+    """Send ten messages to two queues."""
     ask("produce", topic, *range(10), "--tag", "A", "--key", "k", "--in-flight", 1)
     return [json.loads(line) for line in ask("printMsg", "-t", topic, "--json").out.splitlines()]
 
@@ -128,7 +128,7 @@ def test_a_group_is_moved(ask, topic, sent):
     assert {row["rollback_offset"] for row in moved} == {0}
     held = ask("resetOffsetByTimeOld", *common, "-s", "-1", "-f", "false", "--json").json
     assert {row["rollback_offset"] for row in held} == {0}
-    ask("resetOffsetByTime", *common, "-s", "soon").assert_refused(2, "soon is no moment")
+    ask("resetOffsetByTime", *common, "-s", "soon").assert_refused(2, "soon is not a time")
 
     assert ask("group", "reset", group, topic, "--to", "last", "--yes").status == 0
     cloned = ask("cloneGroupOffset", "-s", group, "-d", f"{group}-copy", "-t", topic)
@@ -198,14 +198,18 @@ def test_a_message_is_found_in_every_way(ask, topic, sent):
         (("printMsg", "-t", "Nowhere", "-c", "klingon"), 2, "-c: unknown encoding: klingon"),
         (("consumeMessage", "-t", "T", "-i", "0"), 2, "Please set the brokerName before queueId!"),
         (("consumeMessage", "-t", "T", "-o", "0"), 2, "Please set queueId before offset!"),
-        (("consumeMessage", "-t", "T", "-s", "9999999999999"), 2, "-s: 9999999999999 is still to"),
-        (("DecodeMessageId", "-i", "abc"), 2, "abc is no unique key"),
+        (
+            ("consumeMessage", "-t", "T", "-s", "9999999999999"),
+            2,
+            "-s: 9999999999999 is in the future",
+        ),
+        (("DecodeMessageId", "-i", "abc"), 2, "abc is not a unique key"),
         (("queryCq", "-t", "Nowhere", "-q", "0", "-i", "0"), 1, "no broker has the topic"),
         (("queryMsgTraceById", "-i", "x", "-t", "TBW102"), 1, "the topic TBW102 has no trace of"),
         (("cloneGroupOffset", "-s", "g", "-d", "g", "-t", "T"), 2, "g cannot be cloned to itself"),
     ],
 )
-def test_what_cannot_be_found_is_one_line(ask, arguments, status, line):
+def test_missing_things_give_one_line(ask, arguments, status, line):
     ask(*arguments).assert_refused(status, line)
 
 
@@ -367,14 +371,14 @@ def test_troubles_of_a_queue_are_named(info, trouble):
     assert found == ([f"{place} {trouble}"] if trouble else [])
 
 
-def test_a_unique_key_says_where_and_when():
+def test_a_unique_key_holds_machine_and_time():
     month_ms = int(decoded_month().timestamp() * 1000)
     elapsed_ms = 1_234_567
     text = f"C0000202{7:04X}{1:08X}{elapsed_ms:08X}0005"
     origin = decoded(text, now_ms=month_ms + elapsed_ms + 60_000)
     assert origin.ip == "192.0.2.2"
     assert int(origin.date.timestamp() * 1000) == month_ms + elapsed_ms
-    before = decoded(text, now_ms=month_ms + 1)  # else it would be still to come
+    before = decoded(text, now_ms=month_ms + 1)  # otherwise it would be in the future
     assert before.date.month == (decoded_month().month - 2) % 12 + 1
     assert decoded("20010DB8" + "0" * 23 + "1" + "0" * 24, now_ms=NOW_MS).ip == "2001:db8::1"
 

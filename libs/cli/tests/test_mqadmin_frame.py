@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mqadmin's commands have in common, without a server."""
+"""The common frame of mqadmin's commands, without a server."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @pytest.fixture
 def zone(monkeypatch):
-    """A zone of this machine that is not UTC."""
+    """A local time zone that is not UTC."""
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     __import__("time").tzset()
     yield
@@ -63,7 +63,7 @@ def test_an_unknown_moment_is_blank(zone):
     assert local_time(1_700_000_000_123) == "2023-11-15 06:13:20"
 
 
-def test_what_was_done_is_said_once(capsys):
+def test_the_result_is_printed_once(capsys):
     print_done("done", {"topic": "T"}, as_json=False)
     print_done("", {}, as_json=False)
     assert capsys.readouterr().out == "done\n"

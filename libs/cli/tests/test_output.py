@@ -66,7 +66,7 @@ print_rows(columns, [row, row], as_json=False, title="Title")
 
 
 def on_terminal(columns, row):
-    """What people see on a terminal of 80 columns."""
+    """Return the output on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     program = [sys.executable, "-c", SHOWN, repr((columns, row))]
     command = ["env", "COLUMNS=80", "TERM=xterm", *program]
@@ -76,7 +76,7 @@ def on_terminal(columns, row):
         while True:
             try:
                 chunk = os.read(ours, 65536)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # Linux reports the closed other end this way
                 break
             if not chunk:
                 break

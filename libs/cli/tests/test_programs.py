@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs as processes: they say when they serve, stop on signals, refuse in one line."""
+"""The programs as processes: they announce readiness, stop on signals, refuse in one line."""
 
 import json
 import os
@@ -20,7 +20,7 @@ STOP_TIMEOUT_S = 20
 
 @pytest.fixture
 def start(tmp_path):
-    """Start programs; whatever a test does, none is left running."""
+    """Start programs; all of them are killed after the test."""
     children = []
 
     def start(*args, name="program", ready="ready"):
@@ -37,7 +37,7 @@ def start(tmp_path):
 
 
 def refuse(*args, cwd):
-    """Run a program that cannot start; return its one line."""
+    """Run a program that cannot start; return its single line."""
     done = subprocess.run(
         [str(PROGRAM), *map(str, args)],
         capture_output=True,
@@ -102,7 +102,7 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
 
 
 def alone(program, folder):
-    """Return the options of a program that could start if nothing else is wrong."""
+    """Return options with which the program could start if nothing else is wrong."""
     port = ("--listen-port", free_broker_port())
     return {
         "standalone": ("standalone", *suite_options(folder)),
@@ -136,7 +136,7 @@ def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, opti
     )
 
 
-def test_the_second_port_of_a_broker_is_told_apart(tmp_path):
+def test_the_second_port_of_a_broker_is_distinguished(tmp_path):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         options = alone("broker", tmp_path / "data")
@@ -180,7 +180,7 @@ def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, 
     ("program", "option"),
     [("standalone", "--host"), ("broker", "--broker-ip1"), ("broker", "--broker-ip2")],
 )
-def test_an_address_that_nobody_can_connect_to_is_not_advertised(tmp_path, program, option, host):
+def test_an_unreachable_address_is_not_advertised(tmp_path, program, option, host):
     line = refuse(*alone(program, tmp_path / "data"), option, host, cwd=tmp_path)
     assert line.startswith(f"cometmq: {option}: others cannot connect to {host}; give the address")
 

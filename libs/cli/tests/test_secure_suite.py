@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A suite with enforcing TLS and access control works as a whole, its txn-checker included."""
+"""A suite with enforced TLS and access control works, including its txn-checker."""
 
 import asyncio
 import json

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"
 
 @pytest.fixture
 def golden(tmp_path):
-    """Unpack a store of Java's broker; its folder and the settings it was written with."""
+    """Unpack a store written by a Java broker; return its folder and settings."""
     settings = tmp_path / "broker.conf"
     settings.write_text("brokerName=golden\nmaxHashSlotNum=100\nmaxIndexNum=400\n")
 
@@ -37,7 +37,7 @@ def expected(name):
     return json.loads((GOLDEN / name / "expected.json").read_text())
 
 
-def test_inspect_shows_what_a_store_of_java_holds(call, golden):
+def test_inspect_shows_the_contents_of_a_java_store(call, golden):
     folder, settings = golden("clean")
     found = call("store", "inspect", folder, "-c", settings, "--json").json
     wanted = expected("clean")
@@ -79,7 +79,7 @@ def flip(path, position):
 def test_a_flipped_bit_is_damage(call, golden):
     folder, settings = golden("clean")
     first = min((folder / "store" / "commitlog").iterdir())
-    flip(first, 88)  # in the body of the first record
+    flip(first, 88)  # within the body of the first record
     for command in ("verify", "inspect"):
         result = call("store", command, folder, "-c", settings)
         assert result.status == EXIT_STATUS[StoreState.DAMAGED]
@@ -110,7 +110,7 @@ def test_an_index_of_another_shape_asks_for_the_settings(call, golden):
 
 
 class LoadedBroker:
-    """A suite of its own under load, which can be killed."""
+    """A separate suite under load, which can be killed."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -227,16 +227,16 @@ def test_the_store_of_a_running_broker_can_be_looked_at(call, ask, suite, topic)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump"])
-def test_a_folder_that_is_no_store_is_one_line(call, tmp_path, command):
+def test_a_folder_that_is_not_a_store_gives_one_line(call, tmp_path, command):
     result = call("store", command, tmp_path)
     assert (result.status, result.out) == (2, "")
-    assert result.err == f"cometmq: {tmp_path}: no store, it has no folder commitlog\n"
+    assert result.err == f"cometmq: {tmp_path} is not a store: it has no folder commitlog\n"
 
 
 def test_wrong_arguments_are_one_line(call, golden, tmp_path):
     folder, _ = golden("clean")
     result = call("store", "dump", folder, "--queue", 1)
-    assert (result.status, result.err) == (2, "cometmq: --queue: needs --topic\n")
+    assert (result.status, result.err) == (2, "cometmq: --queue needs --topic\n")
     (tmp_path / "bad.conf").write_text("maxIndexNum=many\n")
     result = call("store", "verify", folder, "-c", tmp_path / "bad.conf")
     assert result.status == 2

@@ -35,7 +35,7 @@ ASKING = [
 
 
 def run(command, *, shell_suffix, stdin=subprocess.DEVNULL):
-    """Run a command with redirections, as a shell makes them."""
+    """Run a command with shell redirections."""
     script = f'"$0" "$@" {shell_suffix}'
     return subprocess.run(
         ["bash", "-c", script, str(PROGRAM), *command],
@@ -88,7 +88,7 @@ def test_closed_streams_are_no_traceback(suite, topic):
 
 def test_a_refusal_while_input_is_read_is_one_line(suite, topic):
     reader, writer = os.pipe()
-    os.write(writer, b"x" * 100 + b"\n")  # and never an end
+    os.write(writer, b"x" * 100 + b"\n")  # never closed
     try:
         done = run(
             ["produce", topic, "--json-lines", "-n", suite.namesrv], shell_suffix="", stdin=reader
@@ -116,7 +116,7 @@ def test_a_server_that_refuses_while_input_flows_is_one_line(suite, ask, topic):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_reader_of_lines_that_nobody_waits_for_ends_without_a_word(monkeypatch):
+def test_an_abandoned_line_reader_ends_silently(monkeypatch):
     raised = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
 
@@ -137,7 +137,7 @@ def test_a_reader_of_lines_that_nobody_waits_for_ends_without_a_word(monkeypatch
 
 
 class OnTerminal:
-    """A command whose standard error, and output if wanted, is a terminal."""
+    """A command whose standard error, and optionally output, is a terminal."""
 
     def __init__(self, *command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL):
         self._master, slave = pty.openpty()
@@ -182,7 +182,7 @@ class OnTerminal:
 def test_a_waiting_consumer_says_so_on_a_terminal(suite, topic, is_member, stdout):
     group = ["-g", f"g-{topic}"] if is_member else []
     consumer = OnTerminal("consume", topic, *group, "-n", suite.namesrv, stdout=stdout)
-    consumer.wait_for(f"waiting for messages on {topic}, Ctrl-C ends")
+    consumer.wait_for(f"waiting for messages on {topic}, Ctrl-C to exit")
     assert consumer.interrupt() == 130
     assert "Traceback" not in consumer.shown
     assert "undrained" not in consumer.shown
@@ -193,7 +193,7 @@ def test_a_producer_shows_its_progress_on_a_terminal_only(suite, topic, pipe):
     producer = OnTerminal(*arguments, "-n", suite.namesrv)
     producer.wait_for("of 1,000,000,000")
     assert producer.interrupt() == 130
-    assert "a second" in producer.shown
+    assert "per second" in producer.shown
     assert "Traceback" not in producer.shown
     quiet = pipe("produce", topic, "x", "--count", 30_000)
     assert (quiet.status, quiet.err) == (0, "")
@@ -233,7 +233,7 @@ def test_a_member_that_ends_drains_and_leaves_the_rest(pipe, topic, tail):
         ["cluster"],
     ],
 )
-def test_ctrl_c_is_no_traceback_wherever_it_comes(command):
+def test_ctrl_c_never_gives_a_traceback(command):
     """Nothing answers at the address, so each command is somewhere between import and retry."""
     for delay_s in (0.05, 0.2, 0.5):
         child = OnTerminal(*command, "-n", f"127.0.0.1:{free_port()}")
@@ -242,4 +242,4 @@ def test_ctrl_c_is_no_traceback_wherever_it_comes(command):
             time.sleep(0.005)
         child.process.send_signal(signal.SIGINT)
         child.end()
-        assert "in main" not in child.shown, child.shown  # before it runs nothing can catch it
+        assert "in main" not in child.shown, child.shown  # earlier, nothing can catch it

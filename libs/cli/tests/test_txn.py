@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`txn` against a running suite, whose txn-checker asks nobody within a test."""
+"""`txn` against a running suite whose txn-checker makes no checks during the tests."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ from cometmq.txn_checker.ledger import Ledger
 
 
 async def _begin(namesrv, topic, group, count, *, end_with=None):
-    """Send half messages, and end none or all; return their ids."""
+    """Send half messages and end all or none; return their ids."""
     producer = TransactionProducer(
         group, namesrv, check=lambda _: None, options=TransactionOptions()
     )
@@ -30,7 +30,7 @@ async def _begin(namesrv, topic, group, count, *, end_with=None):
 
 @pytest.fixture
 def begun(ask, suite, topic):
-    """Two open transactions of a group named like the topic; their ids."""
+    """Begin two transactions of a group named like the topic; return their ids."""
     return asyncio.run(_begin(suite.namesrv, topic, topic, 2))
 
 
@@ -38,7 +38,7 @@ def _open(ask, topic):
     return [row["transaction"] for row in ask("txn", "list", "--topic", topic, "--json").json]
 
 
-def test_what_is_open_is_listed(ask, suite, topic, begun):
+def test_open_transactions_are_listed(ask, suite, topic, begun):
     rows = ask("txn", "list", "--group", topic, "--json").json
     assert [row["transaction"] for row in rows] == begun
     assert {row["topic"] for row in rows} == {topic}
@@ -50,7 +50,7 @@ def test_what_is_open_is_listed(ask, suite, topic, begun):
     assert all(one in table for one in begun)
 
 
-def test_what_is_ended_is_not_listed(ask, suite, topic):
+def test_ended_transactions_are_not_listed(ask, suite, topic):
     ids = asyncio.run(_begin(suite.namesrv, topic, topic, 2, end_with=TransactionState.COMMIT))
     assert len(set(ids)) == 2
     wait_until(lambda: not set(_open(ask, topic)) & set(ids), 10, "ends")
@@ -64,11 +64,9 @@ def test_a_transaction_is_shown_by_id_and_by_place(ask, topic, begun):
     assert "body 0" in ask("txn", "show", begun[0]).out
 
 
-def test_what_is_not_there_is_said(ask, suite):
+def test_missing_transactions_are_reported(ask, suite):
     ask("txn", "show", "ABC").assert_refused(1, "no open transaction has the id ABC")
-    ask("txn", "show", "nobody:3").assert_refused(
-        1, "the name servers know no master of the name nobody"
-    )
+    ask("txn", "show", "nobody:3").assert_refused(1, "no name server knows a master named nobody")
     (row,) = ask("cluster", "--json").json
     name = row["broker"]
     ask("txn", "show", f"{name}:99999999").assert_refused(1, f"{name} has no half message at")
@@ -80,7 +78,7 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
     assert (ended["transaction"], ended["open"]) == (begun[0], False)
     assert _open(ask, topic) == begun[1:]
     again = ask("txn", "resolve", ended["half"], "--commit", "--yes")
-    again.assert_refused(1, f"the transaction {ended['half']} is ended already")
+    again.assert_refused(1, f"the transaction {ended['half']} has already ended")
     assert ask("txn", "show", ended["half"], "--json").json["open"] is False
     options = ("--from", "first", "--timeout", "2", "--json")
     bodies = [line["body"] for line in ask("consume", topic, *options).lines]
@@ -88,9 +86,9 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
 
 
 def test_nothing_is_ended_unasked(ask, topic, begun):
-    ask("txn", "resolve", begun[0]).assert_refused(2, "say --commit or --rollback")
+    ask("txn", "resolve", begun[0]).assert_refused(2, "give --commit or --rollback")
     ask("txn", "resolve", begun[0], "--commit").assert_refused(
-        2, "Commit this transaction? Standard input is no terminal"
+        2, "Commit this transaction? Standard input is not a terminal"
     )
     assert _open(ask, topic) == begun
 
@@ -155,4 +153,6 @@ def test_a_folder_that_is_wrong_is_named(ask, suite, topic, begun, tmp_path):
     answer = ask("txn", "verify", tmp_path / "copy")
     assert answer.status == 1
     assert f"{name}: half {half}: is ended in the table, but by no op message" in answer.out
-    ask("txn", "verify", tmp_path / "none").assert_refused(2, f"{tmp_path / 'none'} is no folder")
+    ask("txn", "verify", tmp_path / "none").assert_refused(
+        2, f"{tmp_path / 'none'} is not a folder"
+    )

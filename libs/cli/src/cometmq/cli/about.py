@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq help` and `cometmq version`: for those who type words where options would do."""
+"""`cometmq help` and `cometmq version`: the options `--help` and `--version` as commands."""
 
 from importlib import import_module
 from typing import Annotated
@@ -13,10 +13,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_help(
     ctx: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(help="A command, and a command of it: topic create.")
+        list[str] | None, typer.Argument(help="Command and subcommand, as in: topic create.")
     ] = None,
 ) -> None:
-    """Show what a command does and its options; all commands without one."""
+    """Show help for a command, or list all commands."""
     ctx.find_root().command.main([*(command or ()), "--help"], prog_name="cometmq")
 
 
@@ -28,5 +28,5 @@ def show_version() -> None:
 
 def version_line() -> str:
     """Return the program and its version."""
-    metadata = import_module("importlib.metadata")  # 12 ms that no other command pays
+    metadata = import_module("importlib.metadata")  # 12 ms that other commands save
     return f"cometmq {metadata.version('cometmq-cli')}"

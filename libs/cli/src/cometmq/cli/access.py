@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `cometmq` itself: who asks, whom, and whether over TLS.
+"""Options of `cometmq` itself: account, TLS, name servers and JSON.
 
-They hold for every command, and stand before or after it. What they name is read when a client is
-made, not before: a command that asks nobody needs no file.
+They apply to every command and go before or after it. The files they name are read only when a
+client is created: commands without a client do not need them.
 """
 
 from contextvars import ContextVar
@@ -13,25 +13,27 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 AccessKey = Annotated[
-    str, typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Account, for brokers with access control.")
+    str,
+    typer.Option(envvar="COMETMQ_ACCESS_KEY", help="Access key for brokers with access control."),
 ]
 SecretKey = Annotated[
     str,
     typer.Option(
         envvar="COMETMQ_SECRET_KEY",
         show_envvar=True,
-        help="Its secret; better in the environment or a file, where nobody else sees it.",
+        help="Secret key; prefer a file or the environment, which other users cannot see.",
     ),
 ]
 SecurityToken = Annotated[
-    str, typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Its token, if there is one.")
+    str,
+    typer.Option(envvar="COMETMQ_SECURITY_TOKEN", help="Security token of a temporary account."),
 ]
 CredentialsFile = Annotated[
     Path | None,
     typer.Option(
         "--credentials",
         envvar="COMETMQ_CREDENTIALS",
-        help="File with accessKey and secretKey, as RocketMQ's conf/tools.yml.",
+        help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
     ),
 ]
 Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
@@ -39,7 +41,7 @@ TlsConfig = Annotated[
     Path | None,
     typer.Option(
         envvar="COMETMQ_TLS_CONFIG",
-        help="File with tls.client keys, as RocketMQ's tls.properties; implies --tls.",
+        help="File with tls.client keys, like RocketMQ's tls.properties; implies --tls.",
     ),
 ]
 
@@ -54,7 +56,7 @@ class Access(NamedTuple):
     is_tls: bool = False
     tls_config: Path | None = None
     namesrv: str = ""
-    """Said before the command; after it, it is an option of the command."""
+    """Given before the command; after it, -n is an option of the command."""
     as_json: bool = False
 
 
@@ -62,23 +64,23 @@ ACCESS: Final[ContextVar[Access]] = ContextVar("ACCESS", default=Access())  # no
 
 
 def is_said(ctx: typer.Context, name: str | None) -> bool:
-    """Whether an option of this command stands on the command line."""
+    """Return whether this option is given on the command line."""
     source = ctx.get_parameter_source(name or "")
     return source is not None and source.name == "COMMANDLINE"
 
 
 def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
-    """Return the name servers said after the command, else those before it, else the default."""
+    """Return the name servers given after the command, else before it, else the default."""
     return namesrv if is_said(ctx, param.name) else ACCESS.get().namesrv or namesrv
 
 
 def json_or_global(as_json: bool) -> bool:
-    """Return whether `--json` stands before or after the command."""
+    """Return whether `--json` is given before or after the command."""
     return as_json or ACCESS.get().as_json
 
 
 def add_global_options(command: Any, options: list[Any]) -> None:
-    """Let a command and those below it also take the access options of `cometmq` after them."""
+    """Let a command and its subcommands also accept the access options of `cometmq`."""
     taken = {name for param in command.params for name in param.opts}
     for option in options:
         if option.name in _FIELDS and taken.isdisjoint(option.opts):
@@ -110,4 +112,4 @@ _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
     "tls": ("is_tls", bool),
     "tls_config": ("tls_config", Path),
 }
-"""Parameter of `cometmq` that commands also take -> its field of `Access`, and the type there."""
+"""Parameter of `cometmq` that commands also accept -> its field of `Access` and the type there."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin client of commands: reads go on without the brokers that do not answer."""
+"""The admin client of commands: a command goes on without brokers that do not answer."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -19,16 +19,15 @@ T = TypeVar("T")
 
 
 class CommandAdmin(AdminClient):
-    """Tells an empty cluster from one whose brokers are down, and names those that are down."""
+    """Distinguishes an empty cluster from one whose brokers are down, and names these."""
 
     def __init__(self, namesrv: str, *, options: ClientOptions) -> None:
-        """Prepare; no broker has been asked yet."""
         super().__init__(namesrv, options=options)
         self._asked: set[str] = set()
         self._masters: set[str] = set()
 
     async def cluster(self) -> ClusterInfo:
-        """Return all broker groups; BrokerMissing if none is registered."""
+        """Return all broker groups; raise BrokerMissing if none is registered."""
         info = await super().cluster()
         if not info.broker_addr_table:
             raise BrokerMissing(no_broker_text(self.namesrv.addresses))
@@ -39,14 +38,14 @@ class CommandAdmin(AdminClient):
         return info
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics; BrokerMissing if there is no broker, so no topic."""
+        """Return the names of all topics; raise BrokerMissing if no broker is registered."""
         found = await super().topics()
         if not found:
             await self.cluster()
         return found
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; BrokerMissing if there is no broker, so no route at all."""
+        """Return the route of a topic; raise BrokerMissing if no broker is registered."""
         try:
             return await super().route(topic)
         except NoRoute:
@@ -54,7 +53,7 @@ class CommandAdmin(AdminClient):
             raise
 
     def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
-        """Note that the command goes on without a broker."""
+        """Record that the command goes on without a broker."""
         note_missing(broker.name, broker.address, error)
 
     async def ask_each(
@@ -64,33 +63,34 @@ class CommandAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Ask brokers at the same time, each that does not answer only once."""
+        """Ask brokers concurrently, skipping those that have failed to answer before."""
         asked = [broker for broker in brokers if broker.address not in MISSING]
         self._asked.update(broker.address for broker in asked)
         return await super().ask_each(asked, question, skip=skip)
 
     def check_answers(self) -> None:
-        """End the command if none of the brokers that it asked, or no master at all, answered."""
+        """Exit if none of the brokers asked, or no master at all, has answered."""
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:
-    """Say that no broker is registered, and what to try."""
+    """Return the error for a cluster without brokers, with a remedy."""
     addresses = ";".join(namesrvs)
     return (
-        f"no broker is registered at the name server {addresses}: all are down, or register"
-        f" elsewhere; start one with: cometmq broker -n '{addresses}'"
+        f"no broker is registered at the name server {addresses}: all are down or"
+        f" registered elsewhere; start one with: cometmq broker -n '{addresses}'"
     )
 
 
 def note_missing(name: str, address: str, error: CometError) -> None:
-    """Note a broker that did not answer, and what to try."""
-    who = f"{name} ({address})" if name else address
+    """Record a broker that did not answer, with a remedy."""
+
+    place = f"{name} ({address})" if name else address
     if isinstance(error, ConnectFailed):
-        line = f"broker {who} is down: {error}; start it, or look at its log"
+        line = f"broker {place} is down: {error}; start it, or look at its log"
     elif isinstance(error, RequestTimeout):
-        line = f"broker {who} hangs: {error}; look at its log and its /readyz"
+        line = f"broker {place} hangs: {error}; look at its log and its /readyz"
     else:
-        line = f"broker {who} does not answer: {error}"
+        line = f"broker {place} does not answer: {error}"
     MISSING.setdefault(address, line)

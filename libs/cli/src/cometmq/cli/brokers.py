@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq cluster`: every broker with its role, rates and disk."""
+"""`cometmq cluster`: every broker with its role, rates and disk usage."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_cluster(
     namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
 ) -> None:
-    """Show every broker with its role, rates and disk; exit status 1 if one does not answer."""
+    """Show brokers with role, rates and disk usage; exit status 1 if one does not answer."""
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
         return await admin.members(cluster)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands that speak to servers have in common: whom to ask, how to run, how to fail."""
+"""Shared by all commands that connect to servers: options, event loop, errors."""
 
 import asyncio
 import signal
@@ -42,13 +42,14 @@ Cluster = Annotated[
 ]
 
 
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Put a question to the cluster and return its answer.
+    """Run a query against the cluster and return its result.
 
-    Brokers that do not answer are in `outcome.MISSING`; without an answer of any the command ends.
+    Brokers that do not answer are recorded in `outcome.MISSING`; if none answers, the command
+    exits.
     """
 
     async def asked() -> T:
@@ -61,9 +62,9 @@ def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
 
 
 def with_access(options: OptionsT) -> OptionsT:
-    """Return options of a client with what was said before the command: who asks, and TLS.
+    """Add the account and TLS options of `cometmq` to a client's options.
 
-    Every command makes its clients with options from here.
+    Every command creates its clients with options from here.
     """
     access = ACCESS.get()
     changes: dict[str, Any] = {}
@@ -76,14 +77,14 @@ def with_access(options: OptionsT) -> OptionsT:
 
 
 def _credentials(access: Access) -> SessionCredentials | None:
-    """Return who asks: the options, else the file."""
+    """Return the credentials given by options, else by file."""
     if access.access_key and access.secret_key:
         return SessionCredentials(access.access_key, access.secret_key, access.security_token)
     if access.access_key or access.secret_key:
-        raise InvalidArgument("--access-key and --secret-key need each other")
+        raise InvalidArgument("--access-key and --secret-key belong together: give both")
     if access.credentials is None:
         return None
-    module = import_module("cometmq.client.credentials")  # 15 ms for YAML that few commands pay
+    module = import_module("cometmq.client.credentials")  # YAML: 15 ms that most commands save
     read: SessionCredentials = module.credentials_from_file(access.credentials)
     return read
 
@@ -104,7 +105,7 @@ def run(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a command on a loop; Ctrl-C and SIGTERM let it leave in order."""
+    """Run a command on an event loop; Ctrl-C and SIGTERM cancel it, so that it cleans up."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -124,24 +125,23 @@ def run(
 
 
 class Complaints:
-    """The log of a client that runs for long: each trouble once, as a line for the person.
+    """The log of a long-running client: each problem once, as a line for people.
 
-    A consumer whose broker is gone tries again and again; without this it would seem idle.
+    A consumer whose broker is gone keeps retrying; without this it would look idle.
     """
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
         self._said: set[str] = set()
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Keep details to ourselves."""
+        """Drop the event."""
 
     def info(self, event: str, /, **facts: object) -> None:
-        """Keep what goes well to ourselves."""
+        """Drop the event."""
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Say it, once."""
-        trouble = str(facts.get("error", event))  # one cause shows at many queues and requests
+        """Print the event, unless its cause has been printed before."""
+        trouble = str(facts.get("error", event))  # many queues and requests report one cause
         if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
             self._said.add(trouble)
             facts.pop("exc_info", None)
@@ -149,12 +149,12 @@ class Complaints:
             typer.echo(f"cometmq: {event} {details}", err=True)
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Say it, once."""
+        """Print the event, unless its cause has been printed before."""
         self.warning(event, **facts)
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask before something is destroyed; without a terminal `--yes` is needed.
+    """Ask before something is destroyed; without a terminal, `--yes` is required.
 
     Every command of ours that destroys or moves something calls this. mqadmin's commands do not:
     scripts run them.
@@ -162,7 +162,7 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
     if is_confirmed:
         return
     if not sys.stdin.isatty():
-        raise wrong_usage(f"{question} Standard input is no terminal: give --yes")
+        raise wrong_usage(f"{question} Standard input is not a terminal: give --yes")
     typer.confirm(question, abort=True)
 
 
@@ -173,9 +173,10 @@ def wrong_usage(line: str) -> typer.Exit:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error that a person can mend, else the first of all."""
-    mendable, others = errors.split(CometError)
-    group = mendable or others
+    """Return the first error that the user can fix, else the first of all."""
+
+    fixable, others = errors.split(CometError)
+    group = fixable or others
     assert group is not None
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):

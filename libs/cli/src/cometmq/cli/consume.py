@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq consume`: print messages, as a member of a group or as an onlooker.
+"""`cometmq consume`: print messages, as a member of a group or as an observer.
 
-With a group the broker pushes, shares the queues among the members and remembers what was
-printed. Without one every queue of the topic is read from the place that `--from` names, and
-nothing changes for anybody.
+With a group, the broker pushes, shares the queues among the members and remembers which messages
+were printed. Without one, every queue of the topic is read from the position of `--from`, and
+nothing changes on the broker.
 """
 
 import asyncio
@@ -46,35 +46,39 @@ from cometmq.runtime.service import new_event_loop
 FIRST: Final = "first"
 LAST: Final = "last"
 WAITING_MAX: Final = 1_000
-"""Messages that are read and not yet printed, by an onlooker."""
+"""Messages that an observer has read but not printed."""
 
 DRAIN_MS: Final = 500
-"""Time for the last printed message to be counted."""
+"""Time to acknowledge the last printed message."""
 
 HINT_S: Final = 1.0
-"""How long nothing comes before a terminal shows that the command waits."""
+"""Idle time after which a terminal shows that the command is waiting."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Topic = Annotated[str, typer.Argument(help="Topic to read.")]
 Group = Annotated[
-    str | None, typer.Option("-g", "--group", help="Consume for this group, which remembers.")
+    str | None,
+    typer.Option(
+        "-g", "--group", help="Consume as a member of this group; its offsets are committed."
+    ),
 ]
-Tag = Annotated[str, typer.Option("--tag", help="Only these tags: 'A || B'.")]
+Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
 From = Annotated[
     str,
     typer.Option(
         "--from",
-        help="first, last or a moment (2026-11-20T10:00, 90m); for a group where it has no offset.",
+        help="first, last or a time (2026-11-20T10:00, 90m ago); with -g, where it has no offset.",
     ),
 ]
 Queue = Annotated[
-    str | None, typer.Option("--queue", help="Only this queue: broker:number; without a group.")
+    str | None, typer.Option("--queue", help="Only this queue, BROKER:NUMBER; not with -g.")
 ]
-Offset = Annotated[int | None, typer.Option(min=0, help="Begin at this offset of --queue.")]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="End after so many messages.")]
+Offset = Annotated[int | None, typer.Option(min=0, help="Start at this offset of --queue.")]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="Exit after this many messages.")]
 Timeout = Annotated[
-    float | None, typer.Option(min=0.001, help="End when nothing came for so many seconds.")
+    float | None,
+    typer.Option(min=0.001, help="Exit after this many seconds without a message."),
 ]
 AsJsonLines = Annotated[
     bool, typer.Option("--json", help="Print each message as one line of JSON, with properties.")
@@ -97,9 +101,11 @@ def consume(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Print messages until Ctrl-C; exit status 1 if --timeout ends it before --max."""
     if queue is not None and group is not None:
-        raise wrong_usage("--queue: the queues of a group are shared by its members")
+        raise wrong_usage(
+            "--queue cannot be combined with --group: a group shares its queues among its members"
+        )
     if offset is not None and queue is None:
-        raise wrong_usage("--offset: needs --queue")
+        raise wrong_usage("--offset needs --queue")
 
     async def main() -> int:
         if group is not None:
@@ -113,7 +119,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
 
     printed = run(main(), loop_factory=new_event_loop)
     if count_max is not None and printed < count_max:
-        typer.echo(f"cometmq: only {printed} of {count_max} messages came in time", err=True)
+        typer.echo(f"cometmq: only {printed} of {count_max} messages arrived in time", err=True)
         raise typer.Exit(1)
 
 
@@ -121,10 +127,9 @@ def consume(  # noqa: PLR0913  # one parameter per option
 
 
 class Printed:
-    """A message on its way to the output; it counts as consumed once it is printed."""
+    """A message on its way to the output; it is acknowledged once it is printed."""
 
     def __init__(self, message: MessageExt) -> None:
-        """Not printed yet."""
         self.message = message
         self.is_printed = False
         self.done = asyncio.Event()
@@ -134,10 +139,9 @@ Source = asyncio.Queue[Printed]
 
 
 class Printer:
-    """Prints what comes, and says so on a terminal when nothing does."""
+    """Prints messages, and on a terminal a hint when there are none."""
 
     def __init__(self, source: Source, topic: str, *, as_json: bool) -> None:
-        """Print from here."""
         self._source = source
         self._topic = topic
         self._as_json = as_json
@@ -147,7 +151,7 @@ class Printer:
         self.count = 0
 
     async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
-        """Print until the count is reached or nothing comes in time; return the count."""
+        """Print until the count is reached or the timeout passes; return the count."""
         out, source, as_json = sys.stdout.buffer, self._source, self._as_json
         while self.count != count_max:
             printed = await self._next(timeout_s)
@@ -178,17 +182,17 @@ class Printer:
             self._is_waiting = False
 
     def _hint(self) -> None:
-        """Tell a person who sees nothing that nothing is wrong."""
+        """Show that the command is waiting, not stuck."""
         if self._is_waiting:
             typer.echo(self._waiting(), err=True)
         else:
-            self._is_hint_due = True  # something came meanwhile
+            self._is_hint_due = True  # a message arrived meanwhile
 
     def _waiting(self) -> str:
-        return f"waiting for messages on {self._topic}, Ctrl-C ends"
+        return f"waiting for messages on {self._topic}, Ctrl-C to exit"
 
     def progress(self) -> str:
-        """Return what a terminal shows while the output goes elsewhere."""
+        """Return the text that a terminal shows while the output goes elsewhere."""
         shown = rate(self.count, self._begin)
         return f"{shown}; {self._waiting()}" if self._is_waiting else shown
 
@@ -200,7 +204,7 @@ class Printer:
 async def _as_member(
     namesrv: str, topic: str, group: str, tag: str, start: str
 ) -> AsyncIterator[Source]:
-    """Consume for a group: what is not printed at the end comes again, to whoever asks next."""
+    """Consume for a group; messages not printed at the end are redelivered to the next member."""
     source = Source(1)
     is_leaving = False
 
@@ -222,7 +226,7 @@ async def _as_member(
     )
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        await admin.route(topic)  # says that there is no such topic
+        await admin.route(topic)  # raises if there is no such topic
     async with consumer:
         try:
             yield source
@@ -252,7 +256,7 @@ def _group_start(start: str) -> tuple[ConsumeFrom, int]:
 async def _as_onlooker(
     namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
 ) -> AsyncIterator[Source]:
-    """Read queues without being noticed: no offset is stored."""
+    """Read queues without committing any offset."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = _chosen(await admin.queues(topic), topic, queue)
         begins = {chosen: await _begin(admin, chosen, start, offset) for chosen in queues}
@@ -291,7 +295,9 @@ async def _begin(admin: AdminClient, queue: MessageQueue, start: str, offset: in
     if offset is not None:
         least, end = await admin.min_offset(queue), await admin.max_offset(queue)
         if not least <= offset <= end:
-            raise InvalidArgument(f"--offset {offset}: the queue has {least} to {end}")
+            raise InvalidArgument(
+                f"--offset {offset} is out of range: the queue has {least} to {end}"
+            )
         return offset
     if start == FIRST:
         return await admin.min_offset(queue)
@@ -301,26 +307,25 @@ async def _begin(admin: AdminClient, queue: MessageQueue, start: str, offset: in
 
 
 class GivenOffsets:
-    """The places that an onlooker begins at; nothing is stored anywhere."""
+    """Start offsets of an observer; implements the offset store without storing anything."""
 
     def __init__(self, begins: Mapping[MessageQueue, int]) -> None:
-        """Begin there."""
         self._offsets = dict(begins)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return where to begin."""
+        """Return the start offset."""
         return self._offsets.get(queue)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return how far we are."""
+        """Return the current offset."""
         return self._offsets.get(queue)
 
     def unsaved(self, _queue: MessageQueue) -> int | None:
-        """Return nothing, so that no pull commits."""
+        """Return None, so that no pull commits an offset."""
         return None
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note how far we are."""
+        """Advance the current offset."""
         if is_reset or offset > self._offsets.get(queue, -1):
             self._offsets[queue] = offset
 
@@ -328,7 +333,7 @@ class GivenOffsets:
         """Store nothing: that is the point."""
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store nothing either."""
+        """Store nothing, either."""
         await self.persist(queues)
 
     def forget(self, queue: MessageQueue) -> None:

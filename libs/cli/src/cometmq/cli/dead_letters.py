@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on the command line: which are meant, how they are shown, how fast they go."""
+"""Dead letters on the command line: selection, JSON form, pace."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from cometmq.client.message import MessageExt
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Which dead letters are meant."""
+    """The selection made by options."""
 
     tag: str | None
     key: str | None
@@ -26,7 +26,7 @@ class Choice(msgspec.Struct, frozen=True):
     count_max: int | None
 
     def has(self, message: MessageExt) -> bool:
-        """Whether a message is among them."""
+        """Return whether a message is selected."""
         return (
             (self.tag is None or message.tag == self.tag)
             and (self.key is None or self.key in message.keys)
@@ -38,7 +38,7 @@ class Choice(msgspec.Struct, frozen=True):
         )
 
     async def read(self, admin: AdminClient, group: str) -> AsyncIterator[MessageExt]:
-        """Return the messages, queue by queue."""
+        """Yield the selected messages, queue by queue."""
         left = self.count_max
         async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
             if left == 0:
@@ -58,7 +58,7 @@ def chosen(  # one parameter per option
     until: str | None,
     count_max: int | None,
 ) -> Choice:
-    """Return what the options say."""
+    """Return the selection made by these options."""
     now_ms = wall_ms()
     begin_ms = None if since is None else times.parsed(since, now_ms=now_ms)
     end_ms = None if until is None else times.parsed(until, now_ms=now_ms)
@@ -66,7 +66,7 @@ def chosen(  # one parameter per option
 
 
 def as_object(message: MessageExt) -> dict[str, Any]:
-    """Return a dead letter as scripts get it, with what it was before."""
+    """Return a dead letter as JSON data, with its origin."""
     found: dict[str, Any] = msgspec.json.decode(message_json.render(message))
     origin = {
         "origin_topic": origin_topic(message),
@@ -76,15 +76,14 @@ def as_object(message: MessageExt) -> dict[str, Any]:
 
 
 class Pace:
-    """Lets so many things a second happen, evenly."""
+    """Limits calls to `rate` per second, evenly spaced."""
 
     def __init__(self, rate: float | None) -> None:
-        """The first may happen at once."""
         self._interval_s = 0.0 if rate is None else 1 / rate
         self._next_s = 0.0
 
     async def wait(self) -> None:
-        """Wait for the next turn."""
+        """Wait until the next call is due."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
             await asyncio.sleep(self._next_s - now_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq dlq`: what consumer groups have given up; look at it, keep it, send it again."""
+"""`cometmq dlq`: list, export and replay messages that consumer groups gave up."""
 
 import sys
 from collections.abc import Iterator
@@ -29,28 +29,31 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at what consumer groups have given up, keep it, send it again.",
+    help="List, show, export and replay the dead letters of consumer groups.",
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 Tag = Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")]
 Key = Annotated[str | None, typer.Option("--key", help="Only messages with this key.")]
 Origin = Annotated[
-    str | None, typer.Option("--origin", help="Only messages that were sent to this topic.")
+    str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
 ]
 Id = Annotated[
-    str | None, typer.Option("--id", help="Only the message with this (original) message id.")
+    str | None, typer.Option("--id", help="Only the message with this original message id.")
 ]
 Since = Annotated[
-    str | None, typer.Option("--since", help="Only what died from 2026-11-20T10:00, 90m (ago).")
+    str | None,
+    typer.Option("--since", help="Only messages given up since 2026-11-20T10:00, or 90m (ago)."),
 ]
-Until = Annotated[str | None, typer.Option("--until", help="Only what died before this moment.")]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="At most so many messages.")]
+Until = Annotated[
+    str | None, typer.Option("--until", help="Only messages given up before this time.")
+]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="Limit of messages.")]
 
 
 @app.command("list")
 def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """List the groups that have given up messages, and how many there are."""
+    """List consumer groups with dead letters, and their number."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
@@ -78,7 +81,7 @@ def show(  # noqa: PLR0913  # one parameter per option
     count_max: Max = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a group has given up; --json with bodies and properties."""
+    """Show the dead letters of a group; --json includes bodies and properties."""
 
     async def question(admin: AdminClient) -> list[MessageExt]:
         choice = chosen(
@@ -115,7 +118,7 @@ def show(  # noqa: PLR0913  # one parameter per option
 @app.command()
 def export(  # noqa: PLR0913  # one parameter per option
     group: Group,
-    file: Annotated[str, typer.Argument(help="File of JSON lines; - prints them.")] = STDOUT,
+    file: Annotated[str, typer.Argument(help="File of JSON lines; - is standard output.")] = STDOUT,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     tag: Tag = None,
@@ -126,7 +129,7 @@ def export(  # noqa: PLR0913  # one parameter per option
     until: Until = None,
     count_max: Max = None,
 ) -> None:
-    """Write what a group has given up to a file, which `produce --json-lines` can send."""
+    """Write the dead letters of a group to a file that `produce --json-lines` can send."""
 
     async def question(admin: AdminClient) -> int:
         choice = chosen(
@@ -139,7 +142,7 @@ def export(  # noqa: PLR0913  # one parameter per option
             count_max=count_max,
         )
         count = 0
-        await admin.route(DLQ_PREFIX + group)  # before a file is begun
+        await admin.route(DLQ_PREFIX + group)  # fail before the file is created
         with _opened(file) as out:
             async with live(lambda: f"{count:,} messages", beside_output=file == STDOUT):
                 async for message in choice.read(admin, group):
@@ -166,21 +169,21 @@ def replay(  # noqa: PLR0913  # one parameter per option
     count_max: Max = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", help="Send to this topic, for all its groups, not to the group."),
+        typer.Option("--topic", help="Send to this topic instead, for all of its groups."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, help="At most so many messages a second.")
+        float | None, typer.Option(min=0.001, help="Limit of messages per second.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would be sent.")
+        bool, typer.Option("--dry-run", help="Only count the messages that would be sent.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send what a group has given up again, to this group; asks first.
+    """Send the dead letters of a group to it again; asks for confirmation.
 
-    Messages keep their keys, properties and original id. They stay among the dead letters: a
-    second replay sends them a second time. What is broken is named and left out.
+    Messages keep their keys, properties and original id. They also stay among the dead letters: a
+    second replay sends them again. Unreadable messages are reported and skipped.
     """
     target = topic or f"the group {group}"
     question_text = f"Send the dead letters of {group} again to {target}?"
@@ -202,7 +205,9 @@ def replay(  # noqa: PLR0913  # one parameter per option
         async with live(lambda: f"{len(sent):,} messages sent again"):
             async for message in choice.read(admin, group):
                 if isinstance(message, UnreadableMessage):
-                    typer.echo(f"cometmq: {message.message_id}: its body is broken", err=True)
+                    typer.echo(
+                        f"cometmq: {message.message_id}: skipped, its body is unreadable", err=True
+                    )
                     broken.append(message.offset_message_id)
                     continue
                 if not dry_run:
@@ -213,7 +218,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
     try:
         ask(namesrv, question)
     except BaseException:
-        typer.echo(f"cometmq: {len(sent)} were sent{_last(sent)}", err=True)
+        typer.echo(f"cometmq: {len(sent)} messages were sent{_last(sent)}", err=True)
         raise
     facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
     print_facts({**facts, "broken": len(broken), "dry_run": dry_run}, as_json=as_json)

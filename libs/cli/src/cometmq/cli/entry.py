@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the `cometmq` command begins: Ctrl-C is no traceback, even while modules are imported."""
+"""Entry point of `cometmq`: Ctrl-C gives no traceback, even while modules are imported."""
 
 import sys
 from importlib import import_module

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq group`: look at consumer groups, create, change, move and delete them."""
+"""`cometmq group`: list, describe, create, alter, move and delete consumer groups."""
 
 from typing import Annotated, Final
 
@@ -34,7 +34,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at consumer groups and their members, create, change, move and delete them.",
+    help="List, describe, create, alter, reset and delete consumer groups.",
 )
 
 _PLACES: Final = {"first": 0, "last": END}
@@ -43,7 +43,7 @@ Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 
 
 class Members(msgspec.Struct, frozen=True):
-    """A group as its settings and its connected members tell."""
+    """The settings of a group and its connected members."""
 
     group: str
     config: SubscriptionGroupConfig
@@ -51,22 +51,22 @@ class Members(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many members are connected."""
+        """Return the number of connected members."""
         return len(self.online.connection_set) if self.online is not None else 0
 
     @property
     def model(self) -> str | None:
-        """Who gets a message."""
+        """Return the message model, None if no member is connected."""
         return self.online.message_model if self.online is not None else None
 
 
 def is_ours(group: str) -> bool:
-    """Whether people made a group, rather than the servers for themselves."""
+    """Return whether users created a group, rather than the servers for themselves."""
     return group not in BOOT_GROUPS and not is_system_group(group)
 
 
 async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupConfig) -> Members:
-    """Ask the brokers who is connected."""
+    """Ask the brokers for the connected members."""
     try:
         return Members(group, config, await admin.consumer_connections(group))
     except ConsumerNotOnline:
@@ -74,7 +74,7 @@ async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupCo
 
 
 async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
-    """Return the settings of a group; ClientError if no broker knows it."""
+    """Return the settings of a group; raise ClientError if no broker knows it."""
     config = (await admin.groups()).get(group)
     if config is None:
         raise ClientError(f"no broker knows the consumer group {group}")
@@ -85,10 +85,10 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
 def list_groups(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    with_all: Annotated[bool, typer.Option("--all", help="Also those of the system.")] = False,
+    with_all: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the consumer groups with their connected members."""
+    """List consumer groups with the number of connected members."""
 
     async def question(admin: AdminClient) -> list[Members]:
         return [
@@ -114,7 +114,7 @@ def list_groups(
 
 @app.command()
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show the members of a group, what they subscribe to, and its settings."""
+    """Show a group's members, subscriptions and settings."""
 
     async def question(admin: AdminClient) -> Members:
         return await members_of(admin, group, await known_group(admin, group))
@@ -179,7 +179,7 @@ def create(
     broadcast: Annotated[bool, typer.Option(help="Whether it may broadcast.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group; refused where a broker has it already: see alter."""
+    """Create a consumer group; fails if a broker has it already (see alter)."""
     config = SubscriptionGroupConfig(
         group_name=group,
         retry_max_times=retries,
@@ -222,9 +222,9 @@ def alter(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a consumer group; what no option names stays.
+    """Change the given settings of a consumer group.
 
-    A broker that does not have the group gets it, with the settings that another broker has.
+    A broker that does not have the group gets it, with the settings of another broker.
     """
     changes: dict[str, int | bool] = {
         name: value
@@ -236,7 +236,7 @@ def alter(
         if value is not None
     }
     if not changes:
-        raise wrong_usage("say what to change: --retries, --[no-]enabled or --[no-]broadcast")
+        raise wrong_usage("nothing to change: give --retries, --[no-]enabled or --[no-]broadcast")
 
     async def question(admin: AdminClient) -> dict[str, SubscriptionGroupConfig]:
         masters = await masters_named(admin, cluster, None)
@@ -274,15 +274,15 @@ def delete(
     cluster: Cluster = None,
     *,
     offsets: Annotated[
-        bool, typer.Option("--offsets/--keep-offsets", help="Whether its offsets go too.")
+        bool, typer.Option("--offsets/--keep-offsets", help="Whether to delete its offsets.")
     ] = True,
     topics: Annotated[
-        bool, typer.Option("--topics", help="Its retry and dead-letter topics go too.")
+        bool, typer.Option("--topics", help="Also delete its retry and dead-letter topics.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group; asks first."""
+    """Delete a consumer group; asks for confirmation."""
 
     async def question(admin: AdminClient) -> list[str]:
         await known_group(admin, group)
@@ -304,19 +304,19 @@ def delete(
 @app.command()
 def reset(
     group: Group,
-    topic: Annotated[str, typer.Argument(help="Topic whose queues it reads.")],
+    topic: Annotated[str, typer.Argument(help="Topic that the group consumes.")],
     to: Annotated[
-        str, typer.Option("--to", help="first, last or a moment (2026-11-20T10:00, 90m).")
+        str, typer.Option("--to", help="first, last or a time (2026-11-20T10:00, 90m ago).")
     ],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     backwards: Annotated[
-        bool, typer.Option("--backwards", help="Never move a queue forwards.")
+        bool, typer.Option("--backwards", help="Never move a queue forward.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group continue elsewhere, connected or not; asks first."""
+    """Move a group to other offsets, whether connected or not; asks for confirmation."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         at_ms = _PLACES[to] if to in _PLACES else times.parsed(to, now_ms=wall_ms())
@@ -332,13 +332,13 @@ def reset(
 def clone(
     source: Annotated[str, typer.Argument(help="Group to copy from.")],
     destination: Annotated[str, typer.Argument(help="Group to copy to.")],
-    topic: Annotated[str, typer.Argument(help="Topic whose queues both read.")],
+    topic: Annotated[str, typer.Argument(help="Topic that both groups consume.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a group the offsets that another has in a topic; asks first."""
+    """Copy the offsets of a group in a topic to another group; asks for confirmation."""
     confirm(f"Move the consumer group {destination} in {topic}?", is_confirmed=yes)
     moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
     _print_moved(moved, as_json=as_json)

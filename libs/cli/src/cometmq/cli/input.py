@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a file, a pipe or a keyboard, read without holding up the loop.
+"""Lines of a file, a pipe or a keyboard, read without blocking the loop.
 
-The reader is a daemon thread that uses the bare file descriptor: one that waits for a keyboard
-must not keep the process from ending.
+A daemon thread reads the bare file descriptor: waiting for a keyboard must not keep the process
+from exiting.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ CHUNKS_MAX: Final = 8
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield lines without their ends; a last one may lack its end. OSError if reading fails."""
+    """Yield lines without their line ends; raise OSError if reading fails."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_MAX)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq lag`: what groups have not consumed yet, in messages and in time."""
+"""`cometmq lag`: how far consumer groups are behind, in messages and in time."""
 
 import asyncio
 from importlib import import_module
@@ -36,10 +36,10 @@ class QueueState(msgspec.Struct, frozen=True):
     max_offset: int
     lag: int
     behind_s: float | None
-    """Age of the first message that is not consumed; 0 if all is, None if it cannot be read."""
+    """Age of the first message not consumed; 0 if there is none, None if it cannot be read."""
 
     def row(self) -> list[Cell]:
-        """Return what is shown."""
+        """Return the cells of the table."""
         queue = self.queue
         offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.behind_s]
         return [queue.topic, queue.broker_name, queue.queue_id, *offsets]
@@ -47,19 +47,19 @@ class QueueState(msgspec.Struct, frozen=True):
 
 @app.command()
 def lag(
-    group: Annotated[str | None, typer.Argument(help="A consumer group; all without one.")] = None,
+    group: Annotated[str | None, typer.Argument(help="Consumer group; by default all.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
     *,
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report", help="Write an HTML page of all groups, worst first.", dir_okay=False
+            "--report", help="Write an HTML page of the groups, worst first.", dir_okay=False
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what groups have not consumed yet; for one group by queue, with its retry topic."""
+    """Show how far consumer groups are behind; a single group by queue, with its retry topic."""
     if report is not None:
         _write_report(report, namesrv, group, topic, as_json=as_json)
         return
@@ -86,7 +86,7 @@ def lag(
 def _write_report(
     file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool
 ) -> None:
-    module = import_module("cometmq.cli.lag_report")  # it needs this one
+    module = import_module("cometmq.cli.lag_report")  # imports this module
     found = ask(namesrv, lambda admin: module.collect(admin, namesrv, group, topic))
     module.write(found, file)
     facts: dict[str, Cell] = {
@@ -120,10 +120,10 @@ def _total(states: list[QueueState]) -> tuple[int, float | None]:
 async def queue_states(
     admin: AdminClient, group: str, topic: str | None = None
 ) -> list[QueueState]:
-    """Return how far a group is in its queues.
+    """Return how far a group is in each of its queues.
 
-    Brokers name the topics that it has an offset in; messages can wait to be tried again before
-    the group has one there.
+    Brokers report the topics in which the group has an offset. The retry topic is added, since
+    messages can wait there before the group has one.
     """
     lags = await admin.lag(group, topic)
     retry = retry_topic(group)
@@ -153,11 +153,11 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
 
 
 async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
-    """Return when the message at an offset was stored, by reading it."""
+    """Return the store time of the message at an offset, None if it cannot be read."""
     try:
         pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)
     except NoPermission:
-        return None  # nobody may read the topic at the moment
+        return None  # the topic is not readable at the moment
     except TopicNotExist:
-        return None  # deleted while we look
+        return None  # deleted meanwhile
     return pulled.messages[0].store_timestamp if pulled.messages else None

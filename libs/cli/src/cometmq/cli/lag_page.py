@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML page of `cometmq lag --report`: one file that loads nothing and runs nothing."""
+"""The HTML page of `cometmq lag --report`: one file without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def render(report: Report) -> str:
 <p class="verdict">{_verdict(report)}</p>
 {_table(report)}
 {_meanings(report)}
-<p class="quiet">This page is one look at the running cluster. Whether a group catches up, and when
-unread messages will be deleted, takes history: <code>cometmq-lag</code> of the Spark package keeps
-snapshots and makes reports of them (docs/guides/lag-report.md).</p>
+<p class="quiet">This page shows the cluster at one moment. Whether a group catches up, and when
+unread messages will be deleted, needs history: <code>cometmq-lag</code> of the Spark package
+keeps snapshots and reports on them (docs/guides/lag-report.md).</p>
 </body>
 </html>
 """
@@ -111,7 +111,7 @@ def _row(row: GroupRow) -> str:
 
 
 def _group(row: GroupRow) -> str:
-    """Return the name of a group, which opens to its topics."""
+    """Return the name of a group, which expands to its topics."""
     name = escape(row.group)
     if row.error:
         return f'{name}<br><span class="quiet">{escape(row.error)}</span>'
@@ -128,17 +128,17 @@ def _group(row: GroupRow) -> str:
 
 
 def _meanings(report: Report) -> str:
-    """Explain the words that occur."""
+    """Explain the statuses that occur."""
     statuses = sorted({row.status for row in report.groups}, key=lambda status: status.rank)
     items = "".join(
         f'<li><span class="{status.severity}">{status.word}</span>: {status.meaning}</li>'
         for status in statuses
     )
-    return f"<h2>What the words mean</h2>\n<ul>{items}</ul>" if items else ""
+    return f"<h2>Legend</h2>\n<ul>{items}</ul>" if items else ""
 
 
 def age(seconds: float | None) -> str:
-    """Return a duration in the two largest units that say something."""
+    """Return a duration in its two largest units."""
     if seconds is None:
         return "unknown"
     whole = int(seconds)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq lag --report`: what every consumer group lacks now, judged, as one HTML page.
+"""`cometmq lag --report`: the state of every consumer group, judged, as one HTML page.
 
-One look at the cluster says nothing about a trend: the Spark reports (docs/guides/lag-report.md)
-keep snapshots and see data loss coming.
+A single look at the cluster shows no trend: the Spark reports (docs/guides/lag-report.md) keep
+snapshots and warn before messages are lost.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 class Status(Enum):
-    """What a group needs, worst first: its word on the page, its colour, its meaning."""
+    """The state of a group, worst first: its word on the page, its colour, its meaning."""
 
     LOST = ("lost", "critical", "messages were deleted before the group read them")
     STOPPED = ("stopped", "error", "messages wait, and no member is connected")
@@ -41,14 +41,13 @@ class Status(Enum):
     OK = ("ok", "ok", "the group keeps up")
 
     def __init__(self, word: str, severity: str, meaning: str) -> None:
-        """Take the parts of the value."""
         self.word = word
         self.severity = severity
         self.meaning = meaning
 
     @property
     def rank(self) -> int:
-        """Place in the order of severity; 0 is worst."""
+        """Return the position in the order of severity; 0 is worst."""
         return list(Status).index(self)
 
 
@@ -76,7 +75,7 @@ class GroupRow(msgspec.Struct, frozen=True):
 
     @property
     def has_offsets(self) -> bool:
-        """Whether brokers know how far the group is."""
+        """Return whether brokers know the offsets of the group."""
         return self.status not in {Status.FAILED, Status.BROADCAST}
 
 
@@ -89,14 +88,14 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def troubled(self) -> int:
-        """How many groups need a look."""
+        """Return the number of groups that need attention."""
         return sum(row.status.rank < Status.BROADCAST.rank for row in self.groups)
 
 
 async def collect(
     admin: AdminClient, namesrv: str, group: str | None = None, topic: str | None = None
 ) -> Report:
-    """Ask the brokers about one group, or all that people made."""
+    """Collect the state of one group, or of all groups that users created."""
     if group is not None:
         configs = {group: await known_group(admin, group)}
     else:
@@ -157,7 +156,7 @@ async def _row(
 def judge(
     *, lag: int, behind_s: float | None, lost: int, members: int, dead_letters: int
 ) -> Status:
-    """Return the worst that is true of a group; an age of None is one that cannot be read."""
+    """Return the worst status that applies; `behind_s` of None means unreadable."""
     if lost:
         return Status.LOST
     if lag and not members:
@@ -176,7 +175,7 @@ async def _dead_letters(admin: AdminClient, group: str) -> int:
 
 
 def _oldest(states: Sequence[QueueState]) -> float | None:
-    """Return the age of the oldest unread message; None if none of them can be read."""
+    """Return the age of the oldest unread message, None if none of them can be read."""
     if not any(state.lag for state in states):
         return 0.0
     ages = [state.behind_s for state in states if state.lag and state.behind_s is not None]
@@ -195,7 +194,7 @@ def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
 
 
 def write(report: Report, file: Path) -> None:
-    """Write the page; a reader sees the old one or the new one, never a part."""
+    """Write the page atomically: a reader sees the old or the new one."""
     part = file.with_name(f".{file.name}.part")
     try:
         part.write_text(lag_page.render(report), encoding="utf-8")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command group whose commands are imported when they are called, not before.
+"""A command group that imports a command only when it is called.
 
 `cometmq --help` and every command start in a fraction of the time that importing the broker, the
-client and the table printer takes. The table of commands says all that the help page needs.
+client and the table printer takes. The table of commands has all that the help page needs.
 """
 
 import re
@@ -20,33 +20,33 @@ _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
 class CommandInfo(NamedTuple):
-    """One command: the module whose `app` has it, its line of help, its panel on the help page."""
+    """The module whose `app` has a command, its line of help and its panel on the help page."""
 
     module: str
     help: str
     panel: str
     is_in_family: bool = False
-    """The module's app has several commands, of which one has this name."""
+    """The module's app has several commands; this is the one of the same name."""
     takes_global_options: bool = True
     """Options of `cometmq` may follow the command."""
     accepts_empty: bool = False
-    """A value may be empty: those of mqadmin and the settings of programs."""
+    """Values may be empty, as in mqadmin and in the settings of programs."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
-    """Import a command; of a family only the one that is asked for is built."""
+    """Import a command; of a family, only this command is built."""
     app: typer.Typer = import_module(info.module).app
     if info.is_in_family:
         family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
         app.registered_commands = [it for it in family.registered_commands if it.name == name]
     command: Any = typer.main.get_command(app)
     command.name = name
-    command.rich_markup_mode = None  # boxes cost the import of rich
+    command.rich_markup_mode = None  # boxes need rich, which is slow to import
     return command
 
 
 def refuse_empty(command: str, args: Sequence[str]) -> None:
-    """End with one line if an argument is empty, as an unset variable of a script leaves it."""
+    """Exit with one line if an argument is empty, as left by an unset variable in a script."""
     for number, arg in enumerate(args, 1):
         before = args[number - 2] if number > 1 else ""
         if not arg:
@@ -60,27 +60,27 @@ def refuse_empty(command: str, args: Sequence[str]) -> None:
 
 
 class LazyGroup(TyperGroup):
-    """Reads its commands from a table; give a subclass with `table` set to `typer.Typer(cls=)`."""
+    """Reads its commands from a table; pass a subclass with `table` set to `typer.Typer(cls=)`."""
 
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
     hidden_panels: Collection[str] = ()
-    """Panels that the help page leaves out."""
+    """Panels that the help page omits."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
         return list(self.table)
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
-        """Return what the help page shows; the command itself stays unloaded."""
+        """Return a stand-in for the help page, without loading the command."""
         info = self.table.get(cmd_name)
         if info is None:
             return None
         return TyperCommand(cmd_name, help=info.help, rich_help_panel=info.panel)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the commands under the heading of their panel: last, and on one screen."""
+        """Write the commands last, by panel, to fit on one screen."""
         shown = {
             name: info for name, info in self.table.items() if info.panel not in self.hidden_panels
         }
@@ -95,8 +95,8 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that is called; mqadmin takes names in any case."""
-        for name in self.table:  # the names that "did you mean" chooses from
+        """Load the called command; names are matched in any case, as in mqadmin."""
+        for name in self.table:  # candidates for "did you mean"
             self.add_command(self.get_command(ctx, name), name)
         spelt = {**{name.lower(): name for name in self.table}, **self.aliases}
         if args[0] not in self.table:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `cometmq` command: its catalogue of commands and its exit status.
+"""The `cometmq` command: its table of commands and its exit status.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, settings or environment (with one line that says
-what to change), 130 interrupted.
+Exit status: 0 done, 1 failed, 2 wrong usage, settings or environment (with one line that says what
+to change), 130 interrupted.
 """
 
 import sys
@@ -38,14 +38,14 @@ MORE: Final = "More"
 
 
 def _program(module: str, help_line: str) -> CommandInfo:
-    """Return a command whose further options are the settings of a program."""
+    """Return a command that takes the settings of a program as further options."""
     return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False, accepts_empty=True)
 
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "standalone": CommandInfo(
         "cometmq.cli.standalone",
-        "Run a whole suite in one process.",
+        "Run name server, broker and txn-checker in one process.",
         PROGRAMS,
         takes_global_options=False,
     ),
@@ -55,27 +55,27 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "produce": CommandInfo("cometmq.cli.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
     "topic": CommandInfo(
-        "cometmq.cli.topics", "List, create, change, delete, describe topics.", TOPICS
+        "cometmq.cli.topics", "List, create, alter, delete and describe topics.", TOPICS
     ),
     "group": CommandInfo(
-        "cometmq.cli.groups", "List, create, move, delete, describe consumer groups.", TOPICS
+        "cometmq.cli.groups", "List, create, alter, delete, reset consumer groups.", TOPICS
     ),
-    "lag": CommandInfo("cometmq.cli.lag", "Show what groups have not consumed yet.", TOPICS),
-    "cluster": CommandInfo("cometmq.cli.brokers", "Show the brokers.", OPERATIONS),
-    "dlq": CommandInfo("cometmq.cli.dlq", "Look at dead letters, send them again.", OPERATIONS),
-    "txn": CommandInfo(
-        "cometmq.cli.txn", "Look at open transactions, end them by hand.", OPERATIONS
+    "lag": CommandInfo("cometmq.cli.lag", "Show the lag of consumer groups.", TOPICS),
+    "cluster": CommandInfo(
+        "cometmq.cli.brokers", "Show the brokers with rates and disk usage.", OPERATIONS
     ),
-    "store": CommandInfo("cometmq.cli.store", "Look into a store's folder.", OPERATIONS),
+    "dlq": CommandInfo("cometmq.cli.dlq", "List, export and replay dead letters.", OPERATIONS),
+    "txn": CommandInfo("cometmq.cli.txn", "List, check and resolve open transactions.", OPERATIONS),
+    "store": CommandInfo(
+        "cometmq.cli.store", "Inspect, verify and dump a store offline.", OPERATIONS
+    ),
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
-        "List and run the commands of RocketMQ's mqadmin.",
+        "Run a command of RocketMQ's mqadmin.",
         MORE,
         accepts_empty=True,
     ),
-    "help": CommandInfo(
-        "cometmq.cli.about", "Show the options of a command: help topic create.", MORE, True
-    ),
+    "help": CommandInfo("cometmq.cli.about", "Show help for a command.", MORE, True),
     "version": CommandInfo("cometmq.cli.about", "Print the version.", MORE, True),
     **MQADMIN_COMMANDS,
 }
@@ -84,7 +84,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
 HINTS: Final[Mapping[str, str]] = {
     "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
 }
-"""Name of an error's class -> what to try. By name: the help page does not import the client."""
+"""Class name of an error -> remedy. By name, since the help page does not import the client."""
 
 
 class Commands(LazyGroup):
@@ -92,7 +92,7 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
-    hidden_panels = (MQADMIN_PANEL,)  # cometmq mqadmin --help has them
+    hidden_panels = (MQADMIN_PANEL,)  # listed by cometmq mqadmin --help
 
 
 app = typer.Typer(
@@ -100,12 +100,12 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},  # all commands inherit it
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # the help page in 120 instead of 280 ms: boxes cost the import of rich
+    rich_markup_mode=None,  # the help page takes 120, not 280 ms: boxes need rich
 )
 
 
 def print_version(is_wanted: bool) -> None:
-    """Print the version and exit, if asked to."""
+    """Print the version and exit if `--version` is given."""
     if is_wanted:
         typer.echo(import_module("cometmq.cli.about").version_line())
         raise typer.Exit
@@ -137,22 +137,22 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     as_json: GlobalJson = False,
     _version: Version = False,
 ) -> None:
-    """CometMQ: a message broker that RocketMQ clients use.
+    """CometMQ, a message broker for RocketMQ clients.
 
-    The options may stand before or after the command.
+    The options go before or after the command.
     """
-    who = (access_key, secret_key, security_token, credentials)
-    ACCESS.set(Access(*who, tls, tls_config, namesrv, as_json))
+
+    account = (access_key, secret_key, security_token, credentials)
+    ACCESS.set(Access(*account, tls, tls_config, namesrv, as_json))
 
 
 def main() -> None:
-    """Run the command line; an error that a person can mend is one line."""
+    """Run the command line; an error that the user can fix is printed as one line."""
     with checked_streams():
         sys.exit(_run())
 
 
 def _run() -> int:
-    """Run one command; return its exit status."""
     MISSING.clear()
     status: Any = 0
     try:

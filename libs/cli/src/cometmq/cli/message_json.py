@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as JSON lines: what `consume --json` prints is what `produce --json-lines` reads.
+"""Messages as JSON lines: `produce --json-lines` reads the output of `consume --json`.
 
-A body that is no UTF-8 text travels as `body_base64`. Of a received message only what a sender
-chooses is sent again; its place and its times are for people.
+A body that is not UTF-8 is written as `body_base64`. Sending a received message again keeps only
+the fields that a sender chooses; its place and its times are for people.
 """
 
 from base64 import b64decode, b64encode
@@ -40,7 +40,7 @@ _decoder: Final = msgspec.json.Decoder(JsonMessage)
 
 
 def render(message: MessageExt) -> bytes:
-    """Return a received message as one line, without its end."""
+    """Return a received message as one line, without its line end."""
     try:
         text, encoded = message.body.decode(), None
     except UnicodeDecodeError:
@@ -68,12 +68,12 @@ def render(message: MessageExt) -> bytes:
 
 
 def parse(line: bytes, *, defaults: Message) -> Message:
-    """Return the message of one line; what it leaves out is that of `defaults`."""
+    """Return the message of one line; missing fields come from `defaults`."""
     try:
         found = _decoder.decode(line)
         body = b64decode(found.body_base64, validate=True) if found.body_base64 else b""
     except (msgspec.MsgspecError, ValueError) as error:
-        raise InvalidArgument(f"a line is no message: {error}: {line[:80]!r}") from error
+        raise InvalidArgument(f"a line is not a message: {error}: {line[:80]!r}") from error
     return Message(
         topic=defaults.topic,
         body=body or (found.body or "").encode(),

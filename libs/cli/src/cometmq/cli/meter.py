@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signs of life of commands that take long: one line on standard error, on a terminal only."""
+"""Progress of slow commands: one line on standard error, only on a terminal."""
 
 import asyncio
 import sys
@@ -16,30 +16,27 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 def is_terminal(stream: object) -> bool:
-    """Whether a standard stream is a terminal; a closed one is None."""
+    """Return whether a standard stream is a terminal; a closed one is None."""
     return stream is not None and bool(getattr(stream, "isatty", bool)())
 
 
 class Meter:
     """A line that is rewritten in place, and removed at the end.
 
-    `beside_output`: the command prints as it works, so the line would run into its output where
-    both are on the terminal; it stays away then.
+    With `beside_output`, the command prints as it works. If both go to a terminal the line would
+    mix with the output, so it is not shown.
     """
 
     def __init__(self, *, beside_output: bool = False) -> None:
-        """Show nothing yet."""
         is_mixed = beside_output and is_terminal(sys.stdout)
         self.is_shown = is_terminal(sys.stderr) and not is_mixed
         self._due = monotonic() + FIRST_S
         self._has_line = False
 
     def __enter__(self) -> Self:
-        """Return the meter."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the line."""
         self.clear()
 
     def show(self, text: str) -> None:
@@ -52,7 +49,7 @@ class Meter:
         self._due = monotonic() + REFRESH_S
 
     def clear(self) -> None:
-        """Remove the line, so that another one can be printed."""
+        """Remove the line, so that other text can be printed."""
         if self._has_line:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
@@ -63,7 +60,7 @@ class Meter:
 async def live(
     text: Callable[[], str], *, beside_output: bool = False, wanted: bool = True
 ) -> AsyncIterator[None]:
-    """Show a text that changes while the body runs; asking for it costs the body nothing."""
+    """Show `text()`, refreshed by a timer, while the body runs."""
 
     async def refresh(meter: Meter) -> None:
         while True:
@@ -83,6 +80,6 @@ async def live(
 
 
 def rate(count: int, since: float) -> str:
-    """Return a count and its rate since a moment of the monotonic clock."""
+    """Return a count and its rate since a time of the monotonic clock."""
     seconds = max(monotonic() - since, 0.001)
-    return f"{count:,} messages, {count / seconds:,.0f} a second"
+    return f"{count:,} messages, {count / seconds:,.0f} per second"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that did not answer while a command went on with the others.
 
-`main` prints them after the command's output, and makes the exit status 1.
+`main` prints them after the command's output and sets exit status 1.
 """
 
 from typing import Final
 
 MISSING: Final[dict[str, str]] = {}
-"""Address of each server that did not answer -> why, and what to try."""
+"""Address of each server that did not answer -> the reason and a remedy."""

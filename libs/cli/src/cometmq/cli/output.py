@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: tables for people, JSON for scripts, from the same rows."""
+"""Output of commands: tables for people and JSON for scripts, from the same rows."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 def print_rows(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, as_json: bool, title: str = ""
 ) -> None:
-    """Print rows under their columns; JSON is a list of objects with snake_case keys."""
+    """Print a table; in JSON, a list of objects with snake_case keys."""
     if as_json:
         print_json(as_objects(columns, rows))
     else:
@@ -29,7 +29,7 @@ def print_rows(
 
 
 def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") -> None:
-    """Print names and values; JSON is one object."""
+    """Print names and values; in JSON, one object."""
     if as_json:
         print_json(dict(facts))
     else:
@@ -37,15 +37,15 @@ def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") ->
 
 
 def as_objects(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[dict[str, Cell]]:
-    """Return rows as objects whose keys are the columns in snake_case."""
+    """Return rows as objects keyed by the columns in snake_case."""
     keys = [column.lower().replace(" ", "_") for column in columns]
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document and a line end."""
+    """Print one indented JSON document."""
     typer.echo(msgspec.json.format(_encoder.encode(value), indent=2).decode())
 
 
 def _tables() -> Any:
-    return import_module("cometmq.cli.tables")  # rich takes 60 ms, which scripts need not pay
+    return import_module("cometmq.cli.tables")  # rich: 60 ms that scripts save

@@ -24,49 +24,57 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
 RESULTS_MAX: Final = 20
-"""So many messages are listed one by one; of more only the count is told."""
+"""Up to this many messages are listed; beyond it only the count is shown."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Bodies = Annotated[
     list[str] | None,
-    typer.Argument(help="Message bodies; without one, every line of standard input is a message."),
+    typer.Argument(help="Message bodies; without any, each line of standard input is a message."),
 ]
-Topic = Annotated[str, typer.Argument(help="Topic; created if brokers allow it.")]
+Topic = Annotated[str, typer.Argument(help="Topic; created if the broker allows it.")]
 File = Annotated[
     Path | None,
-    typer.Option("-f", "--file", help="Send every line of this file.", exists=True, dir_okay=False),
+    typer.Option(
+        "-f",
+        "--file",
+        help="Send each line of this file as a message.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
 Tag = Annotated[str | None, typer.Option("--tag", help="Tag of the messages.")]
-Keys = Annotated[list[str] | None, typer.Option("-k", "--key", help="Key; may be repeated.")]
+Keys = Annotated[
+    list[str] | None, typer.Option("-k", "--key", help="Message key; may be repeated.")
+]
 Properties = Annotated[
-    list[str] | None, typer.Option("-p", "--property", help="name=value; may be repeated.")
+    list[str] | None, typer.Option("-p", "--property", help="Property NAME=VALUE; may be repeated.")
 ]
 DelayLevel = Annotated[
-    int, typer.Option(min=0, max=18, help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m ... 2h.")
+    int, typer.Option(min=0, max=18, help="Delay level 1 to 18: 1s 5s 10s 30s 1m ... 2h; 0: none.")
 ]
 Count = Annotated[
     int | None,
     typer.Option(
-        "--count", min=1, help="Send so many messages: bodies again and again, lines at most."
+        "--count", min=1, help="Send N messages, cycling through the bodies; with lines, at most N."
     ),
 ]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="Messages per second at most.")]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages per second.")]
 InFlight = Annotated[
-    int, typer.Option(min=1, max=10_000, help="Sends at the same time; 1 keeps the order.")
+    int, typer.Option(min=1, max=10_000, help="Limit of concurrent sends; 1 keeps the order.")
 ]
 JsonLines = Annotated[
     bool,
-    typer.Option("--json-lines", help="Lines and bodies are JSON, as `consume --json` prints."),
+    typer.Option("--json-lines", help="Lines and bodies are JSON, as printed by `consume --json`."),
 ]
 
 
 class Sent(msgspec.Struct):
-    """What came of it."""
+    """The outcome of a run."""
 
     count: int = 0
     skipped_count: int = 0
-    """Empty lines: a message has a body."""
+    """Empty lines: RocketMQ allows no empty bodies."""
     results: list[SendResult] = []
     seconds: float = 0.0
 
@@ -88,7 +96,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
     json_lines: JsonLines = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages; exit status 1 at the first that is not stored."""
+    """Send messages; exit status 1 at the first one that is not stored."""
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
     defaults = Message(topic, b"", tag, key or (), _pairs(properties or ()), 0, delay_level)
@@ -118,10 +126,12 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException:
             if sent.count:
-                typer.echo(f"cometmq: {sent.count:,} messages were stored before", err=True)
+                typer.echo(
+                    f"cometmq: {sent.count:,} messages were stored before the error", err=True
+                )
             raise
         if not sent.count:
-            raise InvalidArgument("nothing was sent: the input has no line with a message body")
+            raise InvalidArgument("nothing was sent: the input has no non-empty line")
         sent.seconds = monotonic() - begin
         return sent
 
@@ -142,14 +152,14 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 async def _lines(
     bodies: Sequence[str] | None, file: Path | None, count: int | None
 ) -> AsyncIterator[bytes]:
-    """Yield bodies, again and again up to `count`, or lines."""
+    """Yield bodies, cycling up to `count`, or lines."""
     if bodies:
         for number in range(count or len(bodies)):
             yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
         return
     if file is None:
         if is_terminal(sys.stdin):
-            typer.echo("Every line is a message; Ctrl-D ends.", err=True)
+            typer.echo("Each line is a message; Ctrl-D to end.", err=True)
         async for line in read_lines(sys.stdin.fileno()):
             yield line
         return
@@ -167,7 +177,7 @@ async def _messages(
     sent: Sent,
     count: int | None,
 ) -> AsyncIterator[Message]:
-    """Yield what is to be sent, at most `count`."""
+    """Yield the messages to send, at most `count`."""
     made = 0
     async for line in lines:
         if not line:
@@ -190,7 +200,7 @@ async def _send_all(
     rate: float | None,
     in_flight: int,
 ) -> None:
-    """Send with a bound on what is under way; the first failure ends it."""
+    """Send with at most `in_flight` sends pending; the first failure ends it."""
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
     number = 0
@@ -214,7 +224,7 @@ async def _send_all(
                 group.create_task(send(message))
                 number += 1
         except InvalidArgument as error:
-            bad_line = error  # what is under way is still stored
+            bad_line = error  # sends in flight still complete
     if bad_line is not None:
         raise bad_line
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq standalone`: name server, broker and txn-checker in one process, nothing to configure.
+"""`cometmq standalone`: name server, broker and txn-checker in one process.
 
-They still speak the remoting protocol over loopback, so what works here works apart.
+They still speak the remoting protocol over loopback, so what works here works in separate
+processes.
 """
 
 import shutil
@@ -34,25 +35,24 @@ from cometmq.runtime.service import Stop, run
 from cometmq.txn_checker.app import TxnCheckerApp
 
 FIRST_ROUND_WAIT_MS = 2_000
-DEFAULT_NAMESRV = "127.0.0.1:9876"  # what the other commands ask without -n
+DEFAULT_NAMESRV = "127.0.0.1:9876"  # of the other commands
 
 app = typer.Typer(add_completion=False)
 
-Data = Annotated[Path, typer.Option("--data", help="Folder of messages and configuration.")]
+Data = Annotated[Path, typer.Option("--data", help="Folder for messages and configuration.")]
 Host = Annotated[
     str,
     typer.Option(
-        help="Address that clients connect to. With another than 127.0.0.1 the ports are open "
-        "to the network."
+        help="Address that clients connect to; any but 127.0.0.1 opens the ports to the network."
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
 BrokerPort = Annotated[
     int,
-    typer.Option(min=1, max=65535, help="Port of the broker; the one two below is used as well."),
+    typer.Option(min=1, max=65535, help="Port of the broker; the port two below it is used, too."),
 ]
 HttpPort = Annotated[
-    int, typer.Option(min=-1, max=65535, help="Port of metrics and health; -1 switches it off.")
+    int, typer.Option(min=-1, max=65535, help="Port of metrics and health checks; -1: none.")
 ]
 
 
@@ -68,9 +68,9 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     log_level: LogLevel = "warning",
     log_json: LogJson = None,
 ) -> None:
-    """Run a whole suite in one process; Ctrl-C and SIGTERM stop it.
+    """Run name server, broker and txn-checker in one process until Ctrl-C or SIGTERM.
 
-    A second start on the same folder goes on where the first one ended.
+    Started again on the same folder, they continue with its data.
     """
     with exit_on_bad_settings():
         suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
@@ -84,7 +84,7 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 
 
 async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
-    """Start in order of dependency, say what runs, stop in reverse."""
+    """Start in order of dependency, print the banner, stop in reverse order."""
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
     admin = AdminHttp(log=log)
@@ -125,7 +125,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
 
 
 def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:
-    """Say in a few lines what runs where and what to type next."""
+    """Return the addresses of everything running and the commands to try next."""
     namesrv = host_port(host, port)
     lines = [
         "CometMQ is running; Ctrl-C stops it.",
@@ -150,5 +150,5 @@ def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: Adm
 
 
 def program() -> str:
-    """Return how to call us: by name where the shell finds it, else by path."""
+    """Return the name of this program if the shell finds it, else its path."""
     return "cometmq" if shutil.which("cometmq") is not None else sys.argv[0]

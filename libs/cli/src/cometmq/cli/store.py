@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq store`: look into a store's folder without a broker, RocketMQ's as well.
+"""`cometmq store`: inspect a store's folder without a broker, RocketMQ's as well.
 
 Nothing is changed, and a broker may be running on the folder.
 """
@@ -39,15 +39,17 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look into a store's folder without a broker, RocketMQ's as well.",
+    help="Inspect a store's folder without a broker; RocketMQ's stores too.",
 )
 
-Folder = Annotated[
-    Path, typer.Argument(help="Folder that has `commitlog` in it (storePathRootDir).")
-]
+Folder = Annotated[Path, typer.Argument(help="Folder that contains commitlog (storePathRootDir).")]
 Config = Annotated[
     Path | None,
-    typer.Option("-c", "--config", help="The broker's settings, if its index has another shape."),
+    typer.Option(
+        "-c",
+        "--config",
+        help="The broker's settings; needed if its index sizes are not the defaults.",
+    ),
 ]
 
 
@@ -56,7 +58,7 @@ Config = Annotated[
 
 @app.command()
 def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
-    """Show what a store holds; exit status 5 if its log is damaged."""
+    """Show the contents of a store; exit status 5 if its log is damaged."""
     settings = _settings(config)
     root = str(_root(folder))
     with Meter() as meter:
@@ -118,10 +120,10 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
     """Check every record, queue entry and index entry; the exit status is the state.
 
     \b
-    0  healthy         nothing is wrong
-    3  in use          a process has the store open: nothing is wrong before its last checkpoint
-    4  needs recovery  nothing is wrong that the next start of a broker does not put right
-    5  damaged         no start puts this right: see the findings
+    0  healthy         no findings
+    3  in use          open in a process; no findings before its last checkpoint
+    4  needs recovery  the next start of a broker repairs the findings
+    5  damaged         recovery cannot repair the findings
     """
     settings = _settings(config)
     root = str(_root(folder))
@@ -161,7 +163,7 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
 
 
 def _last_run(in_use_by: int | None, *, was_clean: bool) -> dict[str, Cell]:
-    """Return the facts about the process that has the store, or had it last."""
+    """Return the facts about the process that has the store open, or had it last."""
     if in_use_by is None:
         return {"stopped_in_order": was_clean}
     return {"in_use_by": f"process {in_use_by}" if in_use_by else "unknown process"}
@@ -171,21 +173,21 @@ def _advice(found: Verification) -> str:
     recovery = found.recovery
     match found.state:
         case StoreState.HEALTHY:
-            return "Nothing is wrong."
+            return "The store is healthy."
         case StoreState.IN_USE:
             return (
-                "A process has the store open. Nothing is wrong before its last checkpoint, which"
+                "A process has the store open. It is healthy up to its last checkpoint, which"
                 " is as far as an open store can be checked."
             )
         case StoreState.NEEDS_RECOVERY:
             assert recovery is not None
             return (
                 "Start a broker on the folder: it recovers the store from offset"
-                f" {recovery.start.offset:,} on and puts everything right."
+                f" {recovery.start.offset:,} on."
             )
         case StoreState.DAMAGED:
             return (
-                "No start puts this right. Copy the folder, then follow the runbook"
+                "Recovery cannot repair this. Copy the folder, then follow the runbook"
                 " docs/runbooks/store-damaged.md."
             )
 
@@ -194,7 +196,7 @@ def _advice(found: Verification) -> str:
 
 
 class RecordLine(msgspec.Struct, omit_defaults=True):
-    """One record as JSON; `produce --json-lines` takes it as a message to send."""
+    """One record as JSON; `produce --json-lines` accepts it as a message to send."""
 
     physical_offset: int
     size: int
@@ -219,24 +221,25 @@ def dump(
     *,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Only this queue of --topic, by its own entries.")
+        int | None,
+        typer.Option(min=0, help="Only this queue of --topic, read through its consume queue."),
     ] = None,
     start: Annotated[
         int | None,
-        typer.Option("--from", min=0, help="First queue offset, without --queue log offset."),
+        typer.Option(
+            "--from", min=0, help="First queue offset; without --queue, first log offset."
+        ),
     ] = None,
-    count_max: Annotated[
-        int | None, typer.Option("--max", min=1, help="Show so many records at most.")
-    ] = None,
+    count_max: Annotated[int | None, typer.Option("--max", min=1, help="Limit of records.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
-    """Print records, in the order of the log or of one queue."""
+    """Print records in the order of the log or of one queue."""
     root = str(_root(folder))
     if queue is None:
         found = dump_log(root, start)
         records = (record for record in found if topic in (None, record.topic))
     elif topic is None:
-        raise _refused("--queue: needs --topic")
+        raise _refused("--queue needs --topic")
     else:
         records = (record for record in dump_queue(root, topic, queue, start or 0))
     render = _as_json if as_json else _as_text
@@ -251,7 +254,7 @@ def _body(record: MessageRecord) -> bytes:
     try:
         return record.decompressed_body()
     except CorruptRecord:
-        return record.body  # as it is stored: looking into damage is what this command is for
+        return record.body  # as stored: this command is for looking at damage
 
 
 def _as_text(record: MessageRecord) -> str:
@@ -296,11 +299,11 @@ def _as_json(record: MessageRecord) -> str:
 
 
 def _root(folder: Path) -> Path:
-    """Return the store's folder; that of `standalone --data` has it one level below."""
+    """Return the store's folder; in the data folder of `standalone` it is one level down."""
     for root in (folder, folder / "store"):
         if (root / "commitlog").is_dir():
             return root
-    raise _refused(f"{folder}: no store, it has no folder commitlog")
+    raise _refused(f"{folder} is not a store: it has no folder commitlog")
 
 
 def _settings(config: Path | None) -> StoreSettings:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard streams that fail in one way, whichever command writes to them.
+"""Standard streams with uniform errors, whichever command writes to them.
 
-Output that cannot be written is an error of one line, a closed pipe (`| head`) ends the command
-silently by SIGPIPE, and a stream that was closed before the start (`>&-`) counts as one that
-cannot be written.
+A write error is reported as one line; a closed pipe (`| head`) ends the command silently by
+SIGPIPE; a stream that was closed before the start (`>&-`) counts as one that cannot be written.
 """
 
 import errno
@@ -23,15 +22,15 @@ _STDOUT: Final = 1
 
 
 class OutputFailed(CometError):
-    """Standard output takes nothing more."""
+    """Standard output cannot be written."""
 
 
 class OutputClosed(OutputFailed):
-    """Nobody reads standard output any more."""
+    """The reader of standard output has closed it."""
 
 
 class _Output(io.FileIO):
-    """Standard output, with errors that no other file raises."""
+    """Standard output that raises errors no other file raises."""
 
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
         try:
@@ -43,7 +42,7 @@ class _Output(io.FileIO):
 
 
 class _ClosedOutput(io.RawIOBase):
-    """What stands for a standard output that was closed before the start."""
+    """Stands in for a standard output that was closed before the start."""
 
     def writable(self) -> bool:
         return True
@@ -75,7 +74,7 @@ def checked_streams() -> Iterator[None]:
 
 
 def _occupy_closed() -> None:
-    """Put /dev/null in the place of closed streams, so that no socket gets their descriptors."""
+    """Open /dev/null for closed streams, so that no socket gets their descriptors."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -106,7 +105,7 @@ def _checked(stream: TextIO | None) -> TextIO:
 
 
 def _give_up(error: OutputFailed) -> NoReturn:
-    """Throw away what is still buffered, and end as the shell expects it."""
+    """Discard buffered output and exit as the shell expects it."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDOUT)
     os.close(null)

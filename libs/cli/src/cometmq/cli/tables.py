@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people; loaded by `output` only when one is printed."""
+"""Tables for people; imported by `output` only when one is printed."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ UNBOUNDED_CHARS: Final = 10_000
 PADDING: Final = 2
 """Spaces between columns."""
 FOLDED_CHARS_MIN: Final = 16
-"""A column is not folded to less."""
+"""Minimum width of a folded column."""
 
 Cell = str | int | float | bool | None
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
-    """Print rows under their columns, numbers to the right.
+    """Print a table with numbers aligned right.
 
-    On a terminal that is too narrow, headings and cells are broken at spaces, then the widest
-    column anywhere; if that is not enough, each row becomes a block of names and values. Nothing
-    is cut off, so that ids can still be copied.
+    On a terminal that is too narrow, headings and cells wrap at spaces, then the widest column
+    wraps anywhere; if that is not enough, each row becomes a block of names and values. Nothing is
+    truncated, so ids can still be copied.
     """
     texts = [[name, *(_shown(row[index]) for row in rows)] for index, name in enumerate(columns)]
     widths = _layout(texts, Console().width if sys.stdout.isatty() else sys.maxsize)
@@ -43,7 +43,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
 
 
 def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the widths of the columns; None if the widest would be too narrow to be read."""
+    """Return the widths of the columns, None if the widest would be too narrow to read."""
     natural = [max(map(cell_len, column)) for column in texts]
     widths = [
         max(cell_len(word) for text in column for word in text.split() or [""]) for column in texts
@@ -83,7 +83,7 @@ def print_facts(facts: Mapping[str, Cell], title: str) -> None:
 
 
 def _print(table: Table) -> None:
-    """Print to the terminal's width; into a pipe or file without any, and without padding."""
+    """Print to the width of the terminal; into a pipe or file without limit or padding."""
     if sys.stdout.isatty():
         Console().print(table)
         return

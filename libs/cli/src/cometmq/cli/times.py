@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments on the command line: read and shown in one form."""
+"""Times on the command line: parsing and formatting."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from typing import Final
 from cometmq.client.errors import InvalidArgument
 
 LAST_MS: Final = 253_370_764_800_000
-"""The last year that a date can name begins; the broker accepts no later time either."""
+"""Start of the last year that a date can express; brokers accept no later time, either."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -17,7 +17,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def shown(timestamp_ms: int) -> str | None:
-    """Return a moment as text in UTC; None for one that is not known."""
+    """Return a time as UTC text, None if it is unknown."""
     if timestamp_ms <= 0:
         return None
     moment = _EPOCH + timestamp_ms * _MILLISECOND
@@ -25,13 +25,13 @@ def shown(timestamp_ms: int) -> str | None:
 
 
 def parsed(text: str, *, now_ms: int) -> int:
-    """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` ago, or such a number.
+    """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago) or such a number.
 
-    So is mqadmin's form, `2026-11-20#10:00:00:000`. A moment without zone is one of this machine's.
+    mqadmin's `2026-11-20#10:00:00:000` works, too. Without a zone, the time is local.
     """
     found_ms = _milliseconds(text, now_ms)
     if not 0 <= found_ms <= LAST_MS:
-        raise InvalidArgument(f"{text} is out of range: give a moment from 1970 to 9999")
+        raise InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
     return found_ms
 
 
@@ -45,6 +45,6 @@ def _milliseconds(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
         raise InvalidArgument(
-            f"{text} is no moment: give 2026-11-20T10:00, 90m (ago) or milliseconds since 1970"
+            f"{text} is not a time: give 2026-11-20T10:00, 90m (ago) or milliseconds since 1970"
         ) from error
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND

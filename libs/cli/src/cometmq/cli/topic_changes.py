@@ -15,7 +15,7 @@ C = TypeVar("C")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The settings of a topic that change; None stays as it is."""
+    """The settings of a topic to change; None keeps a setting."""
 
     read_queues: int | None = None
     write_queues: int | None = None
@@ -39,7 +39,6 @@ class HiddenQueue(msgspec.Struct, frozen=True):
     message_count: int
 
     def __str__(self) -> str:
-        """Name the queue and its messages."""
         plural = "" if self.message_count == 1 else "s"
         return f"{self.broker}:{self.queue_id} ({self.message_count:,} message{plural})"
 
@@ -47,7 +46,7 @@ class HiddenQueue(msgspec.Struct, frozen=True):
 async def masters_named(
     admin: AdminClient, cluster: str | None, names: Sequence[str] | None
 ) -> dict[str, BrokerAdmin]:
-    """Return these masters, else all masters of the cluster; BrokerMissing if one is not there."""
+    """Return these masters, or all of the cluster; raise BrokerMissing if one is missing."""
     masters = await admin.masters(cluster)
     wanted = masters if not names else {name: masters.get(name) for name in sorted(set(names))}
     missing = [name for name, master in wanted.items() if master is None]
@@ -75,7 +74,7 @@ async def hidden_queues(
     before: Mapping[str, TopicConfig],
     after: Mapping[str, TopicConfig],
 ) -> list[HiddenQueue]:
-    """Return the queues that lose their readers, with how many messages each broker stores."""
+    """Return the queues that lose their readers, with the number of messages in them."""
     hidden: list[HiddenQueue] = []
     for name, config in after.items():
         first, end = config.read_queue_nums, before[name].read_queue_nums

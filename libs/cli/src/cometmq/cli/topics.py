@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq topic`: look at topics, create, change and delete them."""
+"""`cometmq topic`: list, describe, create, alter and delete topics."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -34,7 +34,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at topics, create, change and delete them.",
+    help="List, describe, create, alter and delete topics.",
 )
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -46,12 +46,12 @@ _PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.W
 
 
 def permission_text(perm: int) -> str:
-    """Return what a permission allows."""
+    """Return a permission as rw, r, w or none."""
     return ("r" if perm & Perm.READ else "") + ("w" if perm & Perm.WRITE else "") or "none"
 
 
 def kind_of(topic: str) -> str:
-    """Return what a topic is for."""
+    """Return the purpose of a topic: messages, retry, dead letters or system."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DLQ_PREFIX):
@@ -70,11 +70,11 @@ def list_topics(
     cluster: Cluster = None,
     *,
     with_all: Annotated[
-        bool, typer.Option("--all", help="Also those of the system, of retries, of dead letters.")
+        bool, typer.Option("--all", help="Include system, retry and dead-letter topics.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics with their queues."""
+    """List topics with their queues."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         masters = await admin.masters(cluster)
@@ -121,7 +121,7 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic; refused where a broker has it already: see alter."""
+    """Create a topic; fails if a broker has it already (see alter)."""
     checked_permission = _permission(perm)
 
     async def question(admin: AdminClient) -> list[str]:
@@ -166,12 +166,12 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     perm: Annotated[str | None, typer.Option(help="What clients may do: rw, r, w or none.")] = None,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Also take read queues away, with their messages.")
+        bool, typer.Option("--force", help="Allow removing read queues, with their messages.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic at the brokers that have it; what no option names stays.
+    """Change the given settings of a topic at the brokers that have it.
 
     Messages in a queue that is no longer read become invisible. To lose none: set --write-queues,
     wait until the groups have consumed the other queues, then set --read-queues with --force.
@@ -182,7 +182,9 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         None if perm is None else _permission(perm),
     )
     if change == Change():
-        raise wrong_usage("say what to change: --queues, --read-queues, --write-queues or --perm")
+        raise wrong_usage(
+            "nothing to change: give --queues, --read-queues, --write-queues or --perm"
+        )
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         masters = await masters_named(admin, cluster, broker)
@@ -195,7 +197,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
             if not force:
                 raise ClientError(f"{text}; --force does it, see cometmq topic alter --help")
-            confirm(f"{text}. Go on?", is_confirmed=yes)
+            confirm(f"{text}. Continue?", is_confirmed=yes)
         for name, config in after.items():
             await admin.put_topic(config, [masters[name]])
         return [
@@ -216,7 +218,7 @@ def _permission(text: str) -> int:
 def _exists_text(
     topic: str, existing: Mapping[str, TopicConfig], masters: Mapping[str, BrokerAdmin]
 ) -> str:
-    """Say which brokers have a topic, with which settings, and what to call instead."""
+    """Return the error for an existing topic: brokers, settings, and the command to use instead."""
     found = ", ".join(
         f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
         f" {permission_text(it.perm)})"
@@ -239,10 +241,10 @@ def delete(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages; asks first."""
+    """Delete a topic and its messages; asks for confirmation."""
 
     async def question(admin: AdminClient) -> None:
-        await admin.route(topic)  # says that there is no such topic
+        await admin.route(topic)  # raises if there is no such topic
         await admin.delete_topic(topic, cluster=cluster)
 
     confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
@@ -255,7 +257,7 @@ def delete(
 
 @app.command()
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show begin, end and last message of each queue."""
+    """Show the first and last offset and the last message of each queue."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         return [
@@ -282,7 +284,7 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
 
 @app.command()
 def route(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show which brokers have the topic, as clients see it."""
+    """Show the brokers of a topic as clients see them."""
 
     async def question(admin: AdminClient) -> TopicRoute:
         return await admin.route(topic)

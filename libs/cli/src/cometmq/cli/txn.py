@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq txn`: transactions that are open; look at them, have producers asked, end them by hand.
+"""`cometmq txn`: list, check and resolve open transactions.
 
-Everything is read from the half and op queues of the brokers, so it works without a txn-checker
-and with RocketMQ's brokers too. `verify` compares a txn-checker's folder with those queues.
+Everything is read from the half and op queues of the brokers, so it works without a txn-checker and
+with RocketMQ's brokers. `verify` compares a txn-checker's folder with those queues.
 """
 
 import sys
@@ -29,16 +29,18 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at open transactions, have producers asked about them, end them by hand.",
+    help="List open transactions, check them with their producers, or end them by hand.",
 )
 
 COLUMNS: Final = ("Transaction", "Half", "Stored", "Group", "Topic", "Tag", "Keys")
 EXIT_DIFFERENT: Final = 1
 
 Transaction = Annotated[
-    str, typer.Argument(help="Its id, or the broker and offset of its half message: broker-a:17.")
+    str, typer.Argument(help="Message id, or broker and offset of the half message: broker-a:17.")
 ]
-Broker = Annotated[str | None, typer.Option("-b", "--broker", help="Only those of this broker.")]
+Broker = Annotated[
+    str | None, typer.Option("-b", "--broker", help="Only transactions of this broker.")
+]
 
 
 @app.command("list")
@@ -47,19 +49,19 @@ def list_open(  # one parameter per option
     *,
     broker: Broker = None,
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Only those of this producer group.")
+        str | None, typer.Option("-g", "--group", help="Only transactions of this producer group.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("-t", "--topic", help="Only messages for this topic.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Only what was stored before 2026-11-20T10:00, 5m (ago)."),
+        typer.Option("--until", help="Only messages stored before 2026-11-20T10:00, or 5m (ago)."),
     ] = None,
-    count_max: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    count_max: Annotated[int, typer.Option("--max", min=1, help="Limit of transactions.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactions that nobody has ended, oldest first per broker."""
+    """List open transactions, oldest first per broker."""
     end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
 
     def is_wanted(half: HalfMessage) -> bool:
@@ -87,7 +89,7 @@ def list_open(  # one parameter per option
 def show(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show one transaction: its message, who sent it, whether it is still open."""
+    """Show a transaction: its message, its producer, whether it is open."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
@@ -100,7 +102,7 @@ def show(
 def check(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Have a producer of the group asked now how a transaction ended.
+    """Check a transaction with a connected producer of its group now.
 
     Exit status 1 if no producer of the group is connected.
     """
@@ -111,7 +113,7 @@ def check(
             reply = await master.ask_transaction_state(half)
         except RequestCodeNotSupported as error:
             raise ClientError(
-                f"{half.broker} is a RocketMQ broker: it asks by itself, and when it wants"
+                f"{half.broker} is a RocketMQ broker: it checks by itself and takes no requests to"
             ) from error
         return {
             "transaction": half.message.message_id,
@@ -139,18 +141,18 @@ def resolve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a transaction in the place of its producer; shows the message and asks first.
+    """End a transaction in place of its producer; shows the message and asks for confirmation.
 
-    Only its application knows how it ended: look there before.
+    Only the application knows the outcome: look there first.
     """
     if commit is None:
-        raise wrong_usage("say --commit or --rollback")
+        raise wrong_usage("give --commit or --rollback")
     verb = "Commit" if commit else "Roll back"
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
         if not await master.is_open(half):
-            raise ClientError(f"the transaction {transaction} is ended already")
+            raise ClientError(f"the transaction {transaction} has already ended")
         facts = _facts(half, is_open=True)
         if not yes and sys.stdin.isatty():
             _print_facts(facts, as_json=False)
@@ -168,12 +170,12 @@ def verify(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a txn-checker's tables with the queues of the brokers; it may be running.
+    """Compare the tables of a txn-checker, running or not, with the queues of the brokers.
 
-    Exit status 1 if they contradict each other. What is only not read yet is no difference.
+    Exit status 1 if they contradict each other. Messages not read yet are no contradiction.
     """
     if not folder.is_dir():
-        raise wrong_usage(f"{folder} is no folder")
+        raise wrong_usage(f"{folder} is not a folder")
     found = ask(namesrv, lambda admin: verify_folder(folder, admin))
     if as_json:
         print_json([msgspec.structs.asdict(one) for one in found])
@@ -197,12 +199,12 @@ async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
     if name is None:
         return list(masters.values())
     if name not in masters:
-        raise BrokerMissing(f"the name servers know no master of the name {name}")
+        raise BrokerMissing(f"no name server knows a master named {name}")
     return [masters[name]]
 
 
 async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[HalfMessage]:
-    """Read the open transactions of a broker; none if it does not answer."""
+    """Yield the open transactions of a broker; none if it does not answer."""
     try:
         async for half in master.open_transactions():
             yield half
@@ -211,7 +213,7 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
 
 
 async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    """Find a half message by its place, or an open one by its id."""
+    """Return a half message by its place, or an open one by its message id."""
     name, _, offset = transaction.rpartition(":")
     if name and offset.isdecimal():
         (master,) = await _masters(admin, name)

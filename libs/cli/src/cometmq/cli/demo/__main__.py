@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.cli.demo`: exit status 0 only if every file came back as it was."""
+"""`python -m cometmq.cli.demo`: exit status 0 only if every file came back unchanged."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that take part: a suite on free ports, and consumers. None outlives the demo."""
+"""The processes of the demo: a suite on free ports, and consumers. None outlives the demo."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below 
 
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
-    """Run `cometmq standalone` below a folder, with more options; give the namesrv's address."""
+    """Run `cometmq standalone` below a folder; yield the address of its name server."""
     namesrv_port = _free_port((0,))
     broker_port = _free_port(_BROKER_NEIGHBOURS)
     options = [
@@ -37,7 +37,7 @@ async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def consumer(namesrv: str, topic: str, group: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Run a consumer process; give the stream of its reports."""
+    """Run a consumer process; yield the stream of its reports."""
     async with _child("cometmq.cli.demo.consumer", namesrv, topic, group) as process:
         assert process.stdout is not None
         yield process.stdout
@@ -45,7 +45,7 @@ async def consumer(namesrv: str, topic: str, group: str) -> AsyncIterator[asynci
 
 @asynccontextmanager
 async def _child(module: str, *arguments: str) -> AsyncIterator[Process]:
-    """Run a module of ours in a process of its own session, so that Ctrl-C reaches only us."""
+    """Run a module of ours in a session of its own, so that Ctrl-C reaches only this process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         stdin=DEVNULL,
@@ -75,7 +75,7 @@ async def _end(process: Process) -> None:
 
 
 async def _drain_and_wait(process: Process) -> None:
-    """Read what is left: a process that writes to a full pipe cannot end."""
+    """Read the remaining output: a process blocked on a full pipe cannot exit."""
     assert process.stdout is not None
     while await process.stdout.read(PIPE_BYTES):
         pass
@@ -93,7 +93,7 @@ async def _wait_until_it_runs(process: Process) -> None:
 
 
 def _free_port(distances: tuple[int, ...]) -> int:
-    """Return a port that is free, as are those at the given distances from it."""
+    """Return a free port whose neighbours at the given distances are free, too."""
     for _ in range(PORT_ATTEMPTS):
         with socket.socket() as probe:
             probe.bind((HOST, 0))

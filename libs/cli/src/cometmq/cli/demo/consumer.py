@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of the consumer processes: writes what it consumes to its standard output.
+"""One of the consumer processes: it writes the messages it consumes to standard output.
 
-A message counts as consumed only when it is written, so one that is lost with the process comes
-again to another member of the group.
+A message is acknowledged only after it is written, so if the process dies, unwritten messages are
+redelivered to another member of the group.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ QUEUE_REPORT_S: Final = 0.1
 
 
 def write(report: Report) -> None:
-    """Give one report to the parent; a slow parent slows us down."""
+    """Write one report to the parent; a slow parent blocks this process."""
     sys.stdout.buffer.write(encode_report(report))
     sys.stdout.buffer.flush()
 
 
 async def listen(messages: list[MessageExt]) -> None:
-    """Consume some lines."""
+    """Report a batch of lines."""
     write(Report([Line(m.keys[-1], m.queue.queue_id, m.queue_offset, m.body) for m in messages]))
 
 
 async def consume(stop: Stop, *, namesrv: str, topic: str, group: str) -> None:
-    """Consume until the parent asks to stop."""
+    """Consume until the parent stops this process."""
     options = PushOptions(
         consume_from=ConsumeFrom.FIRST_OFFSET, batch_count_max=32, rebalance_interval_ms=1_000
     )

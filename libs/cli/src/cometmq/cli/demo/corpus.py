@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent: every line of every module of the Python standard library that runs us."""
+"""The input: every line of every module of the running Python's standard library."""
 
 import hashlib
 import sys
@@ -11,30 +11,30 @@ import msgspec
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """One module: its name in keys, its package, and what it must be again at the end."""
+    """One module: its name in message keys, its package, and the expected content."""
 
     path: Path
     name: str
-    """Path below the library's folder; without spaces, as keys are."""
+    """Path below the library's folder; spaces, which keys cannot have, are escaped."""
     package: str
     line_count: int
     byte_count: int
     sha256: str
 
     def lines(self) -> list[bytes]:
-        """Return the lines with their ends: together they are the file."""
+        """Return the lines with their line ends."""
         return self.path.read_bytes().splitlines(keepends=True)
 
 
 def library_files(root: Path | None = None) -> list[SourceFile]:
-    """Return all modules, those with most lines first."""
+    """Return all modules, longest first."""
     root = root or Path(sysconfig.get_path("stdlib"))
     files = [_source_file(root, path) for path in _module_paths(root)]
     return sorted(files, key=lambda file: (-file.line_count, file.name))
 
 
 def _module_paths(root: Path) -> Iterator[Path]:
-    """Yield what belongs to the library, not what was installed beside it."""
+    """Yield the library's own modules, without packages installed beside it."""
     for path in root.rglob("*.py"):
         first = path.relative_to(root).parts[0]
         if first.removesuffix(".py") in sys.stdlib_module_names and path.is_file():

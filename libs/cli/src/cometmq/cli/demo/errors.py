@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a demo ends early."""
+"""The error that ends a demo early."""
 
 from cometmq.remoting.errors import CometError
 
 
 class DemoFailed(CometError):
-    """Something that takes part did not do its part in time."""
+    """A process of the demo failed or timed out."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line that says how far we are: rewritten on a terminal, printed now and then elsewhere."""
+"""One line of progress: rewritten on a terminal, printed at intervals elsewhere."""
 
 import asyncio
 import sys
@@ -18,14 +18,14 @@ BAR_CHARS: Final = 30
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many messages are sent and received."""
+    """Messages sent and received so far."""
 
     sent: int
     received: int
 
 
 async def show_progress(total: int, counts: Callable[[], Counts]) -> None:
-    """Show the counts until all is received; DemoFailed if nothing moves for half a minute."""
+    """Show the counts until all is received; raise DemoFailed after STALL_S without change."""
     is_terminal = sys.stdout.isatty()
     begin = moved = monotonic()
     before = shown = counts()

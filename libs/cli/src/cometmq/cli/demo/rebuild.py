@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting the files together again from lines that come in any order, some of them twice.
+"""Reassembles the files from lines that arrive in any order, some of them twice.
 
-Delivery is at least once: a line counts when it comes first, and the queue offset that counts is
-the least one, because a send that is repeated is stored later.
+Delivery is at least once, so only the first copy of a line is kept. Its queue offset is the lowest
+of all copies, because a retried send is stored later.
 """
 
 import hashlib
@@ -21,10 +21,9 @@ class _Place(msgspec.Struct, gc=False):
 
 
 class Rebuilder:
-    """Collects lines, and compares the files that they make with the originals."""
+    """Collects lines and compares the resulting files with the originals."""
 
     def __init__(self, files: Iterable[SourceFile]) -> None:
-        """Expect the lines of these files."""
         self._files = {file.name: file for file in files}
         self._places: dict[str, dict[int, _Place]] = {name: {} for name in self._files}
         self.line_count = 0
@@ -32,7 +31,7 @@ class Rebuilder:
         self.foreign_count = 0
 
     def add(self, line: Line) -> None:
-        """Take one message."""
+        """Add one received line."""
         name, _, number = line.key.rpartition(":")
         places = self._places.get(name)
         if places is None:
@@ -47,7 +46,7 @@ class Rebuilder:
         known.queue_offset = min(known.queue_offset, line.queue_offset)
 
     def faults(self) -> list[str]:
-        """Return one line for each file that is not what it was; none if all is well."""
+        """Return one line for each file that differs from its original."""
         found = (self._fault(file) for file in self._files.values())
         return [fault for fault in found if fault is not None]
 
@@ -55,9 +54,9 @@ class Rebuilder:
         places = self._places[file.name]
         ordered = [places[number] for number in sorted(places)]
         if len(places) != file.line_count:
-            return f"{file.name}: {len(places):,} of {file.line_count:,} lines came"
+            return f"{file.name}: {len(places):,} of {file.line_count:,} lines arrived"
         if hashlib.sha256(b"".join(place.text for place in ordered)).hexdigest() != file.sha256:
-            return f"{file.name}: another SHA-256 than the original"
+            return f"{file.name}: SHA-256 differs from the original"
         if len({place.queue_id for place in ordered}) > 1:
             return f"{file.name}: its lines are in several queues"
         offsets = [place.queue_offset for place in ordered]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer process writes to its standard output: reports, each behind its length."""
+"""Reports of a consumer process on its standard output, each preceded by its length."""
 
 import asyncio
 import struct
@@ -22,7 +22,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Report(msgspec.Struct, array_like=True, frozen=True):
-    """Messages that were consumed, and how many queues the process has if that changed."""
+    """Consumed messages, and the number of assigned queues if it changed."""
 
     lines: list[Line] = []
     queue_count: int | None = None
@@ -32,13 +32,13 @@ _decoder = msgspec.msgpack.Decoder(Report)
 
 
 def encode_report(report: Report) -> bytes:
-    """Return the bytes of one report."""
+    """Return a report with its length."""
     data = _encoder.encode(report)
     return _LENGTH.pack(len(data)) + data
 
 
 async def read_reports(stream: asyncio.StreamReader) -> AsyncIterator[Report]:
-    """Yield reports until the process ends."""
+    """Yield reports until the process exits."""
     while True:
         try:
             (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of the demo: start a suite, send, consume by two processes, rebuild, compare."""
+"""The sequence of the demo: start a suite, send, consume in two processes, rebuild, compare."""
 
 import asyncio
 import signal
@@ -30,7 +30,7 @@ CONSUMER_GROUP: Final = "demo-consumers"
 CONSUMER_COUNT: Final = 2
 QUEUE_COUNT: Final = 8
 FILES_AT_ONCE: Final = 32
-"""A file's lines wait for each other, so that they stay in order; files do not."""
+"""The lines of a file are sent one by one to keep their order; files are sent concurrently."""
 
 LIMIT_S: Final = 300
 SHARE_TIMEOUT_S: Final = 30
@@ -41,10 +41,9 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class Demo:
-    """What is counted while it runs."""
+    """The state of one run."""
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
-        """Prepare to send these files."""
         self.files = files
         self.line_count = sum(file.line_count for file in files)
         self.rebuilder = Rebuilder(files)
@@ -56,11 +55,11 @@ class Demo:
         self._shared = asyncio.Event()
 
     def counts(self) -> Counts:
-        """Return how far we are."""
+        """Return the progress."""
         return Counts(self.sent_count, self.rebuilder.line_count)
 
     async def run(self, namesrv: str) -> None:
-        """Send everything and wait until everything has come back."""
+        """Send everything and wait until everything has been received."""
         async with AdminClient(namesrv, log=NO_LOG) as admin:
             await admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
         async with AsyncExitStack() as stack:
@@ -87,7 +86,7 @@ class Demo:
                     reader.cancel()
 
     async def _wait_until_shared(self) -> None:
-        """Let each consumer get its queues first: the two share the load from the first line."""
+        """Wait for the rebalance, so that the consumers share the load from the first line on."""
         try:
             async with asyncio.timeout(SHARE_TIMEOUT_S):
                 await self._shared.wait()
@@ -108,7 +107,7 @@ class Demo:
         raise DemoFailed(f"consumer {number + 1} ended early")
 
     async def _send(self, producer: Producer) -> None:
-        """Send many files at once, the lines of each one after the other."""
+        """Send many files concurrently, the lines of each in order."""
         files = iter(self.files)
         async with asyncio.TaskGroup() as group:
             for _ in range(FILES_AT_ONCE):
@@ -122,7 +121,7 @@ class Demo:
                 self.sent_count += 1
 
     def summary(self, faults: Sequence[str]) -> list[str]:
-        """Return what happened, for a person."""
+        """Return the results as text."""
         shares = " + ".join(f"{count:,}" for count in self.received_by)
         equal_count = len(self.files) - len(faults)
         sent_rate = self.sent_count / self.send_s
@@ -140,7 +139,7 @@ class Demo:
 
 
 async def _send_line(producer: Producer, message: Message, name: str) -> None:
-    """Send one line; a busy broker or a lost answer is not the end, but a line may come twice."""
+    """Send one line; retry on a busy broker or a lost answer, so a line may arrive twice."""
     for attempt in range(SEND_ATTEMPTS):
         try:
             await producer.send_ordered(message, name)
@@ -153,7 +152,7 @@ async def _send_line(producer: Producer, message: Message, name: str) -> None:
 
 
 async def demo(files: Sequence[SourceFile]) -> bool:
-    """Run all of it; return whether every file came back as it was."""
+    """Run the demo; return whether every file came back unchanged."""
     typer.echo("CometMQ demo: the Python standard library through a broker and back")
     run = Demo(files)
     megabytes = sum(file.byte_count for file in files) / 1e6
@@ -169,7 +168,7 @@ async def demo(files: Sequence[SourceFile]) -> bool:
 
 
 async def _until_signalled() -> bool:
-    """Run; SIGTERM cleans up as Ctrl-C does."""
+    """Run the demo; SIGTERM cleans up like Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about access control: accounts, and addresses that need none."""
+"""mqadmin's access control commands: accounts, and addresses that need none."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Final
@@ -53,17 +53,18 @@ def update_acl_config(
     broker: BrokerAddr = None,
     cluster: ClusterName = None,
     secret_key: Annotated[
-        str | None, typer.Option("-s", "--secretKey", help="Its secret; needed for a new one.")
+        str | None,
+        typer.Option("-s", "--secretKey", help="Secret key; required for a new account."),
     ] = None,
     white_address: Annotated[
         str | None,
         typer.Option("-w", "--whiteRemoteAddress", help="Addresses that need no signature."),
     ] = None,
     default_topic_perm: Annotated[
-        str | None, typer.Option("-i", "--defaultTopicPerm", help="For topics not named: DENY, PUB")
+        str | None, typer.Option("-i", "--defaultTopicPerm", help="For all other topics: DENY, PUB")
     ] = None,
     default_group_perm: Annotated[
-        str | None, typer.Option("-u", "--defaultGroupPerm", help="For groups not named: DENY, SUB")
+        str | None, typer.Option("-u", "--defaultGroupPerm", help="For all other groups: DENY, SUB")
     ] = None,
     topic_perms: Annotated[
         str | None, typer.Option("-t", "--topicPerms", help="topicA=DENY,topicB=PUB|SUB")
@@ -72,13 +73,13 @@ def update_acl_config(
         str | None, typer.Option("-g", "--groupPerms", help="groupA=DENY,groupB=SUB")
     ] = None,
     admin: Annotated[
-        TrueFalse, typer.Option("-m", "--admin", help="It may administrate.")
+        TrueFalse, typer.Option("-m", "--admin", help="Whether it is an administrator.")
     ] = "false",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create an account, or change it."""
+    """Create or update an account."""
     account = AclAccount(
         access_key=access_key.strip(),
         secret_key=secret_key,
@@ -120,13 +121,14 @@ def update_global_white_addr(
     broker: BrokerAddr = None,
     cluster: ClusterName = None,
     file: Annotated[
-        str | None, typer.Option("-p", "--aclFileFullPath", help="In this file of the broker.")
+        str | None,
+        typer.Option("-p", "--aclFileFullPath", help="Account file of the broker to change."),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the addresses that need no account."""
+    """Replace the addresses exempt from access control."""
     wanted = addresses.strip().split(",")
     done, failures = _change(
         namesrv, broker, cluster, lambda one: one.set_white_addresses(wanted, file=file)
@@ -141,7 +143,7 @@ def _change(
     cluster: str | None,
     change: Callable[[BrokerAdmin], Awaitable[None]],
 ) -> tuple[list[str], dict[str, CometError]]:
-    """Change masters and slaves: each has files of its own."""
+    """Change masters and slaves: each has its own files."""
     check_target(broker, cluster)
 
     async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:

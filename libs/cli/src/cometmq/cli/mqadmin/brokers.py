@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about single brokers: their settings, figures, files and clients."""
+"""mqadmin's broker commands: settings, statistics, files and clients."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
@@ -48,7 +48,7 @@ CONSUME_COLUMNS: Final = (
 )
 
 AnyCluster = Annotated[
-    str | None, typer.Option("-c", "--cluster", help="Every broker of this cluster.")
+    str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")
 ]
 OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of the broker.")]
 
@@ -59,7 +59,7 @@ OneBroker = Annotated[str, typer.Option("-b", "--brokerAddr", help="Address of t
 @app.named("updateBrokerConfig")
 def update_broker_config(
     key: Annotated[str, typer.Option("-k", "--key", help="Name of the setting.")],
-    value: Annotated[str, typer.Option("-v", "--value", help="Its new value.")],
+    value: Annotated[str, typer.Option("-v", "--value", help="New value.")],
     broker: BrokerAddr = None,
     cluster: ClusterName = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -140,7 +140,7 @@ def broker_status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what running brokers tell about themselves."""
+    """Show the run-time statistics of brokers."""
     check_target(broker, cluster)
 
     async def question(
@@ -164,10 +164,10 @@ def broker_status(
 def broker_consume_stats(
     broker: OneBroker,
     timeout_ms: Annotated[
-        int, typer.Option("-t", "--timeoutMillis", min=1, help="Wait so long for the answer.")
+        int, typer.Option("-t", "--timeoutMillis", min=1, help="Timeout of the request.")
     ] = 50_000,
     level: Annotated[
-        int, typer.Option("-l", "--level", help="Only queues with so many messages to consume.")
+        int, typer.Option("-l", "--level", help="Only queues with at least this lag.")
     ] = 0,
     order: Annotated[
         TrueFalse, typer.Option("-o", "--order", help="Only ordered topics.")
@@ -176,7 +176,7 @@ def broker_consume_stats(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far all groups are at a broker."""
+    """Show the progress of all groups at a broker."""
 
     async def question(admin: AdminClient) -> BrokerConsumeStats:
         one = admin.broker(broker)
@@ -236,7 +236,7 @@ def clean_expired_queues(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Delete queue files whose messages are gone; of all brokers without -b and -c."""
+    """Delete queue files whose messages are gone; by default on all brokers."""
     _clean(namesrv, broker, cluster, lambda one: one.clean_expired_queues(), as_json=as_json)
 
 
@@ -248,7 +248,7 @@ def clean_unused_topics(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Delete queues of topics that are gone; of all brokers without -b and -c."""
+    """Delete queues of deleted topics; by default on all brokers."""
     _clean(namesrv, broker, cluster, lambda one: one.clean_unused_topics(), as_json=as_json)
 
 
@@ -260,7 +260,7 @@ def delete_expired_logs(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Delete expired log files now; of all brokers without -b and -c."""
+    """Delete expired log files now; by default on all brokers."""
     _clean(namesrv, broker, cluster, lambda one: one.delete_expired_logs(), as_json=as_json)
 
 

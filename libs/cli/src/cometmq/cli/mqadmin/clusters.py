@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's clusterList: every broker with its load, once or again and again."""
+"""mqadmin's clusterList: every broker with its load, once or periodically."""
 
 import asyncio
 from typing import Annotated, Any, Final
@@ -57,11 +57,14 @@ def cluster_list(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     interval_s: Annotated[
         int | None,
-        typer.Option("-i", "--interval", min=1, help="Again after so many seconds, without end."),
+        typer.Option("-i", "--interval", min=1, help="Repeat every N seconds until Ctrl-C."),
     ] = None,
     *,
     with_totals: Annotated[
-        bool, typer.Option("-m", "--moreStats", help="Messages of yesterday and today instead.")
+        bool,
+        typer.Option(
+            "-m", "--moreStats", help="Show message counts of yesterday and today instead."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about connected clients and what groups have consumed."""
+"""mqadmin's commands for connected clients."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +30,7 @@ app = Family()
 
 Group = Annotated[str, typer.Option("-g", "--consumerGroup", help="Name of the consumer group.")]
 Stacks = Annotated[
-    bool, typer.Option("-s", "--jstack", help="Also what each thread of the consumer does.")
+    bool, typer.Option("-s", "--jstack", help="Include the stack of each thread of the consumer.")
 ]
 MemberOf = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", help="Ask the broker at this address.")
@@ -55,7 +55,7 @@ def consumer_connection(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the connected members of a consumer group and what they subscribe to."""
+    """Show the connected members of a consumer group and their subscriptions."""
     found = ask(namesrv, lambda admin: _members(admin, group, broker))
     subscriptions = [(wanted.topic, wanted.sub_string) for wanted in _wanted(found)]
     if as_json:
@@ -120,9 +120,9 @@ def consumer_status(
     jstack: Stacks = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the members of a group say about themselves, and what is wrong with them.
+    """Show the running state of the members of a group, and problems in it.
 
-    What each says goes into a file, unless one member is asked for.
+    Each member's state is written to a file, unless a single member is selected.
     """
     if client_id is None:
         _show_members(namesrv, group, broker, jstack=jstack, as_json=as_json)
@@ -142,12 +142,12 @@ def consumer(
     jstack: Stacks = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the members of a group say about themselves, and what is wrong with them."""
+    """Show the running state of all members of a group, and problems in it."""
     _show_members(namesrv, group, None, jstack=jstack, as_json=as_json)
 
 
 Said = dict[str, tuple[int, ConsumerRunningInfo]]
-"""Version and state by client id."""
+"""Version and running state by client id."""
 
 
 def _show_members(
@@ -180,7 +180,7 @@ def _show_members(
 
 
 async def members_say(admin: AdminClient, group: str, broker: str | None, *, jstack: bool) -> Said:
-    """Return what each connected member of a group says about itself."""
+    """Return the running state of each connected member of a group."""
     members = sorted(
         (await _members(admin, group, broker)).connection_set, key=lambda m: m.client_id
     )
@@ -194,7 +194,7 @@ async def members_say(admin: AdminClient, group: str, broker: str | None, *, jst
 
 
 def _write(info: ConsumerRunningInfo, folder: str, client_id: str) -> Path:
-    """Write what a member says to a file; the client chose its id, so no slash of it counts."""
+    """Write a member's state to a file; slashes in the id, which the client chose, are replaced."""
     path = Path(folder) / client_id.replace("/", "_")
     try:
         path.parent.mkdir(exist_ok=True)

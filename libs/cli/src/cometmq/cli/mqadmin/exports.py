@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that write what a cluster has into files."""
+"""mqadmin's export commands."""
 
 from pathlib import Path
 from tempfile import gettempdir
@@ -37,7 +37,7 @@ CONFIG_KEYS: Final = (
 app = Family()
 
 Folder = Annotated[Path, typer.Option("-f", "--filePath", help="Folder to write to.")]
-WholeCluster = Annotated[str, typer.Option("-c", "--clusterName", help="Of this cluster.")]
+WholeCluster = Annotated[str, typer.Option("-c", "--clusterName", help="Name of the cluster.")]
 
 
 # -- topics and groups ------------------------------------------------------------------------
@@ -55,11 +55,11 @@ def export_metadata(
         bool, typer.Option("-g", "--subscriptionGroup", help="Only consumer groups.")
     ] = False,
     with_special: Annotated[
-        bool, typer.Option("-s", "--specialTopic", help="Also retry and dead-letter topics.")
+        bool, typer.Option("-s", "--specialTopic", help="Include retry and dead-letter topics.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the topics and consumer groups of users into a file."""
+    """Export topics and consumer groups to a file."""
     check_target(broker, cluster)
     if only_topics and only_groups:
         raise wrong_usage("give -t or -g, not both")
@@ -80,7 +80,7 @@ def export_metadata(
 
 
 async def _metadata(masters: list[BrokerAdmin], *, with_special: bool) -> dict[str, Any]:
-    """Add up the queues of all masters, as whoever plans a new cluster needs it."""
+    """Add up the queues of all masters, for planning a new cluster."""
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     for master in masters:
@@ -107,7 +107,7 @@ def export_configs(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Write the settings that matter and the size of a cluster into a file."""
+    """Export important settings and the size of a cluster to a file."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         groups = await admin.broker_groups(cluster)
@@ -139,7 +139,7 @@ def export_metrics(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Write rates, counts and sizes of a cluster into a file."""
+    """Export rates, counts and sizes of a cluster to a file."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         return await cluster_metrics(admin, cluster)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands of mqadmin have in common: their syntax, their options, their tables.
+"""The frame shared by the commands of mqadmin: syntax, options, tables.
 
 A family is a module with `app = Family()` and a function per command:
 
@@ -57,10 +57,10 @@ Force = Annotated[
 
 
 class MqadminCommand(TyperCommand):
-    """Also takes long options after one dash, as Java's parser does: `-topic T`."""
+    """Also accepts long options after a single dash, like Java's parser: `-topic T`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write long options with two dashes, then parse."""
+        """Rewrite long options with two dashes, then parse."""
         names = {name for param in self.params for name in param.opts if name.startswith("--")}
         dashed = [f"-{arg}" if f"-{arg.partition('=')[0]}" in names else arg for arg in args]
         return super().parse_args(ctx, dashed)
@@ -70,11 +70,10 @@ class Family(typer.Typer):
     """Commands of mqadmin that share a module."""
 
     def __init__(self) -> None:
-        """No commands yet."""
         super().__init__(add_completion=False, rich_markup_mode=None)
 
     def named(self, name: str) -> Callable[[F], F]:
-        """Make a function the command of this name; -h helps, as in mqadmin."""
+        """Register a function as the command of this name; -h shows help, as in mqadmin."""
         return self.command(
             name, cls=MqadminCommand, context_settings={"help_option_names": ["-h", "--help"]}
         )
@@ -99,7 +98,7 @@ async def targets(admin: AdminClient, broker: str | None, cluster: str | None) -
 async def all_targets(
     admin: AdminClient, broker: str | None, cluster: str | None
 ) -> list[BrokerAdmin]:
-    """Return the broker at an address, or masters and slaves of a cluster."""
+    """Return the broker at an address, or the masters and slaves of a cluster."""
     if broker is not None:
         return [admin.broker(broker)]
     groups = await admin.broker_groups(cluster)
@@ -109,13 +108,13 @@ async def all_targets(
 async def ask_each(
     servers: Sequence[S], question: Callable[[S], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, CometError]]:
-    """Ask all servers at once; return answers and failures by address."""
+    """Query all servers concurrently; return results and failures by address."""
 
     async def asked(server: S) -> tuple[T | None, CometError | None]:
         try:
             return await question(server), None
         except InvalidArgument:
-            raise  # no server's failure: it was asked wrongly
+            raise  # a caller's error, not a server's
         except CometError as error:
             return None, error
 
@@ -128,7 +127,7 @@ async def ask_each(
 
 
 def exit_if_any(failures: Mapping[str, CometError]) -> None:
-    """Say which servers failed, a line for each, and end with exit status 1; or go on."""
+    """Print failed servers, one per line, and exit with status 1; return if there are none."""
     for address, error in failures.items():
         text = str(error)
         line = text if text.startswith(address) else f"{address}: {text}"
@@ -138,7 +137,7 @@ def exit_if_any(failures: Mapping[str, CometError]) -> None:
 
 
 async def broker_name_of(admin: AdminClient, address: str) -> str:
-    """Return the name under which the broker at an address is registered."""
+    """Return the registered name of the broker at an address."""
     for name, group in (await admin.broker_groups()).items():
         if any(member.address == address for member in group.values()):
             return name
@@ -149,26 +148,26 @@ async def broker_name_of(admin: AdminClient, address: str) -> str:
 
 
 class Column(NamedTuple):
-    """A column of mqadmin's tables: scripts count on its heading, its place and its width."""
+    """A column of mqadmin's tables; scripts rely on its heading, position and width."""
 
     key: str
-    """Its name in JSON."""
+    """Name in JSON."""
     title: str
     form: str
-    """How `%` writes it, with the spaces that follow: `%-32.32s  `."""
+    """`%` format including the trailing spaces: `%-32.32s  `."""
     text: Callable[[Any], Any] = lambda cell: cell
-    """What people read instead of the value."""
+    """Converts the value to text for people."""
     data: Callable[[Any], Any] = lambda cell: cell
-    """What scripts read instead of the value."""
+    """Converts the value to JSON data."""
 
 
 def time_column(key: str, title: str, form: str = "%s", *, with_ms: bool = False) -> Column:
-    """Return a column of moments: this machine's time for people, UTC for scripts."""
+    """Return a time column: local time for people, UTC in JSON."""
     return Column(key, title, form, lambda moment: local_time(moment, with_ms=with_ms), shown)
 
 
 def local_time(timestamp_ms: int, *, with_ms: bool = False) -> str:
-    """Return a moment as mqadmin writes it; nothing for one that is not known."""
+    """Return a time as mqadmin writes it; empty if it is unknown."""
     if timestamp_ms <= 0:
         return ""
     moment = datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC).astimezone()
@@ -183,7 +182,7 @@ def print_table(
     as_json: bool,
     has_heading: bool = True,
 ) -> None:
-    """Print rows with mqadmin's heading and columns; scripts get a list of objects."""
+    """Print rows with mqadmin's heading and columns; in JSON, a list of objects."""
     if as_json:
         print_json([to_object(columns, row) for row in rows])
         return
@@ -195,12 +194,12 @@ def print_table(
 
 
 def to_object(columns: Sequence[Column], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row as scripts get it."""
+    """Return a row as JSON data."""
     return {column.key: column.data(cell) for column, cell in zip(columns, row, strict=True)}
 
 
 def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
-    """Return a row as people get it; what is not known is left blank."""
+    """Return a row as text; unknown values are left blank."""
     cells = (
         _TITLE.sub(r"%\1s", column.form) % "" if cell is None else column.form % column.text(cell)
         for column, cell in zip(columns, row, strict=True)
@@ -209,7 +208,7 @@ def to_line(columns: Sequence[Column], row: Sequence[Any]) -> str:
 
 
 def print_done(text: str, facts: Any, *, as_json: bool) -> None:
-    """Say what was done in mqadmin's words; scripts get the facts."""
+    """Print the result in mqadmin's words; in JSON, the facts."""
     if as_json:
         print_json(facts)
     elif text:
@@ -217,4 +216,4 @@ def print_done(text: str, facts: Any, *, as_json: bool) -> None:
 
 
 _TITLE: Final = re.compile(r"%(-?\d*)(?:\.\d+)?[dfs]")
-"""The conversion of a cell, of which a heading takes the width."""
+"""Matches a cell's conversion; the heading takes its width."""

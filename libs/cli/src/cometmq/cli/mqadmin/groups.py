@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about the settings of consumer groups."""
+"""mqadmin's commands for the settings of consumer groups."""
 
 from typing import Annotated, Final, NamedTuple
 
@@ -53,7 +53,10 @@ def update_sub_group(  # one parameter per option
         TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")
     ] = "true",
     from_min: Annotated[
-        TrueFalse, typer.Option("-m", "--consumeFromMinEnable", help="Whether it may begin first.")
+        TrueFalse,
+        typer.Option(
+            "-m", "--consumeFromMinEnable", help="Whether it may start at the first message."
+        ),
     ] = "false",
     broadcast: Annotated[
         TrueFalse, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may broadcast.")
@@ -62,27 +65,30 @@ def update_sub_group(  # one parameter per option
         int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")
     ] = 1,
     retry_max: Annotated[
-        int, typer.Option("-r", "--retryMaxTimes", help="Attempts before the dead letters.")
+        int,
+        typer.Option(
+            "-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."
+        ),
     ] = 16,
     broker_id: Annotated[
-        int, typer.Option("-i", "--brokerId", help="Which broker of a name it reads from.")
+        int, typer.Option("-i", "--brokerId", help="Id of the broker that it reads from.")
     ] = 0,
     slow_id: Annotated[
         int,
         typer.Option(
-            "-w", "--whichBrokerWhenConsumeSlowly", help="Which one when it is far behind."
+            "-w", "--whichBrokerWhenConsumeSlowly", help="Id of the broker to use when far behind."
         ),
     ] = 1,
     notify: Annotated[
         TrueFalse,
         typer.Option(
-            "-a", "--notifyConsumerIdsChanged", help="Tell its members who comes and goes."
+            "-a", "--notifyConsumerIdsChanged", help="Notify members of joins and leaves."
         ),
     ] = "true",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group, or change it; what is not given takes its default."""
+    """Create or update a consumer group; options not given take their defaults."""
     check_target(broker, cluster)
     config = SubscriptionGroupConfig(
         group_name=group,
@@ -116,7 +122,7 @@ def delete_sub_group(
     cluster: ClusterName = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     remove_offset: Annotated[
-        TrueFalse, typer.Option("-r", "--removeOffset", help="Whether its offsets go too.")
+        TrueFalse, typer.Option("-r", "--removeOffset", help="Whether to delete its offsets.")
     ] = "false",
     *,
     as_json: AsJson = False,

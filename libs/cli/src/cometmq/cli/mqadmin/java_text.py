@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as Java's tools write them, for scripts that were made for their output."""
+"""Values formatted as by Java's tools, for scripts that parse their output."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 
 def word(value: object) -> str:
-    """Return a value as Java writes it inside a text."""
+    """Return a value as Java writes it in a string."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -26,7 +26,7 @@ def bracketed(name: str, pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def fields(value: msgspec.Struct, names: Iterable[str]) -> list[tuple[str, Any]]:
-    """Return fields of a body under their wire names, in the order that is asked for."""
+    """Return fields of a body under their wire names, in the given order."""
     info = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
     return [(name, getattr(value, info[name])) for name in names]
 
@@ -37,13 +37,13 @@ def mapping(values: Mapping[str, object]) -> str:
 
 
 def queue(place: MessageQueue) -> str:
-    """Return a queue."""
+    """Return a queue as `MessageQueue [topic=..., brokerName=..., queueId=...]`."""
     names = ("topic", "brokerName", "queueId")
     return bracketed("MessageQueue", fields(place, names))
 
 
 def send_result(result: SendResult) -> str:
-    """Return where a message was stored."""
+    """Return a result as `SendResult [...]`, with its queue and offset."""
     return bracketed(
         "SendResult",
         [
@@ -80,6 +80,6 @@ def message(found: MessageExt) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """Return a moment without marks, as queues of consumers show it: 20261120100000000."""
+    """Return a time without separators, as in 20261120100000000."""
     text = local_time(timestamp_ms, with_ms=True)
     return "".join(letter for letter in text if letter.isdigit())

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings a server knows: a mistyped key would be accepted and change nothing.
+"""Known settings of servers: a mistyped key would be accepted without effect.
 
-A server's own settings are what it answers, so keys of other versions of RocketMQ are known too.
-RocketMQ leaves unset keys out of its answer, and CometMQ those that it has no use for: they are in
-our settings, or listed here.
+A server's answer lists its own settings, so keys of other RocketMQ versions are known, too. Keys
+missing from it, unset in RocketMQ or without effect in CometMQ, are in our settings or listed here.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ _NETTY: Final = frozenset(
 
 
 class Kind(NamedTuple):
-    """A kind of server: where our settings of it are, and what RocketMQ has besides."""
+    """A kind of server: our settings of it, and further keys of RocketMQ."""
 
     module: str
     settings: str

@@ -21,8 +21,8 @@ app = typer.Typer(
 
 @app.callback()
 def mqadmin() -> None:
-    """Run a command of RocketMQ's mqadmin; `cometmq topicList` does the same without `mqadmin`.
+    """Run a command of RocketMQ's mqadmin; `cometmq topicList` works without `mqadmin`, too.
 
-    Names, options and output are mqadmin's, and nothing asks before it deletes: scripts go on
-    working. Every command takes --json as well.
+    Names, options and output are mqadmin's, and no command asks for confirmation, so that scripts
+    keep working. Every command also takes --json.
     """

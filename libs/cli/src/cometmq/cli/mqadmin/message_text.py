@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One message as mqadmin shows it: its facts, its body in a file, its way to the consumers."""
+"""A message as mqadmin shows it: its facts, its body in a file, its consumers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ Found = list[tuple[MessageExt, list[MessageTrack]]]
 
 
 def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
-    """Print messages with what became of them; bodies go into files."""
+    """Print messages with their consumption status; bodies go to files."""
     if as_json:
         print_json([_as_object(message, tracks) for message, tracks in found])
         return
@@ -45,7 +45,8 @@ def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
 def write_body(message: MessageExt, number: int = 0) -> Path:
     """Write a body where mqadmin does, in the system's folder for temporary files.
 
-    The producer chose the id: what could lead elsewhere is replaced, and no link is followed.
+    The producer chose the id: characters that could escape the folder are replaced, and links are
+    not followed.
     """
     name = _UNSAFE.sub("_", message.message_id)
     path = Path(tempfile.gettempdir(), BODY_FOLDER, f"{name}_{number}" if number else name)
@@ -93,6 +94,6 @@ def _as_object(message: MessageExt, tracks: list[MessageTrack]) -> dict[str, Any
 
 
 def as_object(message: MessageExt) -> dict[str, Any]:
-    """Return a message as scripts get it."""
+    """Return a message as JSON data."""
     found: dict[str, Any] = json.loads(message_json.render(message))
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exportMetrics writes: a report of each master, and totals over all."""
+"""The content of exportMetrics: a report of each master, and totals."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,11 +18,11 @@ CLIENT_GROUPS: Final = frozenset({
     "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER",
     "SELF_TEST_P_GROUP",
 })  # fmt: skip
-"""Groups that clients make for themselves."""
+"""Groups that clients create for themselves."""
 
 
 async def user_topics(broker: BrokerAdmin, *, with_special: bool = False) -> dict[str, TopicConfig]:
-    """Return the topics of users; with their retry and dead-letter topics if wanted."""
+    """Return the topics of users, optionally with retry and dead-letter topics."""
     own = set(await broker.system_topics())
     special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
     topics = await broker.topics()
@@ -37,7 +37,7 @@ async def user_groups(broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]
 
 
 async def cluster_metrics(admin: AdminClient, cluster: str) -> dict[str, Any]:
-    """Return a report of each master of a cluster, and totals over all."""
+    """Return a report of each master of a cluster, and totals."""
     reports: dict[str, Any] = {}
     rates: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -53,7 +53,7 @@ async def cluster_metrics(admin: AdminClient, cluster: str) -> dict[str, Any]:
 
 
 def _add(totals: dict[str, Any], figures: Mapping[str, Any]) -> None:
-    """Add to totals, whose names are `totalNormalInTps` where a figure's is `normalInTps`."""
+    """Add figures to totals; the total of `normalInTps` is `totalNormalInTps`."""
     for name, figure in figures.items():
         total = f"total{name[0].upper()}{name[1:]}" if name.endswith("Tps") else name
         totals[total] = totals.get(total, 0) + figure
@@ -104,7 +104,7 @@ async def _traffic(master: BrokerAdmin, figures: BrokerFigures) -> dict[str, Any
 
 
 async def _topic_traffic(master: BrokerAdmin, topic: str) -> Traffic:
-    with suppress(CommandError):  # nothing was counted
+    with suppress(CommandError):  # no statistics yet
         return Traffic.of(await master.stats("TOPIC_PUT_NUMS", topic))
     return Traffic()
 

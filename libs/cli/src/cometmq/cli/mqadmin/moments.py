@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments among the options of mqadmin's commands."""
+"""Times in the options of mqadmin's commands."""
 
 from typing import Annotated, Final
 
@@ -22,7 +22,7 @@ End = Annotated[
 
 
 def moment(text: str) -> int:
-    """Return a moment; `now` and -1 are the END of a queue."""
+    """Return a time; `now` and -1 are the END of a queue."""
     if text in {"now", "-1"}:
         return END
     try:
@@ -32,10 +32,10 @@ def moment(text: str) -> int:
 
 
 def past_moment(text: str | None, option: str) -> int | None:
-    """Return a moment that is not to come."""
+    """Return a time, refusing one in the future."""
     if text is None:
         return None
     found = moment(text)
     if found > wall_ms():
-        raise wrong_usage(f"{option}: {text} is still to come")
+        raise wrong_usage(f"{option}: {text} is in the future")
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's command that watches all groups, round by round."""
+"""mqadmin's startMonitoring, which watches all groups in rounds."""
 
 import asyncio
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ app = Family()
 
 
 class Undone(msgspec.Struct, frozen=True, rename="camel"):
-    """What a group has not consumed yet of a topic."""
+    """The lag of a group in a topic."""
 
     consumer_group: str
     topic: str
@@ -49,27 +49,26 @@ def start_monitoring(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds from round to round.")
+        float, typer.Option("--interval", min=0.1, help="Seconds between rounds.")
     ] = ROUND_S,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="End after so many rounds.")
+        int | None, typer.Option("--rounds", min=1, help="Exit after this many rounds.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what groups have not consumed, what is wrong with them, and whose offsets moved."""
+    """Watch the lag and the problems of all groups, and corrections of their offsets."""
     monitor = Monitor(as_json=as_json)
     run(monitor.watch(namesrv, interval, rounds), loop_factory=new_event_loop)
 
 
 class Monitor:
-    """Watches the groups of a cluster and prints what it finds."""
+    """Watches the groups of a cluster and prints its findings."""
 
     def __init__(self, *, as_json: bool) -> None:
-        """Print lines for people, or a line of JSON for each finding."""
         self._as_json = as_json
 
     async def watch(self, namesrv: str, interval_s: float, rounds: int | None) -> None:
-        """Look at every group, wait, and look again."""
+        """Check every group, wait, and repeat."""
         async with AsyncExitStack() as stack:
             asking = AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG)
             admin = await stack.enter_async_context(asking)
@@ -84,7 +83,7 @@ class Monitor:
                 await asyncio.sleep(interval_s)
 
     def _listener(self, namesrv: str) -> PushConsumer:
-        """Return the consumer of what brokers say when they correct the offset of a group."""
+        """Return a consumer of the events that brokers send when they correct an offset."""
 
         async def listen(messages: list[MessageExt]) -> ConsumeResult:
             for message in messages:
@@ -115,7 +114,7 @@ class Monitor:
         try:
             members = (await admin.consumer_connections(group)).connection_set
         except CommandError:
-            return  # nobody is there to fall behind
+            return  # no member can fall behind
         for undone in await _undone(admin, group):
             pairs = java_text.fields(undone, _UNDONE_FIELDS)
             self._report("reportUndoneMsgs", undone, java_text.bracketed("UndoneMsgs", pairs))
@@ -157,7 +156,7 @@ async def _undone(admin: AdminClient, group: str) -> list[Undone]:
 
 
 async def _delay_ms(admin: AdminClient, lag: QueueLag) -> int:
-    """Return how much later the last message of a queue was stored than the last consumed."""
+    """Return the time between the last message stored and the last one consumed."""
     if lag.last_timestamp <= 0 or lag.lag <= 0:
         return 0
     stored_ms = await _last_stored_ms(admin, lag.queue, lag.max_offset)

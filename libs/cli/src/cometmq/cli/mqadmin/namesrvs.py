@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about name servers: their values, their settings, write permissions."""
+"""mqadmin's commands for name servers: KV values, settings, write permissions."""
 
 from typing import Annotated
 
@@ -14,9 +14,9 @@ from cometmq.remoting.errors import CometError
 
 app = Family()
 
-Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Where the value is kept.")]
-Key = Annotated[str, typer.Option("-k", "--key", help="Its name.")]
-Value = Annotated[str, typer.Option("-v", "--value", help="Its new value.")]
+Namespace = Annotated[str, typer.Option("-s", "--namespace", help="Namespace of the value.")]
+Key = Annotated[str, typer.Option("-k", "--key", help="Name.")]
+Value = Annotated[str, typer.Option("-v", "--value", help="New value.")]
 BrokerName = Annotated[str, typer.Option("-b", "--brokerName", help="Name of the broker.")]
 
 
@@ -29,7 +29,7 @@ def update_kv_config(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Set a value at every name server."""
+    """Set a value on every name server."""
 
     async def question(admin: AdminClient) -> None:
         await admin.namesrv.put_kv(namespace.strip(), key.strip(), value.strip())
@@ -43,7 +43,7 @@ def update_kv_config(
 def delete_kv_config(
     namespace: Namespace, key: Key, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Delete a value at every name server."""
+    """Delete a value on every name server."""
 
     async def question(admin: AdminClient) -> None:
         await admin.namesrv.delete_kv(namespace.strip(), key.strip())
@@ -57,7 +57,7 @@ def delete_kv_config(
 def wipe_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Let nobody send to a broker: for its maintenance."""
+    """Stop sends to a broker, for maintenance."""
 
     async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
         return await ask_each(admin.namesrv.each(), lambda one: one.wipe_write_perm(broker))
@@ -69,7 +69,7 @@ def wipe_write_perm(
 def add_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Let clients send to a broker again."""
+    """Allow sends to a broker again."""
 
     async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
         return await ask_each(admin.namesrv.each(), lambda one: one.add_write_perm(broker))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that move groups, and that ask members where they are."""
+"""mqadmin's commands that read or move the offsets of groups."""
 
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ app = Family()
 
 Group = Annotated[str, typer.Option("-g", "--group", help="Name of the consumer group.")]
 Force = Annotated[
-    TrueFalse, typer.Option("-f", "--force", help="false: never move a queue forwards.")
+    TrueFalse, typer.Option("-f", "--force", help="false: never move a queue forward.")
 ]
 Timestamp = Annotated[str, typer.Option("-s", "--timestamp", help=f"now (the end), {FORMS}.")]
 
@@ -52,11 +52,11 @@ def reset_offset_by_time(
     *,
     _cplus: Annotated[
         bool,
-        typer.Option("-c", "--cplus", help="Changes nothing: each client is told in its form."),
+        typer.Option("-c", "--cplus", help="Ignored: every client is notified in its own format."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group continue at a moment; its members need not start anew."""
+    """Move a group to a time; its members need no restart."""
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
@@ -80,7 +80,7 @@ def skip_accumulated_message(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group continue at the end of every queue."""
+    """Move a group to the end of every queue."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         return await admin.reset_offsets(group, topic, END, is_forced=force == "true")
@@ -98,7 +98,7 @@ def reset_offset_by_time_old(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Set the stored offsets of a group to a moment; its members must start anew."""
+    """Move the committed offsets of a group to a time; its members must restart."""
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> list[Rollback]:
@@ -130,13 +130,13 @@ def clone_group_offset(
     destination: Annotated[str, typer.Option("-d", "--destGroup", help="Group to copy to.")],
     topic: Topic,
     _offline: Annotated[
-        str | None, typer.Option("-o", "--offline", help="Changes nothing; mqadmin has it.")
+        str | None, typer.Option("-o", "--offline", help="Ignored; accepted for mqadmin.")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Give a group the offsets that another has in a topic."""
+    """Copy the offsets of a group in a topic to another group."""
     moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
     if as_json:
         _print_moved(moved, as_json=True)
@@ -158,7 +158,7 @@ def get_consumer_status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the connected members of a group where they are."""
+    """Show the current offsets of the connected members of a group."""
     found = ask(namesrv, lambda admin: admin.member_offsets(topic, group, client_id=client_id))
     rows = [
         (member, queue.broker_name, queue.queue_id, offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about what ids and consume queues hold."""
+"""mqadmin's commands that decode ids and consume queue entries."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -21,14 +21,14 @@ from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 app = Family()
 
 _ADDRESS_BYTES: Final = {16: 4, 28: 16}
-"""Of a unique key with so many bytes."""
+"""Length of a unique key -> length of the address in it."""
 _PROCESS_BYTES: Final = 6
 _ENTRY_FIELDS: Final = ("physicOffset", "physicSize", "tagsCode")
 _LINE: Final = "=" * 38
 
 
 class Origin(NamedTuple):
-    """What a unique key says: which machine made it, and when."""
+    """The machine and the time in a unique key."""
 
     ip: str
     date: datetime
@@ -41,11 +41,11 @@ def decode_message_id(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the machine and the moment that a unique key was made of."""
+    """Decode the machine and the time in a unique key."""
     try:
         origin = decoded(message_id, now_ms=wall_ms())
     except ValueError as error:
-        raise wrong_usage(f"{message_id} is no unique key: {error}") from error
+        raise wrong_usage(f"{message_id} is not a unique key: {error}") from error
     if as_json:
         moment = origin.date.astimezone(UTC).isoformat(timespec="milliseconds")
         print_json({"ip": origin.ip, "date": moment.replace("+00:00", "Z")})
@@ -55,9 +55,9 @@ def decode_message_id(
 
 
 def decoded(text: str, *, now_ms: int) -> Origin:
-    """Return what a unique key says; it holds the time since a month began, by its local time.
+    """Return the content of a unique key, whose time counts from the start of a local month.
 
-    The month is this one, or the one before if the moment would be still to come.
+    The month is the current one, or the previous one if the time would be in the future.
     """
     data = bytes.fromhex(text)
     if len(data) not in _ADDRESS_BYTES or len(text) != 2 * len(data):
@@ -73,7 +73,7 @@ def decoded(text: str, *, now_ms: int) -> Origin:
 
 
 def _month(moment: datetime) -> datetime:
-    """Return when the month of a local moment began; then the clock may have been shifted."""
+    """Return the start of a local time's month; the UTC offset may differ from today's."""
     return datetime(moment.year, moment.month, 1).astimezone()  # local time
 
 
@@ -81,19 +81,19 @@ def _month(moment: datetime) -> datetime:
 def query_cq(
     topic: Topic,
     queue_id: Annotated[int, typer.Option("-q", "--queue", min=0, help="Number of the queue.")],
-    index: Annotated[int, typer.Option("-i", "--index", min=0, help="Place of the first entry.")],
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="How many entries.")] = 10,
+    index: Annotated[int, typer.Option("-i", "--index", min=0, help="Index of the first entry.")],
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Number of entries.")] = 10,
     broker: Annotated[
         str | None, typer.Option("-b", "--broker", help="Address of the broker.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("-g", "--consumer", help="Group whose filter judges them.")
+        str | None, typer.Option("-g", "--consumer", help="Group whose filter is applied.")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show entries of a consume queue, and how the filter of a group judges them."""
+    """Show entries of a consume queue and whether a group's filter matches them."""
 
     async def question(admin: AdminClient) -> ConsumeQueueEntries:
         address = broker or await _first_master(admin, topic)
@@ -111,7 +111,7 @@ async def _first_master(admin: AdminClient, topic: str) -> str:
     for data in (await admin.route(topic)).broker_datas:
         if MASTER_ID in data.broker_addrs:
             return data.broker_addrs[MASTER_ID]
-    raise BrokerMissing(f"the topic {topic} is at no master")
+    raise BrokerMissing(f"no master has the topic {topic}")
 
 
 def _print_entries(found: ConsumeQueueEntries, index: int) -> None:

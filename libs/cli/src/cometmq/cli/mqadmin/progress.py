@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's command about what groups have consumed."""
+"""mqadmin's consumerProgress."""
 
 from typing import Annotated, Final
 
@@ -51,16 +51,16 @@ _GROUP_COLUMNS: Final = (
 @app.named("consumerProgress")
 def consumer_progress(
     group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="A consumer group; all without one.")
+        str | None, typer.Option("-g", "--groupName", help="Consumer group; by default all.")
     ] = None,
     show_client_ip: Annotated[
-        str, typer.Option("-s", "--showClientIP", help="true: who has each queue.")
+        str, typer.Option("-s", "--showClientIP", help="true: show the owner of each queue.")
     ] = "false",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a group is in each queue, or how far all groups are."""
+    """Show the progress of a group by queue, or of all groups."""
     if group is None:
         rows = ask(namesrv, _all_progress)
         print_table(_GROUP_COLUMNS, rows, as_json=as_json)
@@ -102,19 +102,19 @@ def _behind(stats: ConsumeStats) -> int:
 
 
 async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
-    """Return the address of the member that has each queue."""
+    """Return the address of the member that owns each queue."""
     owners: dict[MessageQueue, str] = {}
     try:
         said = await members_say(admin, group, None, jstack=False)
     except CommandError:
-        return owners  # nobody is connected, or is too old to say it
+        return owners  # no member is connected, or it is too old to tell
     for client_id, (_, info) in said.items():
         owners.update(dict.fromkeys(info.mq_table, client_id.partition("@")[0]))
     return owners
 
 
 async def _all_progress(admin: AdminClient) -> list[list[object]]:
-    """Return a row for each group that has a retry topic, which is how groups are known."""
+    """Return a row for each group with a retry topic, which is how groups are found."""
     rows: list[list[object]] = []
     for topic in await admin.topics():
         if topic.startswith(RETRY_PREFIX):
@@ -126,7 +126,7 @@ async def _all_progress(admin: AdminClient) -> list[list[object]]:
 
 
 async def _group_facts(admin: AdminClient, group: str) -> list[object]:
-    """Return how many members are connected, their least version, how they consume."""
+    """Return the number of members, their lowest version, and how they consume."""
     try:
         found = await admin.consumer_connections(group)
     except CommandError:

@@ -28,31 +28,31 @@ _RESULT_FIELDS: Final = ("order", "autoCommit", "consumeResult", "remark", "spen
 app = Family()
 
 Group = Annotated[
-    str | None, typer.Option("-g", "--consumerGroup", help="Have this group consume it again.")
+    str | None, typer.Option("-g", "--consumerGroup", help="Redeliver it to this group.")
 ]
 ClientId = Annotated[
-    str | None, typer.Option("-d", "--clientId", help="Which member of the group does.")
+    str | None, typer.Option("-d", "--clientId", help="Member of the group to redeliver it to.")
 ]
 
 
 @app.named("queryMsgById")
 def query_msg_by_id(
     message_ids: Annotated[
-        str, typer.Option("-i", "--msgId", help="Offset message ids, separated by commas.")
+        str, typer.Option("-i", "--msgId", help="Offset message ids, comma-separated.")
     ],
     group: Group = None,
     client_id: ClientId = None,
     resend: Annotated[
-        str | None, typer.Option("-s", "--sendMessage", help="true: send it again.")
+        str | None, typer.Option("-s", "--sendMessage", help="true: resend it.")
     ] = None,
     _unit_name: Annotated[
-        str | None, typer.Option("-u", "--unitName", help="Changes nothing; mqadmin has it.")
+        str | None, typer.Option("-u", "--unitName", help="Ignored; accepted for mqadmin.")
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages by their offset message ids; or have them consumed, or sent, again."""
+    """Show messages by offset message id, or redeliver or resend them."""
     ids = [text.strip() for text in message_ids.split(",") if text.strip()]
     _check_ids(ids)
     if group is not None and client_id is not None:
@@ -76,11 +76,14 @@ def query_msg_by_unique_key(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     show_all: Annotated[
-        bool, typer.Option("-a", "--showAll", help="All with this key, not the first only.")
+        bool,
+        typer.Option(
+            "-a", "--showAll", help="Show all messages with this key, not only the first."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message by its unique key; or have it consumed again."""
+    """Show a message by its unique key, or redeliver it."""
     if group is not None and client_id is not None:
 
         async def consumed(admin: AdminClient) -> list[ConsumeMessageDirectlyResult]:
@@ -102,12 +105,12 @@ def query_msg_by_unique_key(
 @app.named("queryMsgByKey")
 def query_msg_by_key(
     topic: Topic,
-    key: Annotated[str, typer.Option("-k", "--msgKey", help="A key of the messages.")],
+    key: Annotated[str, typer.Option("-k", "--msgKey", help="Key of the messages.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List up to 64 messages that have a key."""
+    """List up to 64 messages with a key."""
     messages = ask(namesrv, lambda admin: admin.query_by_key(topic, key))
     rows = [(m.message_id, m.queue.queue_id, m.queue_offset) for m in messages]
     print_table(_KEY_COLUMNS, rows, as_json=as_json)
@@ -120,12 +123,12 @@ def query_msg_by_offset(
     topic: Topic,
     broker: Annotated[str, typer.Option("-b", "--brokerName", help="Name of the broker.")],
     queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="Number of the queue.")],
-    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Place in the queue.")],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="Offset in the queue.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message at a place of a queue."""
+    """Show the message at an offset of a queue."""
 
     async def question(admin: AdminClient) -> Found:
         await admin.route(topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that read queues from one place to another."""
+"""mqadmin's commands that print ranges of queues."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ STATUS_NAMES: Final = {
 app = Family()
 
 Charset = Annotated[
-    str, typer.Option("-c", "--charsetName", help="How bodies are encoded: UTF-8, GBK.")
+    str, typer.Option("-c", "--charsetName", help="Encoding of the bodies: UTF-8, GBK.")
 ]
 Expression = Annotated[
     str, typer.Option("-s", "--subExpression", help="Only these tags: 'TagA || TagB'.")
@@ -42,7 +42,7 @@ QueueId = Annotated[int, typer.Option("-i", "--queueId", min=0, help="Number of 
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part of a queue."""
+    """A range of a queue."""
 
     queue: MessageQueue
     begin: int
@@ -50,7 +50,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct):
-    """How messages are printed, one after the other."""
+    """Prints messages in the chosen form."""
 
     charset: str = "UTF-8"
     with_body: bool = True
@@ -64,7 +64,7 @@ class Page(msgspec.Struct):
             raise wrong_usage(f"-c: {error}") from error
 
     def print(self, messages: Iterable[MessageExt]) -> None:
-        """Print messages; what is no text of the encoding is marked."""
+        """Print messages; bytes invalid in the encoding are replaced."""
         for message in messages:
             if self.as_json:
                 typer.echo(message_json.render(message))
@@ -94,7 +94,7 @@ def print_msg(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic, queue by queue; --json: one a line."""
+    """Print the messages of a topic, queue by queue; with --json, one per line."""
     page = Page(charset, body == "true", as_json)
     begin_ms, end_ms = _optional(begin), _optional(end)
 
@@ -121,7 +121,7 @@ def print_msg_by_queue(  # one parameter per option
     end: End = None,
     printed: Annotated[
         TrueFalse,
-        typer.Option("-p", "--print msg", "--printMsg", help="Whether messages are printed."),
+        typer.Option("-p", "--print msg", "--printMsg", help="Whether to print messages."),
     ] = "false",
     body: Annotated[
         TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")
@@ -133,7 +133,7 @@ def print_msg_by_queue(  # one parameter per option
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a queue, or how many have each tag."""
+    """Print the messages of a queue, or count them by tag."""
     page = Page(charset, body == "true", as_json)
     begin_ms, end_ms = _optional(begin), _optional(end)
     counts: Counter[str] = Counter()
@@ -162,10 +162,10 @@ def consume_message(  # one parameter per option
         int | None, typer.Option("-i", "--queueId", min=0, help="Number of the queue; needs -b.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("-o", "--offset", min=0, help="Place in the queue; needs -i.")
+        int | None, typer.Option("-o", "--offset", min=0, help="Offset in the queue; needs -i.")
     ] = None,
     group: Annotated[
-        str, typer.Option("-g", "--consumerGroup", help="In whose name messages are read.")
+        str, typer.Option("-g", "--consumerGroup", help="Group to read as.")
     ] = TOOLS_GROUP,
     begin: Annotated[
         str | None, typer.Option("-s", "--beginTimestamp", help=f"Stored from {FORMS}.")
@@ -174,13 +174,13 @@ def consume_message(  # one parameter per option
         str | None, typer.Option("-e", "--endTimestamp", help=f"Stored before {FORMS}.")
     ] = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="At most so many messages.")
+        int, typer.Option("-c", "--MessageNumber", min=1, help="Limit of messages.")
     ] = DEFAULT_COUNT,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Print the oldest messages of a topic or a queue; no offset of a group changes."""
+    """Print the oldest messages of a topic or queue, without committing offsets."""
     if queue_id is not None and broker is None:
         raise wrong_usage("Please set the brokerName before queueId!")
     if offset is not None and queue_id is None:
@@ -214,7 +214,7 @@ def _optional(text: str | None) -> int | None:
 async def _section(
     admin: AdminClient, queue: MessageQueue, begin_ms: int | None, end_ms: int | None
 ) -> Section:
-    """Return the part of a queue that was stored between two moments."""
+    """Return the range of a queue stored between two times."""
     begin, end = await admin.min_offset(queue), await admin.max_offset(queue)
     if begin_ms is not None:
         begin = await admin.search_offset(queue, begin_ms)

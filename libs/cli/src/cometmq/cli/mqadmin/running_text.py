@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers say about themselves, as mqadmin writes it, and what is wrong with it."""
+"""The running state of consumers as mqadmin prints it, and problems in it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 
 SETTLING_MS: Final = 120_000
-"""Subscriptions of a group may differ for so long while a new version is rolled out."""
+"""Subscriptions of a group may differ for this long while a new version is rolled out."""
 BLOCKED_MS: Final = 60_000
 
 _QUEUE_FIELDS: Final = (
@@ -25,7 +25,7 @@ _RATES_HEADING: Final = "%-64s  %14s %14s %14s %14s %18s %25s" % (  # noqa: UP03
 
 
 def described(info: ConsumerRunningInfo) -> str:
-    """Return all that a consumer says, section by section."""
+    """Return the running state of a consumer, section by section."""
     sections = [
         ("#Consumer Properties#", [f"{k:<40}: {v}" for k, v in info.properties.items()]),
         ("#Consumer Subscription#", list(_subscriptions(info))),
@@ -81,7 +81,7 @@ def _rates(info: ConsumerRunningInfo) -> Iterator[str]:
 
 
 def is_same_subscription(infos: Mapping[str, ConsumerRunningInfo], *, now_ms: int) -> bool:
-    """Whether all members subscribe to the same, as they must once a roll-out is over."""
+    """Return whether all members have equal subscriptions, or may still be rolling out."""
     wanted = []
     for info in infos.values():
         started = info.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")
@@ -93,7 +93,7 @@ def is_same_subscription(infos: Mapping[str, ConsumerRunningInfo], *, now_ms: in
 
 
 def troubles(client_id: str, info: ConsumerRunningInfo, *, now_ms: int) -> Iterator[str]:
-    """Return what is wrong with the queues of a member: not locked, not given back, blocked."""
+    """Yield problems in the queues of a member: not locked, not released, blocked."""
     if not _is_push(info):
         return
     is_orderly = info.properties.get("PROP_CONSUMEORDERLY", "false") == "true"

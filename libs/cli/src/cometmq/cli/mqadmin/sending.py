@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that send: one message, or many to see how long brokers take."""
+"""mqadmin's commands that send: one message, or many to measure response times."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
@@ -33,7 +33,7 @@ from cometmq.remoting.log import NO_LOG
 GROUP: Final = "CLI_PRODUCER"
 GREETING: Final = b"hello jodie"
 LOG_ZONE: Final = timezone(timedelta(hours=8))
-"""In which mqadmin writes the lines of clusterRT -p."""
+"""Time zone of the lines of clusterRT -p."""
 
 app = Family()
 
@@ -57,7 +57,7 @@ CLUSTER_COLUMNS: Final = (
     Column("failed", "#failCount", "%-16s"),
 )
 
-Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="So many messages.")]
+Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="Number of messages.")]
 Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each message.")]
 
 
@@ -66,17 +66,17 @@ def send_message(
     topic: Topic,
     body: Annotated[str, typer.Option("-p", "--body", help="Text of the message.")],
     key: Annotated[
-        str | None, typer.Option("-k", "--key", help="Keys, with spaces between.")
+        str | None, typer.Option("-k", "--key", help="Keys, separated by spaces.")
     ] = None,
     tag: Annotated[str | None, typer.Option("-c", "--tags", help="Tag of the message.")] = None,
     broker: Annotated[
         str | None, typer.Option("-b", "--broker", help="Name of the broker, with -i.")
     ] = None,
     queue_id: Annotated[
-        int | None, typer.Option("-i", "--qid", min=0, help="Into this queue of -b.")
+        int | None, typer.Option("-i", "--qid", min=0, help="Queue of -b to send to.")
     ] = None,
     trace: Annotated[
-        TrueFalse, typer.Option("-m", "--msgTraceEnable", help="Send a trace of it too.")
+        TrueFalse, typer.Option("-m", "--msgTraceEnable", help="Also send a trace.")
     ] = "false",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -127,7 +127,7 @@ async def _send(producer: Producer, message: Message, queue: MessageQueue | None
 
 
 def _average(attempts: list[Timed]) -> float | None:
-    """Return the mean without the first, which finds routes and connects; None without others."""
+    """Return the mean without the first attempt, which connects; None if there is no other."""
     others = [attempt.rt_ms for attempt in attempts[1:]]
     return sum(others) / len(others) if others else None
 
@@ -138,12 +138,12 @@ def send_msg_status(
     size: Annotated[
         int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each message.")
     ] = 128,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="So many messages.")] = 50,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="Number of messages.")] = 50,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Send to the topic that has a broker's name, and show what becomes of each message."""
+    """Send to the topic named like the broker and show the result of each message."""
     topic = broker.strip()
     body = GREETING * -(-size // len(GREETING))
 
@@ -202,7 +202,7 @@ def check_msg_send_rt(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Send to the queues of a topic in turn, and show how long each message took."""
+    """Send to the queues of a topic in turn and show the response times."""
     message = Message(topic.strip(), b"a" * size)
 
     async def main() -> tuple[list[Timed], list[MessageQueue]]:
@@ -233,19 +233,22 @@ def cluster_rt(
         str | None, typer.Option("-c", "--cluster", help="Only this cluster.")
     ] = None,
     as_log: Annotated[
-        TrueFalse, typer.Option("-p", "--print log", "--printLog", help="As lines of a log.")
+        TrueFalse, typer.Option("-p", "--print log", "--printLog", help="Print log lines.")
     ] = "false",
     room: Annotated[
-        str, typer.Option("-m", "--machine room", "--machineRoom", help="Named in the log.")
+        str,
+        typer.Option(
+            "-m", "--machine room", "--machineRoom", help="Machine room shown in the log."
+        ),
     ] = "noname",
     interval_s: Annotated[
-        int, typer.Option("-i", "--interval", min=1, help="Seconds between the rounds.")
+        int, typer.Option("-i", "--interval", min=1, help="Seconds between rounds.")
     ] = 10,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Send to every broker again and again, and show how long it takes; Ctrl-C ends it."""
+    """Send to every broker in rounds and show the response times; Ctrl-C to stop."""
     message_body = b"a" * size
 
     async def question(admin: AdminClient) -> None:
@@ -263,7 +266,7 @@ def cluster_rt(
 
 
 async def _places(admin: AdminClient, cluster: str | None) -> list[tuple[str, str]]:
-    """Return cluster and name of every broker group."""
+    """Return the cluster and name of every broker group."""
     wanted = await admin.masters(cluster)
     clusters = (await admin.cluster()).cluster_addr_table
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's statsAll: how much goes into each topic, and out of it by group."""
+"""mqadmin's statsAll: traffic into each topic, and out of it by group."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -39,7 +39,7 @@ def stats_all(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     only_active: Annotated[
-        bool, typer.Option("-a", "--activeTopic", help="Only where messages came or went.")
+        bool, typer.Option("-a", "--activeTopic", help="Only topics with traffic.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +49,7 @@ def stats_all(
         rows: list[tuple[Any, ...]] = []
         for name in await admin.topics():
             if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic in (None, name):
-                with suppress(CometError):  # a topic may have no broker that answers just now
+                with suppress(CometError):  # the topic's brokers may not answer at the moment
                     rows += await _rows(admin, name, only_active=only_active)
         return rows
 
@@ -74,7 +74,7 @@ async def _rows(admin: AdminClient, topic: str, *, only_active: bool) -> list[tu
 
 
 async def _traffic(masters: Iterable[BrokerAdmin], name: str, key: str) -> Traffic:
-    """Return what all masters counted; one that counted nothing refuses."""
+    """Return the sum over all masters; a master that counted nothing refuses."""
     total = Traffic()
     for master in masters:
         with suppress(CometError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands about which queues a topic keeps and who would consume them."""
+"""mqadmin's commands for the queues of ordered topics and their allocation."""
 
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ app = Family()
 def update_order_conf(
     topic: Topic,
     method: Annotated[
-        Literal["get", "put", "delete"], typer.Option("-m", "--method", help="What to do.")
+        Literal["get", "put", "delete"], typer.Option("-m", "--method", help="Action.")
     ],
     value: Annotated[
         str | None, typer.Option("-v", "--orderConf", help="broker:queues;broker:queues")
@@ -29,7 +29,7 @@ def update_order_conf(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show, set or delete which queues an ordered topic keeps when brokers change."""
+    """Get, put or delete the queues that an ordered topic keeps when brokers change."""
     if method == "put" and not (value and value.strip()):
         raise wrong_usage("please set orderConf with option -v")
 
@@ -55,7 +55,7 @@ def update_order_conf(
 def allocate_mq(
     topic: Topic,
     addresses: Annotated[
-        str, typer.Option("-i", "--ipList", help="Members of the group, divided by commas.")
+        str, typer.Option("-i", "--ipList", help="Members of the group, comma-separated.")
     ],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

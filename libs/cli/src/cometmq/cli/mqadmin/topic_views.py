@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that show topics: where they are, what is in them."""
+"""mqadmin's commands that show topics."""
 
 from contextlib import suppress
 from typing import Annotated, Final
@@ -62,10 +62,10 @@ def topic_route(
     topic: Topic,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    as_list: Annotated[bool, typer.Option("-l", "--list", help="As a table.")] = False,
+    as_list: Annotated[bool, typer.Option("-l", "--list", help="Print a table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which brokers have a topic, as clients see it."""
+    """Show the brokers of a topic as clients see them."""
 
     async def question(admin: AdminClient) -> TopicRoute:
         return await admin.route(topic)
@@ -90,7 +90,7 @@ def topic_route(
 def topic_status(
     topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show begin, end and last message of each queue of a topic."""
+    """Show the offsets and last message of each queue of a topic."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, TopicOffset]:
         return await admin.topic_stats(topic)
@@ -120,7 +120,7 @@ def topic_list(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     with_groups: Annotated[
-        bool, typer.Option("-c", "--clusterModel", help="With their clusters and groups.")
+        bool, typer.Option("-c", "--clusterModel", help="Include clusters and groups.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,9 +145,11 @@ def topic_list(
 
 
 async def _cluster_and_groups(admin: AdminClient, topic: str) -> tuple[str, list[str]]:
-    """Return where a topic is and who consumes it, as far as it is known."""
+    """Return a topic's cluster and consumer groups, as far as they are known."""
     clusters: list[str] = []
-    with suppress(CommandError, BrokerMissing, NoRoute):  # a topic may have no broker just now
+    with suppress(
+        CommandError, BrokerMissing, NoRoute
+    ):  # the topic may have no broker at the moment
         clusters = await admin.topic_clusters(topic)
         return ",".join(clusters), await admin.consuming_groups(topic)
     return ",".join(clusters), []

@@ -49,16 +49,19 @@ def update_topic(
     ] = 8,
     perm: Perms = 6,
     order: Annotated[
-        TrueFalse, typer.Option("-o", "--order", help="Keep its queues when brokers change.")
+        TrueFalse,
+        typer.Option("-o", "--order", help="Whether it keeps its queues when brokers change."),
     ] = "false",
-    unit: Annotated[TrueFalse, typer.Option("-u", "--unit", help="A unit's topic.")] = "false",
+    unit: Annotated[
+        TrueFalse, typer.Option("-u", "--unit", help="Whether it belongs to a unit.")
+    ] = "false",
     has_unit_sub: Annotated[
-        TrueFalse, typer.Option("-s", "--hasUnitSub", help="Units subscribe to it.")
+        TrueFalse, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")
     ] = "false",
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change it."""
+    """Create or update a topic."""
     check_target(broker, cluster)
     flags = TopicSysFlag.UNIT if unit == "true" else TopicSysFlag(0)
     flags |= TopicSysFlag.UNIT_SUB if has_unit_sub == "true" else TopicSysFlag(0)
@@ -94,7 +97,7 @@ def update_topic(
 async def _keep_order(
     admin: AdminClient, config: TopicConfig, broker: str | None, cluster: str | None
 ) -> str:
-    """Tell the name servers which queues the topic has; return what they know now."""
+    """Register the topic's queues with the name servers; return the resulting value."""
     topic, count = config.topic_name, config.write_queue_nums
     if broker is not None:
         return await admin.set_order_queues(topic, await broker_name_of(admin, broker), count)
@@ -153,7 +156,7 @@ def update_topic_perm(
 @app.named("deleteTopic")
 def delete_topic(
     topic: Topic,
-    cluster: Annotated[str, typer.Option("-c", "--clusterName", help="Delete it there.")],
+    cluster: Annotated[str, typer.Option("-c", "--clusterName", help="Cluster to delete it from.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's command that follows a message by its traces."""
+"""mqadmin's queryMsgTraceById."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -22,7 +22,7 @@ app = Family()
 
 
 class View(msgspec.Struct, frozen=True):
-    """One line of a message's way."""
+    """One line of a message's trace."""
 
     kind: str
     group: str
@@ -36,13 +36,13 @@ class View(msgspec.Struct, frozen=True):
 def query_msg_trace_by_id(
     message_id: Annotated[str, typer.Option("-i", "--msgId", help="Unique key of the message.")],
     topic: Annotated[
-        str, typer.Option("-t", "--traceTopic", help="Topic that traces go to.")
+        str, typer.Option("-t", "--traceTopic", help="Topic with the traces.")
     ] = TRACE_TOPIC,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show who sent a message and who consumed it, when, and how that ended."""
+    """Show the producer and the consumers of a message, with times and results."""
 
     async def question(admin: AdminClient) -> list[View]:
         messages = await admin.query_by_key(topic, message_id, end_ms=wall_ms())

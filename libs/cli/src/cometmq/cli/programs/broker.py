@@ -36,7 +36,7 @@ def broker(  # one parameter per option
 ) -> None:
     """Run a broker in the foreground; SIGTERM and Ctrl-C stop it.
 
-    Every setting is an option too: --listen-port 10911 sets listenPort.
+    Every setting is also an option: --listen-port 10911 sets listenPort.
     """
     with exit_on_bad_settings():
         options = {} if namesrv is None else {"namesrvAddr": namesrv}

@@ -34,7 +34,7 @@ def namesrv(
 ) -> None:
     """Run a name server in the foreground; SIGTERM and Ctrl-C stop it.
 
-    Every setting is an option too: --listen-port 9876 sets listenPort.
+    Every setting is also an option: --listen-port 9876 sets listenPort.
     """
     with exit_on_bad_settings():
         settings = load_namesrv(config, parse_options(NamesrvSettings, ctx.args))

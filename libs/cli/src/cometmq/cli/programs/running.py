@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `namesrv`, `broker` and `standalone` have in common: options, log, start and stop."""
+"""Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start, stop."""
 
 import sys
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from cometmq.runtime.service import EXIT_CANNOT_START, run
 from cometmq.runtime.settings import Loaded
 
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Context settings of a command that takes every setting as an option."""
+"""Context settings of a command that accepts every setting as an option."""
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("-c", "--config", help="Settings: RocketMQ's properties file, or TOML."),
+    typer.Option("-c", "--config", help="Settings file: RocketMQ's properties, or TOML."),
 ]
 Namesrv = Annotated[
     str | None,
@@ -32,16 +32,16 @@ Namesrv = Annotated[
 ]
 PrintSettings = Annotated[
     bool,
-    typer.Option("-p", "--print-settings", help="Print each setting and its source, and exit."),
+    typer.Option("-p", "--print-settings", help="Print each setting with its source and exit."),
 ]
 LogLevel = Annotated[
-    str, typer.Option(help="debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
+    str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
 ]
 LogJson = Annotated[
     bool | None,
     typer.Option(
         "--log-json/--log-text",
-        help="Form of the log; text on a terminal, else JSON.",
+        help="Log format; by default text on a terminal, else JSON.",
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
@@ -49,7 +49,7 @@ LogJson = Annotated[
 
 @contextmanager
 def exit_on_bad_settings() -> Iterator[None]:
-    """End with one line and status 2 where settings are wrong."""
+    """Exit with one line and status 2 on invalid settings."""
     try:
         yield
     except SettingsError as error:
@@ -63,7 +63,7 @@ def fail(line: str) -> typer.Exit:
 
 
 def configure_log(name: str, *, level: str, json: bool | None) -> Log:
-    """Set up the log of the process and return the program's."""
+    """Set up the log of the process and return the program's logger."""
     if level not in logging.LEVELS:
         raise fail(f"--log-level={level}: must be one of {', '.join(logging.LEVELS)}")
     logging.configure(json=json, level=level)
@@ -71,14 +71,14 @@ def configure_log(name: str, *, level: str, json: bool | None) -> Log:
 
 
 def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
-    """Say once which keys of the file mean nothing here, and what they may have been meant for."""
+    """Log unknown keys of the settings file, with suggestions for mistyped ones."""
     if loaded.unknown:
         guesses = {"did_you_mean": guessed} if (guessed := loaded.misspelt()) else {}
         log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
 
 
 def serve(build: Build, settings: Loaded[Any], *, log: Log) -> None:
-    """Run one program until a signal asks it to stop; exit with its status."""
+    """Run one program until a signal stops it; exit with its status."""
     main = program(
         build,
         log=log,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a whole suite in one process: one file, one TLS and account configuration."""
+"""The settings of a suite in one process: one file, one TLS and account configuration."""
 
 import secrets
 from pathlib import Path
@@ -22,14 +22,14 @@ BROKER_OPTIONS: Final = {
 NAMESRV_OPTIONS: Final = {
     "listenPort": "--namesrv-port", "kvConfigPath": "--data", "configStorePath": "--data",
 }  # fmt: skip
-"""Options of `standalone` for what it sets: messages name them."""
+"""Options of `standalone` behind these settings, as named by error messages."""
 
 LOOPBACK: Final = "127.0.0.1"
-EVERYWHERE: Final = ""  # only when the user names another host
+EVERYWHERE: Final = ""  # only if the user names another host
 
 
 class Ports(NamedTuple):
-    """The ports that were chosen."""
+    """The ports of a standalone process; `http` of -1 means none."""
 
     namesrv: int
     broker: int
@@ -37,7 +37,7 @@ class Ports(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """What one standalone process runs."""
+    """The settings of a standalone process."""
 
     data: Path
     host: str
@@ -50,15 +50,15 @@ class Suite(NamedTuple):
 
     @property
     def needs_tls(self) -> bool:
-        """Whether plain connections are refused."""
+        """Return whether plain connections are refused."""
         return self.broker.value.tls_server_mode == TlsMode.ENFORCING
 
 
 def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suite:
-    """Read the settings of all programs; raise SettingsError.
+    """Load the settings of all programs; raise SettingsError.
 
-    The broker's file is the file of the suite: its TLS keys hold for the name server and for
-    the connections between the programs too.
+    The broker's file is the file of the suite: its TLS keys also apply to the name server and to
+    the connections between the programs.
     """
     folder = data.expanduser().resolve()
     bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
@@ -90,7 +90,7 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
-    """Read the broker's settings; where plain connections are refused it speaks TLS itself."""
+    """Load the broker's settings; if plain connections are refused, it uses TLS itself."""
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
         return load(
@@ -103,8 +103,8 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
     client, server = client_tls(broker.value), server_tls(broker.value)
     if client.enable and server.need_client_auth == "require" and client.cert_path is None:
         raise SettingsError(
-            "tls.server.need.client.auth=require: the programs of standalone connect to each "
-            "other over TLS too; set tls.client.certPath and tls.client.keyPath"
+            "tls.server.need.client.auth=require: the programs of standalone also connect to "
+            "each other over TLS; set tls.client.certPath and tls.client.keyPath"
         )
     return broker
 
@@ -112,7 +112,7 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 def _load_checker(
     folder: Path, tls: dict[str, str], account: Account | None
 ) -> Loaded[TxnCheckerSettings]:
-    """Read the txn-checker's settings; without an account it uses that of the process."""
+    """Load the txn-checker's settings; without an account it uses that of the process."""
 
     def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
         return load(
@@ -133,6 +133,6 @@ def _load_checker(
 
 
 def _new_account() -> Account:
-    """Return an administrator whose secret never leaves this process."""
+    """Return an administrator account whose secret never leaves this process."""
     name, secret = f"standalone-{secrets.token_hex(4)}", secrets.token_hex(16)
     return Account(AclAccount(name, secret_key=secret, admin=True))

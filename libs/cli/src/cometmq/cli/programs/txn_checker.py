@@ -36,7 +36,7 @@ def txn_checker(  # one parameter per option
 ) -> None:
     """Run a transaction check service in the foreground; SIGTERM and Ctrl-C stop it.
 
-    Every setting is an option too: --transaction-check-max 5 sets transactionCheckMax.
+    Every setting is also an option: --transaction-check-max 5 sets transactionCheckMax.
     """
     with exit_on_bad_settings():
         options = {} if namesrv is None else {"namesrvAddr": namesrv}
