@@ -80,7 +80,7 @@ def json_or_global(as_json: bool) -> bool:
 
 
 def add_global_options(command: Any, options: list[Any]) -> None:
-    """Let a command and its subcommands also accept the access options of `cometmq`."""
+    """Make a command and its subcommands also accept the access options of `cometmq`."""
     taken = {name for param in command.params for name in param.opts}
     for option in options:
         if option.name in _FIELDS and taken.isdisjoint(option.opts):

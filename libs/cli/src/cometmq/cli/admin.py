@@ -63,7 +63,7 @@ class CommandAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Ask brokers concurrently, skipping those that have failed to answer before."""
+        """Ask brokers concurrently, skipping brokers that have failed to answer before."""
         asked = [broker for broker in brokers if broker.address not in MISSING]
         self._asked.update(broker.address for broker in asked)
         return await super().ask_each(asked, question, skip=skip)

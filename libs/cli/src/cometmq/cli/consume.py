@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq consume`: print messages, as a member of a group or as an observer.
 
-With a group, the broker pushes, shares the queues among the members and remembers which messages
-were printed. Without one, every queue of the topic is read from the position of `--from`, and
-nothing changes on the broker.
+A member of a group gets messages pushed from its share of the queues, and printed messages are
+committed. An observer reads every queue of the topic from the position of `--from` and changes
+nothing on the broker.
 """
 
 import asyncio

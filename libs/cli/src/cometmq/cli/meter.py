@@ -23,7 +23,8 @@ def is_terminal(stream: object) -> bool:
 class Meter:
     """A line that is rewritten in place, and removed at the end.
 
-    With `beside_output`, the command prints as it works. If both go to a terminal the line would
+    `beside_output` means that the command prints as it works. If both go to a terminal the line
+    would
     mix with the output, so it is not shown.
     """
 

@@ -27,7 +27,7 @@ def shown(timestamp_ms: int) -> str | None:
 def parsed(text: str, *, now_ms: int) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago) or such a number.
 
-    mqadmin's `2026-11-20#10:00:00:000` works, too. Without a zone, the time is local.
+    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local.
     """
     found_ms = _milliseconds(text, now_ms)
     if not 0 <= found_ms <= LAST_MS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports and folders that a program cannot use, worded the same way in all programs.
 
-Each error says what is wrong, and which option or setting of the program to change.
+Each error gives the reason and names the option or setting to change.
 """
 
 import errno

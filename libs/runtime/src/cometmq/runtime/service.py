@@ -60,8 +60,8 @@ class Stop:
     def serving(self) -> None:
         """Mark the start as over: an error from now on is a failure, not a bad environment.
 
-        Objects allocated by the start live as long as the process, so the garbage collector is told
-        to skip them.
+        Objects allocated by the start live as long as the process, so the garbage collector skips
+        them from now on.
         """
         self.is_serving = True
         gc.collect()

@@ -38,7 +38,7 @@ async def every(  # noqa: PLR0913  # all but two by keyword
     """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
 
     `step` is a plain function or coroutine function of a domain object, so tests call it directly.
-    With `is_fatal`, the first error ends the loop and with it the task group.
+    `is_fatal` makes the first error end the loop and with it the task group.
     """
     assert interval_ms > 0
     counts = stats or LoopStats()

@@ -61,7 +61,7 @@ class NamesrvApp:
     def _prepare_folders(self) -> None:
         """Refuse configured folders that cannot be written.
 
-        With default settings a name server serves routes without ever writing a file.
+        A name server with default settings serves routes without ever writing a file.
         """
         settings = self._settings
         for name, path in (

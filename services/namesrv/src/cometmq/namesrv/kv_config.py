@@ -42,7 +42,7 @@ class KvConfig:
 def load_kv_config(path: Path) -> KvConfig:
     """Read the file, or its `.bak` if it is missing or damaged.
 
-    Without either file the table is empty. If only damaged files are left, raise SettingsError:
+    The table is empty if neither file exists. If only damaged files are left, raise SettingsError:
     starting empty would overwrite the operator's configuration.
     """
     damage = ""

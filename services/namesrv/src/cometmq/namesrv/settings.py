@@ -99,7 +99,8 @@ def load_namesrv(
     """Load the settings of a name server, including those saved by an earlier run.
 
     Compatibility: changes are saved to the properties file given on the command line, as in
-    RocketMQ. Without one they go to `configStorePath`, which the next start reads.
+    RocketMQ. If
+    there is none, they go to `configStorePath`, which the next start reads.
     """
 
     def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: look at every open transaction and do what is due.
+"""One round: look at every open transaction and check or set aside the ones due.
 
 A broker's refusal to check one transaction does not hold up the others.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of the state table and their check counters (docs/protocol/state-table.md).
 
-Compatibility: the 24 bytes are those of RocketMQ 3's transaction state table.
+Compatibility: RocketMQ 3's transaction state table has the same 24 bytes.
 """
 
 from enum import IntEnum

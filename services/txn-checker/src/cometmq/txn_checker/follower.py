@@ -197,7 +197,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Let messages gather: reading each alone would cost the broker more than storing it."""
+        """Wait for a batch: reading each message alone would cost the broker more than storing it."""
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
 
@@ -263,7 +263,7 @@ class Follower:
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise if a queue is shorter than what was read: following it again compares it."""
+    """Raise if a queue is shorter than the messages read: the next start compares it."""
     if pulled.max_offset < known:
         raise RemoteProtocolError(
             f"{topic} ends at {pulled.max_offset}, but was read up to {known}"

@@ -77,7 +77,7 @@ def _rates(info: ConsumerRunningInfo) -> Iterator[str]:
         )
 
 
-# -- what is wrong ----------------------------------------------------------------------------
+# -- problems ---------------------------------------------------------------------------------
 
 
 def is_same_subscription(infos: Mapping[str, ConsumerRunningInfo], *, now_ms: int) -> bool:
