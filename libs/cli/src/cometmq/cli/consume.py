@@ -197,7 +197,7 @@ class Printer:
         return f"{shown}; {self._waiting()}" if self._is_waiting else shown
 
 
-# -- where messages come from -----------------------------------------------------------------
+# -- sources ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager

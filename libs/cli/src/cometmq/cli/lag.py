@@ -114,7 +114,7 @@ def _total(states: list[QueueState]) -> tuple[int, float | None]:
     return sum(state.lag for state in states), max(behind, default=None)
 
 
-# -- asking -----------------------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------------
 
 
 async def queue_states(

@@ -146,7 +146,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-# -- where messages come from -----------------------------------------------------------------
+# -- sources ----------------------------------------------------------------------------------
 
 
 async def _lines(

@@ -197,7 +197,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Wait for a batch: reading each message alone would cost the broker more than storing it."""
+        """Let a batch gather: reading each message alone costs the broker more than storing it."""
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
 

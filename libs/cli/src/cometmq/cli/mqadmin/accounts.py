@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.connecting import DEFAULT_NAMESRV
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
     ClusterName,
@@ -14,19 +14,15 @@ from cometmq.cli.mqadmin.frame import (
     Family,
     Namesrv,
     TrueFalse,
-    all_targets,
-    ask_each,
+    ask_brokers,
     check_target,
     exit_if_any,
     print_done,
     print_table,
-    targets,
     time_column,
 )
 from cometmq.cli.output import AsJson, print_json
-from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_acl import AclVersions
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
 
@@ -145,11 +141,7 @@ def _change(
 ) -> tuple[list[str], dict[str, CometError]]:
     """Change masters and slaves: each has its own files."""
     check_target(broker, cluster)
-
-    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
-        return await ask_each(await all_targets(admin, broker, cluster), change)
-
-    done, failures = ask(namesrv, question)
+    done, failures = ask_brokers(namesrv, broker, cluster, change, with_slaves=True)
     return list(done), failures
 
 
@@ -161,7 +153,7 @@ def _print_changed(
     exit_if_any(failures)
 
 
-# -- look -------------------------------------------------------------------------------------
+# -- show -------------------------------------------------------------------------------------
 
 
 @app.named("clusterAclConfigVersion")
@@ -174,12 +166,7 @@ def cluster_acl_config_version(
 ) -> None:
     """Show the versions of the access control files of brokers."""
     check_target(broker, cluster)
-
-    async def question(admin: AdminClient) -> tuple[dict[str, AclVersions], dict[str, CometError]]:
-        masters = await targets(admin, broker, cluster)
-        return await ask_each(masters, lambda one: one.acl_versions())
-
-    found, failures = ask(namesrv, question)
+    found, failures = ask_brokers(namesrv, broker, cluster, lambda one: one.acl_versions())
     rows = [
         (
             *(one.cluster, one.broker_name, one.broker_address, file),
@@ -206,12 +193,7 @@ def get_acl_config(
 ) -> None:
     """Show all accounts of brokers, with their secrets."""
     check_target(broker, cluster)
-
-    async def question(admin: AdminClient) -> tuple[dict[str, AclConfig], dict[str, CometError]]:
-        masters = await targets(admin, broker, cluster)
-        return await ask_each(masters, lambda one: one.acl_config())
-
-    found, failures = ask(namesrv, question)
+    found, failures = ask_brokers(namesrv, broker, cluster, lambda one: one.acl_config())
     if as_json:
         print_json(found)
     else:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.mqadmin import COMMANDS
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
     ClusterName,
@@ -15,7 +16,7 @@ from cometmq.cli.mqadmin.frame import (
     Force,
     Namesrv,
     TrueFalse,
-    all_targets,
+    ask_brokers,
     ask_each,
     check_target,
     exit_if_any,
@@ -142,14 +143,9 @@ def broker_status(
 ) -> None:
     """Show the run-time statistics of brokers."""
     check_target(broker, cluster)
-
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[dict[str, dict[str, str]], dict[str, CometError]]:
-        members = await all_targets(admin, broker, cluster)
-        return await ask_each(members, lambda one: one.runtime_info())
-
-    found, failures = ask(namesrv, question)
+    found, failures = ask_brokers(
+        namesrv, broker, cluster, lambda one: one.runtime_info(), with_slaves=True
+    )
     if as_json:
         print_json(found)
     else:
@@ -228,53 +224,22 @@ def producer(
 # -- files ------------------------------------------------------------------------------------
 
 
-@app.named("cleanExpiredCQ")
-def clean_expired_queues(
-    broker: BrokerAddr = None,
-    cluster: AnyCluster = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Delete queue files whose messages are gone; by default on all brokers."""
-    _clean(namesrv, broker, cluster, lambda one: one.clean_expired_queues(), as_json=as_json)
+def _named_cleaning(name: str, clean: Callable[[BrokerAdmin], Awaitable[None]]) -> None:
+    """Add a command that cleans a broker, the brokers of a cluster, or all brokers."""
+
+    @app.named(name, COMMANDS[name].help)
+    def command(
+        broker: BrokerAddr = None,
+        cluster: AnyCluster = None,
+        namesrv: Namesrv = DEFAULT_NAMESRV,
+        *,
+        as_json: AsJson = False,
+    ) -> None:
+        done, failures = ask_brokers(namesrv, broker, cluster, clean, with_slaves=True)
+        print_done("false" if failures else "success", {"brokers": list(done)}, as_json=as_json)
+        exit_if_any(failures)
 
 
-@app.named("cleanUnusedTopic")
-def clean_unused_topics(
-    broker: BrokerAddr = None,
-    cluster: AnyCluster = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Delete queues of deleted topics; by default on all brokers."""
-    _clean(namesrv, broker, cluster, lambda one: one.clean_unused_topics(), as_json=as_json)
-
-
-@app.named("deleteExpiredCommitLog")
-def delete_expired_logs(
-    broker: BrokerAddr = None,
-    cluster: AnyCluster = None,
-    namesrv: Namesrv = DEFAULT_NAMESRV,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Delete expired log files now; by default on all brokers."""
-    _clean(namesrv, broker, cluster, lambda one: one.delete_expired_logs(), as_json=as_json)
-
-
-def _clean(
-    namesrv: str,
-    broker: str | None,
-    cluster: str | None,
-    call: Callable[[BrokerAdmin], Awaitable[None]],
-    *,
-    as_json: bool,
-) -> None:
-    async def question(admin: AdminClient) -> tuple[dict[str, None], dict[str, CometError]]:
-        return await ask_each(await all_targets(admin, broker, cluster), call)
-
-    done, failures = ask(namesrv, question)
-    print_done("false" if failures else "success", {"brokers": list(done)}, as_json=as_json)
-    exit_if_any(failures)
+_named_cleaning("cleanExpiredCQ", BrokerAdmin.clean_expired_queues)
+_named_cleaning("cleanUnusedTopic", BrokerAdmin.clean_unused_topics)
+_named_cleaning("deleteExpiredCommitLog", BrokerAdmin.delete_expired_logs)

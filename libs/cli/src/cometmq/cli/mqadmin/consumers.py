@@ -105,7 +105,7 @@ def _rows(members: Iterable[Connection]) -> list[tuple[str, str, str, int]]:
     return [(m.client_id, m.client_addr, m.language, m.version) for m in members]
 
 
-# -- what members say -------------------------------------------------------------------------
+# -- running state ----------------------------------------------------------------------------
 
 
 @app.named("consumerStatus")

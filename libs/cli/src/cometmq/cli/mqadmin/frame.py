@@ -11,13 +11,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand
 
 from cometmq.cli.access import namesrv_or_global
-from cometmq.cli.connecting import wrong_usage
+from cometmq.cli.connecting import ask, wrong_usage
 from cometmq.cli.output import print_json
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
@@ -29,6 +29,9 @@ from cometmq.remoting.errors import CometError
 T = TypeVar("T")
 S = TypeVar("S", BrokerAdmin, NamesrvAdmin)
 F = TypeVar("F", bound=Callable[..., Any])
+
+Answers: TypeAlias = tuple[dict[str, T], dict[str, CometError]]
+"""Results, and failures, by address of the server."""
 
 TrueFalse = Literal["true", "false"]
 """A switch that mqadmin takes as a word."""
@@ -72,14 +75,13 @@ class Family(typer.Typer):
     def __init__(self) -> None:
         super().__init__(add_completion=False, rich_markup_mode=None)
 
-    def named(self, name: str) -> Callable[[F], F]:
-        """Register a function as the command of this name; -h shows help, as in mqadmin."""
-        return self.command(
-            name, cls=MqadminCommand, context_settings={"help_option_names": ["-h", "--help"]}
-        )
+    def named(self, name: str, help_line: str | None = None) -> Callable[[F], F]:
+        """Register a command; its help defaults to the docstring, and -h shows it."""
+        settings = {"help_option_names": ["-h", "--help"]}
+        return self.command(name, cls=MqadminCommand, context_settings=settings, help=help_line)
 
 
-# -- whom to ask ------------------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------------
 
 
 def check_target(broker: str | None, cluster: str | None) -> None:
@@ -105,9 +107,7 @@ async def all_targets(
     return [member for group in groups.values() for member in group.values()]
 
 
-async def ask_each(
-    servers: Sequence[S], question: Callable[[S], Awaitable[T]]
-) -> tuple[dict[str, T], dict[str, CometError]]:
+async def ask_each(servers: Sequence[S], question: Callable[[S], Awaitable[T]]) -> Answers[T]:
     """Query all servers concurrently; return results and failures by address."""
 
     async def asked(server: S) -> tuple[T | None, CometError | None]:
@@ -124,6 +124,32 @@ async def ask_each(
     failures = {address: error for address, (_, error) in results.items() if error is not None}
     answers = {at: cast("T", answer) for at, (answer, _) in results.items() if at not in failures}
     return answers, failures
+
+
+def ask_brokers(
+    namesrv: str,
+    broker: str | None,
+    cluster: str | None,
+    question: Callable[[BrokerAdmin], Awaitable[T]],
+    *,
+    with_slaves: bool = False,
+) -> Answers[T]:
+    """Query the broker at an address, or the masters of a cluster, optionally with its slaves."""
+    find = all_targets if with_slaves else targets
+
+    async def asked(admin: AdminClient) -> Answers[T]:
+        return await ask_each(await find(admin, broker, cluster), question)
+
+    return ask(namesrv, asked)
+
+
+def ask_namesrvs(namesrv: str, question: Callable[[NamesrvAdmin], Awaitable[T]]) -> Answers[T]:
+    """Query all name servers."""
+
+    async def asked(admin: AdminClient) -> Answers[T]:
+        return await ask_each(admin.namesrv.each(), question)
+
+    return ask(namesrv, asked)
 
 
 def exit_if_any(failures: Mapping[str, CometError]) -> None:
@@ -144,7 +170,7 @@ async def broker_name_of(admin: AdminClient, address: str) -> str:
     raise BrokerMissing(f"no broker is registered with the address {address}")
 
 
-# -- what to print ----------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------
 
 
 class Column(NamedTuple):

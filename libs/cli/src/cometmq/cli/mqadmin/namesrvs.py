@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin.frame import Family, Force, Namesrv, ask_each, exit_if_any, print_done
+from cometmq.cli.mqadmin.frame import (
+    Family,
+    Force,
+    Namesrv,
+    ask_namesrvs,
+    exit_if_any,
+    print_done,
+)
 from cometmq.cli.mqadmin.known_settings import NAMESRV, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
@@ -58,11 +65,8 @@ def wipe_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
     """Stop sends to a broker, for maintenance."""
-
-    async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
-        return await ask_each(admin.namesrv.each(), lambda one: one.wipe_write_perm(broker))
-
-    _print_perms("wipe", broker, *ask(namesrv, question), as_json=as_json)
+    answers = ask_namesrvs(namesrv, lambda one: one.wipe_write_perm(broker))
+    _print_perms("wipe", broker, *answers, as_json=as_json)
 
 
 @app.named("addWritePerm")
@@ -70,11 +74,8 @@ def add_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
     """Allow sends to a broker again."""
-
-    async def question(admin: AdminClient) -> tuple[dict[str, int], dict[str, CometError]]:
-        return await ask_each(admin.namesrv.each(), lambda one: one.add_write_perm(broker))
-
-    _print_perms("add", broker, *ask(namesrv, question), as_json=as_json)
+    answers = ask_namesrvs(namesrv, lambda one: one.add_write_perm(broker))
+    _print_perms("add", broker, *answers, as_json=as_json)
 
 
 def _print_perms(
@@ -98,13 +99,7 @@ def _print_perms(
 @app.named("getNamesrvConfig")
 def get_namesrv_config(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the settings of every name server."""
-
-    async def question(
-        admin: AdminClient,
-    ) -> tuple[dict[str, dict[str, str]], dict[str, CometError]]:
-        return await ask_each(admin.namesrv.each(), lambda one: one.config())
-
-    found, failures = ask(namesrv, question)
+    found, failures = ask_namesrvs(namesrv, lambda one: one.config())
     if as_json and found:
         print_json(found)
     elif not as_json:

@@ -146,7 +146,7 @@ def query_msg_by_offset(
     print_found(ask(namesrv, question), as_json=as_json)
 
 
-# -- asking -----------------------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------------
 
 
 def _check_ids(ids: list[str]) -> None:

@@ -105,7 +105,7 @@ def _producer(namesrv: str, *, is_traced: bool = False) -> Producer:
     )
 
 
-# -- how long it takes ------------------------------------------------------------------------
+# -- response times ---------------------------------------------------------------------------
 
 
 class Timed(NamedTuple):
