@@ -47,12 +47,12 @@ def test_create_refuses_existing_topics_and_groups(ask, topic):
     (member,) = ask("cluster", "--json").json
     refused = ask("topic", "create", topic, "--queues", 1)
     settings = f"{member['broker']} (2 read and 2 write queues, rw)"
-    line = f"the topic {topic} exists at {settings}: cometmq topic alter {topic} changes it"
+    line = f"the topic {topic} exists at {settings}; to change it, use cometmq topic alter {topic}"
     refused.assert_refused(1, line)
     assert ask("topic", "list", "--json").json == before
     assert ask("group", "create", "payees", "--retries", 3).status == 0
     refused = ask("group", "create", "payees")
-    found = f"{member['broker']} (3 retries, enabled): cometmq group alter changes it"
+    found = f"{member['broker']} (3 retries, enabled); to change it, use cometmq group alter"
     refused.assert_refused(1, f"the consumer group payees exists at {found}")
     (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
     assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
@@ -69,7 +69,9 @@ def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
     counts = {it["queue"]: it["messages"] for it in ask("topic", "describe", topic, "--json").json}
     (member,) = ask("cluster", "--json").json
     lost = f"{topic}: consumers lose {member['broker']}:1 ({counts[1]} messages)"
-    ask("topic", "alter", topic, "--queues", 1).assert_refused(1, f"{lost}; --force does it")
+    ask("topic", "alter", topic, "--queues", 1).assert_refused(
+        1, f"{lost}; to do it anyway, give --force"
+    )
     ask("topic", "alter", topic, "--queues", 1, "--force").assert_refused(2, f"{lost}. Continue?")
     assert listed(ask, topic)["read_queues"] == 2
     (row,) = ask("topic", "alter", topic, "--write-queues", 1, "--json").json  # no message is lost

@@ -107,12 +107,13 @@ def test_existing_topics_are_reported_by_broker(run):
     assert run("topic", "create", "Partial", "--queues", 3, "-b", "broker-a").status == 0
     run("topic", "create", "Partial").assert_refused(
         1,
-        "the topic Partial exists at broker-a (3 read and 3 write queues, rw): cometmq topic alter"
-        " Partial changes it; cometmq topic create Partial -b broker-b creates it at the other",
+        "the topic Partial exists at broker-a (3 read and 3 write queues, rw); to change it, use"
+        " cometmq topic alter Partial; to create it at the other brokers, use cometmq topic create"
+        " Partial -b broker-b",
     )
     assert run("topic", "create", "Partial", "--queues", 2, "-b", "broker-b").status == 0
     run("topic", "alter", "Partial", "--queues", 2).assert_refused(
-        1, "Partial: consumers lose broker-a:2 (0 messages); --force does it"
+        1, "Partial: consumers lose broker-a:2 (0 messages); to do it anyway, give --force"
     )
     rows = run("topic", "alter", "Partial", "--queues", 5, "-b", "broker-b", "--json").json
     assert [(row["broker"], row["read_queues"]) for row in rows] == [("broker-b", 5)]

@@ -114,13 +114,18 @@ def test_an_unknown_setting_needs_force(ask, suite):
 
     at = ("-b", suite.broker)
     wrong = change("updateBrokerConfig", "fileReservdTime", *at)
-    line = f"{suite.broker} has no setting fileReservdTime: --force sends it anyway; did you mean"
+    line = (
+        f"{suite.broker} has no setting fileReservdTime; to send it anyway, give --force; "
+        "did you mean"
+    )
     wrong.assert_refused(2, f"{line} fileReservedTime?")
     assert change("updateBrokerConfig", "fileReservdTime", *at, "--force").status == 0
     assert change("updateBrokerConfig", "fileReservedTime", *at).status == 0
     assert change("updateBrokerConfig", "serverSelectorThreads", *at).status == 0
     wrong = change("updateNamesrvConfig", "clusterTes")
-    wrong.assert_refused(2, f"{suite.namesrv} has no setting clusterTes: --force sends it anyway")
+    wrong.assert_refused(
+        2, f"{suite.namesrv} has no setting clusterTes; to send it anyway, give --force"
+    )
     assert change("updateNamesrvConfig", "serverWorkerThreads").status == 0
 
 

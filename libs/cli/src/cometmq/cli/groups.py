@@ -195,9 +195,11 @@ def create(
             await admin.create_group(config, cluster=cluster)
             return
         found = ", ".join(f"{name} ({_settings_text(it)})" for name, it in existing.items())
-        text = f"the consumer group {group} exists at {found}: cometmq group alter changes it"
+        text = (
+            f"the consumer group {group} exists at {found}; to change it, use cometmq group alter"
+        )
         if len(existing) < len(masters):
-            text += ", and creates it at the other brokers"
+            text += ", which also creates it at the other brokers"
         raise ClientError(text)
 
     ask(namesrv, question)
@@ -243,7 +245,7 @@ def alter(
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
         if not existing:
             raise ClientError(
-                f"no broker knows the consumer group {group}: cometmq group create makes one"
+                f"no broker knows the consumer group {group}; use cometmq group create"
             )
         template = next(iter(existing.values()))
         after = {

@@ -190,13 +190,17 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         masters = await masters_named(admin, cluster, broker)
         before = await configs_at(admin, masters, topic, lambda it: it.topics())
         if not before:
-            raise ClientError(f"no broker has the topic {topic}: cometmq topic create makes one")
+            raise ClientError(
+                f"no broker has the topic {topic}; to create it, use cometmq topic create"
+            )
         after = {name: change.applied_to(config) for name, config in before.items()}
         hidden = await hidden_queues(masters, before, after)
         if hidden:
             text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
             if not force:
-                raise ClientError(f"{text}; --force does it, see cometmq topic alter --help")
+                raise ClientError(
+                    f"{text}; to do it anyway, give --force (see cometmq topic alter --help)"
+                )
             confirm(f"{text}. Continue?", is_confirmed=yes)
         for name, config in after.items():
             await admin.put_topic(config, [masters[name]])
@@ -224,11 +228,11 @@ def _exists_text(
         f" {permission_text(it.perm)})"
         for name, it in existing.items()
     )
-    text = f"the topic {topic} exists at {found}: cometmq topic alter {topic} changes it"
+    text = f"the topic {topic} exists at {found}; to change it, use cometmq topic alter {topic}"
     rest = [name for name in masters if name not in existing]
     if rest:
         options = " ".join(f"-b {name}" for name in rest)
-        text += f"; cometmq topic create {topic} {options} creates it at the other brokers"
+        text += f"; to create it at the other brokers, use cometmq topic create {topic} {options}"
     return text
 
 

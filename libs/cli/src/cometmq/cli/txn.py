@@ -113,7 +113,7 @@ def check(
             reply = await master.ask_transaction_state(half)
         except RequestCodeNotSupported as error:
             raise ClientError(
-                f"{half.broker} is a RocketMQ broker: it checks by itself and takes no requests to"
+                f"{half.broker} is a RocketMQ broker: it makes its checks by itself, not on request"
             ) from error
         return {
             "transaction": half.message.message_id,

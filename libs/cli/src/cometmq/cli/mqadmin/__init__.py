@@ -43,8 +43,8 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "clusterList": "Show every broker with its load.",
     },
     "cometmq.cli.mqadmin.namesrvs": {
-        "updateKvConfig": "Set a value at every name server.",
-        "deleteKvConfig": "Delete a value at every name server.",
+        "updateKvConfig": "Set a value on every name server.",
+        "deleteKvConfig": "Delete a value on every name server.",
         "wipeWritePerm": "Stop sends to a broker, for maintenance.",
         "addWritePerm": "Allow sends to a broker again.",
         "getNamesrvConfig": "Show the settings of every name server.",

@@ -56,5 +56,6 @@ def refuse_unknown(key: str, address: str, config: Mapping[str, str], kind: Kind
     if key not in ours:
         known = {*config, *ours, *kind.more}
         raise InvalidArgument(
-            f"{address} has no setting {key}: --force sends it anyway{did_you_mean(key, known)}"
+            f"{address} has no setting {key}; to send it anyway, give --force"
+            f"{did_you_mean(key, known)}"
         )
