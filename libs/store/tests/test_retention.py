@@ -170,3 +170,24 @@ def test_queues_follow_the_log_when_asked(disk):
     queue = rig.store.queue("Old", 0)
     assert (queue.min_offset, queue.max_offset) == (0, 1)
     assert rig.put(make_message("T", 0)).queue_offset == 150
+
+
+def test_a_forced_deletion_trims_entries_that_are_only_in_memory(disk):
+    never_ms = 100_000_000
+    rig = StoreRig(
+        disk,
+        small_settings(disk_space_clean_forcibly_ratio=85, flush_interval_consume_queue=never_ms),
+    )
+    rig.put(make_message())
+    rig.work(5)  # the first checkpoint
+    for _ in range(300):
+        rig.put(make_message())
+    queue = rig.store.queue("T", 0)
+    disk.used_percent = 86
+    rig.work(60)
+    first = rig.store.commit_log.min_offset
+    assert first > 0
+    assert queue.written_offset == 1, "no checkpoint has written the entries"
+    assert queue.entry(queue.min_offset).physical_offset == first
+    rig.store.close()
+    assert StoreRig(disk).store.min_offset("T", 0) == queue.min_offset

@@ -4,6 +4,7 @@
 import asyncio
 import socket
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,3 +187,20 @@ def test_a_client_has_no_budget() -> None:
     watch.check(0)
     watch.measure(0)
     assert not peers[0].is_restrained
+
+
+async def test_unsent_output_takes_no_more_memory_than_is_counted(
+    start_server: Any, eventually: Any, deaf_sockets: list[socket.socket]
+) -> None:
+    server, port = await start_server(
+        {QUERY: query}, ServerSettings(write_high_water_bytes=4096 * KIB)
+    )
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        deaf_sockets.append(connect_deaf(port))
+        await eventually(lambda: any(not peer.is_writable for peer in server.peers))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held - server.stats().unsent_bytes < 512 * KIB

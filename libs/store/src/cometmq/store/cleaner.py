@@ -147,9 +147,11 @@ class Cleaner:
 
     def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
         """Drop queue and index entries that point before the log."""
+        log_first = self._commit_log.min_offset
         for queue, queue_offset in minimums:
             self._doomed += queue.trim(queue_offset)
-        self._doomed += self._parts.index.remove_before(self._commit_log.min_offset)
+            queue.trim_tail(log_first)
+        self._doomed += self._parts.index.remove_before(log_first)
 
     def note_failed(self, name: str, error: Exception) -> None:
         """Log that a step failed; the next round retries it."""

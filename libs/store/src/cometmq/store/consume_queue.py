@@ -13,6 +13,7 @@ per pull; bench/micro/bench_consume_queue.py.
 """
 
 import struct
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from cometmq.remoting.types import Buffer
@@ -336,6 +337,22 @@ class ConsumeQueue:
         return files.forget_first(
             (self.min_offset * CQ_ENTRY_BYTES - files.first) // files.file_size
         )
+
+    def trim_tail(self, log_first: int) -> None:
+        """Begin behind the entries in memory whose records are no longer in the log.
+
+        Files of the log may be deleted before a checkpoint writes the entries that point into
+        them, and `first_at` reads files only.
+        """
+        tail, written = self._tail, self.written_offset
+        if self.min_offset < written:
+            return
+
+        def is_in_log(queue_offset: int) -> bool:
+            entry = ENTRY.unpack_from(tail, (queue_offset - written) * CQ_ENTRY_BYTES)
+            return bool(entry[1] != FILLER_SIZE and entry[0] >= log_first)
+
+        self.min_offset += bisect_left(range(self.min_offset, self.max_offset), True, key=is_in_log)
 
     def _file_entry(self, queue_offset: int) -> tuple[int, int, int]:
         files = self.files

@@ -41,6 +41,9 @@ _BACKLOG: Final = 2  # received requests wait for their turn of the loop
 _LEAVING: Final = 4  # this end stops and takes no more requests
 
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
+# uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
+# unsent. With writes of 4 MiB the memory of a slow reader was twice what the budget counted.
+_FLUSH_BYTES: Final = 256 * 1024
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -53,7 +56,7 @@ class PeerProtocol(asyncio.Protocol):
         self._connection = Connection(hub.codec, self)
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._encode_reply = hub.codec.encoder.encode_reply
-        self._flush_bytes = hub.settings.write_high_water_bytes
+        self._flush_bytes = min(hub.settings.write_high_water_bytes, _FLUSH_BYTES)
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
