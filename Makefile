@@ -82,7 +82,7 @@ bench: setup ## Side by side with Apache RocketMQ 4.9.4: a table of ratios
 .PHONY: bench-clients
 bench-clients: setup ## Python clients beside each other: rates and processor time
 	tests/peers/install cpp grpc proxy
-	$(BIN)/python bench/clients/compare.py $(ARGS)
+	$(BIN)/python bench/compare_clients.py $(ARGS)
 
 .PHONY: bench-test
 bench-test: setup ## Does the benchmark itself measure what it says?
@@ -95,7 +95,7 @@ bench-micro: setup ## Time the hot modules
 
 .PHONY: profile
 profile: setup ## Where the time of a send goes
-	$(BIN)/python bench/profile.py $(ARGS)
+	$(BIN)/python bench/profile_sends.py $(ARGS)
 
 SPARK_BIN := spark/.venv/bin
 

@@ -66,7 +66,8 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
 
 
 def fill(port: int, count: int, **options: object) -> None:
-    """Store so many messages; what a server is too busy for is sent again."""
+    """Store `count` messages; those that a busy server refuses are sent again."""
+    report: Report = {}
     for _ in range(FILL_ATTEMPTS):
         report = loadgen("send", port, count=count, **options)
         count = report["errors"]

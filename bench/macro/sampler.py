@@ -48,7 +48,6 @@ def main() -> None:
     """Run the program of the command line as `__main__`."""
     out, program = Path(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
-    sys.path[0] = str(Path(program).parent)  # not this folder: its modules hide the stdlib's
     signal.signal(signal.SIGPROF, note)
     signal.signal(signal.SIGUSR1, forget)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)

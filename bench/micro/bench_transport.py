@@ -103,7 +103,15 @@ def load(
     port: int, connections: int, in_flight: int, serialization: str, seconds: float
 ) -> dict[str, Any]:
     """Run the load generator once; return what it printed."""
-    command = [LOADGEN, "--mode", "send", "--port", str(port), "--connections", str(connections)]
+    command = [
+        str(LOADGEN),
+        "--mode",
+        "send",
+        "--port",
+        str(port),
+        "--connections",
+        str(connections),
+    ]
     command += ["--in-flight", str(in_flight), "--serialization", serialization]
     command += ["--seconds", str(seconds)]
     output = subprocess.run(command, capture_output=True, check=True, text=True).stdout

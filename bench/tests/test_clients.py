@@ -2,15 +2,10 @@
 """The meter that the programs of all compared clients share, and the table made of it."""
 
 import json
-import sys
 import threading
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "clients"))
-
-from compare import Figure, cell
+from compare_clients import Figure, cell
 from measure import Meter
 
 

@@ -105,8 +105,8 @@ def test_routes_read_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> N
     mine, theirs = ours.run("topicRoute", "-t", topic), mqadmin.run("topicRoute", "-t", topic)
     assert mine.json == dialect(theirs.output)
 
-    mine, theirs = (tool.run("topicRoute", "-t", topic, "-l") for tool in (ours, mqadmin))
-    assert mine.output.split() == theirs.output.split()
+    listed = [tool.run("topicRoute", "-t", topic, "-l").output for tool in (ours, mqadmin)]
+    assert listed[0].split() == listed[1].split()
 
 
 def test_the_state_of_queues_reads_the_same(

@@ -61,7 +61,7 @@ def test_every_option_exists(helping: MqAdmin, name: str) -> None:
     for option in theirs:
         assert {f"-{option.short}", f"--{option.long}"} <= known, option
     for param in mine.params:
-        (option,) = [it for it in theirs if f"-{it.short}" in param.opts] or [None]
+        option = next((it for it in theirs if f"-{it.short}" in param.opts), None)
         if option is not None and option.short != "n":
             assert (param.required, not param.is_flag) == (option.is_required, option.takes_value)
         else:

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,7 +244,7 @@ def cluster_of_ipv6(
     request: pytest.FixtureRequest, maker: Callable[[str], type[Cluster]], tmp_path: Path
 ) -> Iterator[Cluster]:
     """A broker whose name and address in routes is of IPv6; the test is in its network."""
-    options = {"properties": IPV6} if request.param == "java" else {}
+    options: dict[str, Any] = {"properties": IPV6} if request.param == "java" else {}
     with (
         ipv6_loopback(),
         maker(request.param)(tmp_path / "ipv6", {"brokerIP1": "::1"}, **options) as cluster,

@@ -470,8 +470,8 @@ async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) ->
 
         await until(is_complete, "all messages")
     assert first.overlaps == second.overlaps == 0
-    for offsets in distinct([first.places(), second.places()]).values():
-        assert sorted(offsets) == list(range(100))
+    for found in distinct([first.places(), second.places()]).values():
+        assert sorted(found) == list(range(100))
     for places in (first.places(), second.places()):
         for offsets in places.values():
             fresh = list(dict.fromkeys(offsets))

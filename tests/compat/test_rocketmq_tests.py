@@ -114,7 +114,7 @@ def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> 
 def _run(pair: Cluster, classes: list[str], log: Path) -> list[Event]:
     """What the tests of these classes came to."""
     with start_tests(pair, classes, log) as running:
-        return running.finish(timeout_s=CLASSES_TIMEOUT_S)
+        return list(running.finish(timeout_s=CLASSES_TIMEOUT_S))
 
 
 def _failed(events: list[Event]) -> dict[str, str]:

@@ -51,7 +51,7 @@ class Written:
 
     messages: dict[str, list[Event]] = field(default_factory=dict)
 
-    def add(self, topic: str, events: list[Event]) -> None:
+    def add(self, topic: str, events: Sequence[Event]) -> None:
         """Remember messages of one topic."""
         self.messages.setdefault(topic, []).extend(named(events, "sent"))
 

@@ -2,12 +2,9 @@
 """Options of the crash tests, and the folder of their helpers on the import path."""
 
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 KILLS_DEFAULT = 12
 

@@ -12,13 +12,13 @@ from random import Random
 from typing import Final
 
 import pytest
-from child import BrokerChild, until
-from client import Client
 
+from cometmq.peers.broker.child import BrokerChild, until
+from cometmq.peers.broker.client import Client
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable
 from cometmq.store.disk import OsDisk
 
-SCRIPT: Final = Path(__file__).parent / "faulty_broker.py"
+FAULTY_BROKER: Final = "cometmq.peers.crash.faulty_broker"
 TOPIC: Final = "T"
 BODY_BYTES: Final = 2_000
 SENDS_MAX: Final = 20_000
@@ -81,7 +81,7 @@ def sender(random: Random) -> Sender:
 @pytest.fixture
 async def broker(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[BrokerChild]:
     settings = getattr(request, "param", {})
-    child = BrokerChild(tmp_path, script=SCRIPT, **SETTINGS, **settings)
+    child = BrokerChild(tmp_path, module=FAULTY_BROKER, **SETTINGS, **settings)
     try:
         await child.start()
         yield child
@@ -279,7 +279,7 @@ async def test_a_full_disk_refuses_sends_until_there_is_space(
     tmp_path: Path, small_disk: Path, sender: Sender
 ) -> None:
     broker = BrokerChild(
-        tmp_path, script=SCRIPT, **SETTINGS, storePathRootDir=str(small_disk / "store")
+        tmp_path, module=FAULTY_BROKER, **SETTINGS, storePathRootDir=str(small_disk / "store")
     )
     ballast = Ballast(small_disk, broker)
     try:

@@ -7,10 +7,10 @@ from random import Random
 from typing import Final
 
 import pytest
-from child import BrokerChild
-from client import Client
-from store_files import read_log
 
+from cometmq.peers.broker.child import BrokerChild
+from cometmq.peers.broker.client import Client
+from cometmq.peers.broker.store_files import read_log
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 

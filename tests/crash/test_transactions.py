@@ -16,15 +16,15 @@ from random import Random
 from typing import Final
 
 import pytest
-from transactor import Decisions
 
 from cometmq.client import AdminClient, ConsumeFrom, MessageExt, PushConsumer, PushOptions
 from cometmq.peers.cli import CometCli
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
+from cometmq.peers.crash.transactor import Decisions
 from cometmq.peers.processes import Child
 
-SCRIPT: Final = Path(__file__).parent / "transactor.py"
+TRANSACTOR: Final = "cometmq.peers.crash.transactor"
 TOPIC: Final = "Transacted"
 GROUP: Final = "Transactors"
 ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -76,7 +76,7 @@ class Chaos:
         )
         self._producers[slot] = Child(
             f"producer {slot}",
-            [sys.executable, str(SCRIPT), *arguments],
+            [sys.executable, "-m", TRANSACTOR, *arguments],
             log_path=self._folder / f"producer-{self._started}.log",
         )
 

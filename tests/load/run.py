@@ -8,13 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "crash"))
-
-from churn import Churn
-from crowd import CrowdRun
-from fairness import FairnessRun
-from idle import IdleRun
-from reporting import Findings
+from cometmq.peers.load.churn import Churn
+from cometmq.peers.load.crowd import CrowdRun
+from cometmq.peers.load.fairness import FairnessRun
+from cometmq.peers.load.idle import IdleRun
+from cometmq.peers.load.reporting import Findings
 
 PARTS: Final = ("churn", "crowd", "fairness", "idle")
 

@@ -2,7 +2,8 @@
 """What the load run reads out of a broker's metrics."""
 
 import pytest
-from facts import LagWindow, parse_metrics
+
+from cometmq.peers.broker.facts import LagWindow, parse_metrics
 
 TEXT = """\
 # HELP cometmq_connections Open connections.

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from journal import Delivery, Handover, JavaReader, JournalReader
-from verdicts import (
+
+from cometmq.peers.load.journal import Delivery, Handover, JavaReader, JournalReader
+from cometmq.peers.load.verdicts import (
     COMMIT_NS,
     SECOND_NS,
     SETTLE_NS,

@@ -115,7 +115,7 @@ def test_links_of_readmes_lead_to_the_commit_that_was_built(wheels):
     targets = []
     for wheel in wheels.values():
         text = HeaderParser().parsestr(read(wheel, "METADATA")).get_payload()
-        targets += re.findall(r"\]\(([^)\s]+)\)", text)
+        targets += re.findall(r"\]\(([^)\s]+)\)", str(text))
     assert len(targets) > 10
     assert [one for one in targets if not one.startswith(base)] == []
     paths = [one.removeprefix(base).partition("#")[0] for one in targets]
@@ -123,7 +123,7 @@ def test_links_of_readmes_lead_to_the_commit_that_was_built(wheels):
 
 
 def test_wheels_share_no_file_and_keep_the_namespace_open(wheels):
-    seen = {}
+    seen: dict[str, str] = {}
     for name, wheel in wheels.items():
         for path in zipfile.ZipFile(wheel).namelist():
             if ".dist-info/" in path or path.endswith("/"):

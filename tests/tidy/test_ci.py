@@ -5,6 +5,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -23,7 +24,7 @@ def makes() -> dict[str, list[str]]:
     return found
 
 
-def workflow(name: str) -> dict:
+def workflow(name: str) -> dict[str, Any]:
     (job,) = yaml.safe_load((ROOT / ".github/workflows" / name).read_text(encoding="utf-8"))[
         "jobs"
     ].values()
@@ -45,7 +46,7 @@ def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
     assert makes()["spark-test"] == []
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)
-    assert '"$(or $(MARK),not slow)"' in recipe[1]
+    assert recipe and '"$(or $(MARK),not slow)"' in recipe[1]
     spark = tomllib.loads((ROOT / "spark/pyproject.toml").read_text(encoding="utf-8"))
     assert spark["tool"]["pytest"]["ini_options"]["testpaths"] == ["tests"]
     guide = ROOT / "spark/tests/guide"

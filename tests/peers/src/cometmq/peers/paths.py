@@ -6,4 +6,6 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[5]
 CACHE: Final = ROOT / ".cache" / "peers"
+GOLDEN: Final = ROOT / "tests" / "golden"
+FUZZ_FAILURES: Final = ROOT / ".cache" / "fuzz-failures"
 DATA: Final = Path(__file__).resolve().parent / "data"

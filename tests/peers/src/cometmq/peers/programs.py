@@ -93,7 +93,11 @@ class ClientProgram(ABC):
         )
 
     def run(
-        self, subcommand: str, *, run_timeout_s: float = RUN_TIMEOUT_S, **options: object
+        self,
+        subcommand: str,
+        *,
+        run_timeout_s: Any = RUN_TIMEOUT_S,  # float; Any lets callers pass **dict[str, str]
+        **options: object,
     ) -> list[dict[str, Any]]:
         """Run a subcommand to its end; its events."""
         with self.start(subcommand, **options) as running:

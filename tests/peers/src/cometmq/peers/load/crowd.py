@@ -12,14 +12,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import audience
-from audience import Crowd
-from child import BrokerChild, until
-from client import Client
-from facts import FILES, Facts, LagWindow
-from nuisances import BIG_TOPIC, FLOOD_TOPIC, QUIET_TOPIC, disturbing, flood, stall, vanish
-from probe import TOPIC, Probe, Times, probing
-from reporting import Findings, say
+from cometmq.peers.broker.child import BrokerChild, until
+from cometmq.peers.broker.client import Client
+from cometmq.peers.broker.facts import FILES, Facts, LagWindow
+from cometmq.peers.load import audience
+from cometmq.peers.load.audience import Crowd
+from cometmq.peers.load.nuisances import (
+    BIG_TOPIC,
+    FLOOD_TOPIC,
+    QUIET_TOPIC,
+    disturbing,
+    flood,
+    stall,
+    vanish,
+)
+from cometmq.peers.load.probe import TOPIC, Probe, Times, probing
+from cometmq.peers.load.reporting import Findings, say
 
 GROUP_COUNT: Final = 500
 CONNECTION_COUNT: Final = 2 * GROUP_COUNT

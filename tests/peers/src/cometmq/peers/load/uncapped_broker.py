@@ -21,6 +21,7 @@ def uncapped_settings(settings: BrokerSettings) -> ServerSettings:
     return msgspec.structs.replace(_server_settings(settings), calls_per_turn_max=UNCAPPED)
 
 
-app.server_settings = uncapped_settings
-sys.argv[1:] = ["broker", "-c", sys.argv[1]]
-main()
+if __name__ == "__main__":
+    app.server_settings = uncapped_settings
+    sys.argv[1:] = ["broker", "-c", sys.argv[1]]
+    main()

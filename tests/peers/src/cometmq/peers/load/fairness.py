@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from child import BrokerChild
-from client import Client
-from facts import FILES, Facts
-from nuisances import FLOOD_TOPIC, disturbing, flood
-from probe import TOPIC, Probe, Times, probing
-from reporting import Findings, say
+from cometmq.peers.broker.child import BrokerChild
+from cometmq.peers.broker.client import Client
+from cometmq.peers.broker.facts import FILES, Facts
+from cometmq.peers.load.nuisances import FLOOD_TOPIC, disturbing, flood
+from cometmq.peers.load.probe import TOPIC, Probe, Times, probing
+from cometmq.peers.load.reporting import Findings, say
 
+UNCAPPED_BROKER: Final = "cometmq.peers.load.uncapped_broker"
 FLOOD_CONNECTIONS: Final = 32
 RATIO_MIN: Final = 1.5
 """So much shorter p99 must be with the cap: without it there is nothing to show for it."""
@@ -25,11 +26,11 @@ THROUGHPUT_MIN: Final = 0.6
 class Contestant:
     """One of the two brokers."""
 
-    def __init__(self, name: str, folder: Path, script: Path | None) -> None:
+    def __init__(self, name: str, folder: Path, module: str = "") -> None:
         """Start nothing yet."""
         folder.mkdir(parents=True)
         self.name = name
-        self.broker = BrokerChild(folder, script=script, **FILES)
+        self.broker = BrokerChild(folder, module=module, **FILES)
         self.calm: list[Times] = []
         self.flooded: list[Times] = []
         self.rates: list[float] = []
@@ -78,9 +79,8 @@ class FairnessRun:
 
     def __init__(self, folder: Path, *, seconds: float, rounds: int) -> None:
         """Start nothing yet."""
-        script = Path(__file__).with_name("uncapped_broker.py")
-        self._capped = Contestant("with the cap", folder / "capped", None)
-        self._uncapped = Contestant("without", folder / "uncapped", script)
+        self._capped = Contestant("with the cap", folder / "capped")
+        self._uncapped = Contestant("without", folder / "uncapped", UNCAPPED_BROKER)
         self._seconds = seconds
         self._rounds = rounds
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import msgspec
-from client import Client
 
+from cometmq.peers.broker.client import Client
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode

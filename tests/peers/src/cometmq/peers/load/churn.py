@@ -16,12 +16,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from child import until
-from journal import Delivery
-from member import ORDERED_TOPIC, PLAIN_TOPIC
-from members import JavaMember, Member, OwnMember, freeze
-from reporting import Findings, say
-from verdicts import (
+from cometmq.client import AdminClient, Message, Producer, ProducerOptions
+from cometmq.peers.broker.child import until
+from cometmq.peers.comet import CometCluster
+from cometmq.peers.load.journal import Delivery
+from cometmq.peers.load.member import ORDERED_TOPIC, PLAIN_TOPIC
+from cometmq.peers.load.members import JavaMember, Member, OwnMember, freeze
+from cometmq.peers.load.reporting import Findings, say
+from cometmq.peers.load.verdicts import (
     ORDERLY_CAUSES,
     Cause,
     Explainer,
@@ -30,9 +32,6 @@ from verdicts import (
     judge_order,
     repeats,
 )
-
-from cometmq.client import AdminClient, Message, Producer, ProducerOptions
-from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import Child
 from cometmq.remoting.errors import CometError
 

@@ -4,18 +4,15 @@
 import asyncio
 import hashlib
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from hostile import Hostile, Shot
-
+from cometmq.peers.fuzz.hostile import Hostile, Shot
+from cometmq.peers.paths import FUZZ_FAILURES, GOLDEN
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 
-FAILURES: Final = Path(__file__).parents[2] / ".cache" / "fuzz-failures"
-GOLDEN: Final = Path(__file__).parents[1] / "golden"
 FRAMES_PER_CONNECTION: Final = 120
 CONNECTIONS_AT_ONCE: Final = 6
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -125,16 +122,21 @@ def total(tallies: list[Tally]) -> Tally:
     for tally in tallies:
         codes.update(tally.codes)
         unanswered.update(tally.unanswered)
-    sums = [sum(tally[index] for tally in tallies) for index in range(3)]
-    cut_off = [path for tally in tallies for path in tally.cut_off]
-    return Tally(sums[0], sums[1], sums[2], cut_off, dict(codes), dict(unanswered))
+    return Tally(
+        frames=sum(tally.frames for tally in tallies),
+        answers=sum(tally.answers for tally in tallies),
+        connections=sum(tally.connections for tally in tallies),
+        cut_off=[path for tally in tallies for path in tally.cut_off],
+        codes=dict(codes),
+        unanswered=dict(unanswered),
+    )
 
 
 def _save(shots: list[Shot], unanswered: dict[int, int]) -> str:
     """Keep the frames of a connection that ended too early; the cause is near the first left."""
-    FAILURES.mkdir(parents=True, exist_ok=True)
+    FUZZ_FAILURES.mkdir(parents=True, exist_ok=True)
     data = b"".join(shot.data for shot in shots)
-    path = FAILURES / f"connection-{hashlib.sha256(data).hexdigest()[:12]}"
+    path = FUZZ_FAILURES / f"connection-{hashlib.sha256(data).hexdigest()[:12]}"
     path.write_bytes(data)
     first = min(unanswered)
     return f"{path}: no answer to request {first} of code {unanswered[first]}"

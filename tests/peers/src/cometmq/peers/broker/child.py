@@ -32,8 +32,8 @@ SMALL_FILES: Final = {
 class BrokerChild:
     """One broker on one folder; every start is a new process."""
 
-    def __init__(self, folder: Path, *, script: Path | None = None, **settings: str) -> None:
-        """`script` runs instead of the program; `settings` are names of broker.conf."""
+    def __init__(self, folder: Path, *, module: str = "", **settings: str) -> None:
+        """`module` runs instead of the program; `settings` are names of broker.conf."""
         self.folder = folder
         self.store = folder / "store"
         self.file = folder / "broker.conf"
@@ -41,8 +41,8 @@ class BrokerChild:
         self.address = ""
         self.restarts = 0
         self._command = (
-            [sys.executable, str(script), str(self.file)]
-            if script
+            [sys.executable, "-m", module, str(self.file)]
+            if module
             else [str(PROGRAM), "broker", "-c", str(self.file)]
         )
         self._settings = {

@@ -11,8 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from mutate import mutated
-
+from cometmq.peers.fuzz.mutate import mutated
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.frame import FrameReader

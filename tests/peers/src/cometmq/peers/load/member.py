@@ -8,7 +8,6 @@ from random import Random
 from typing import Final
 
 import msgspec
-from journal import ASSIGNED, BEGUN, ENDED, REVOKED, JournalWriter
 
 from cometmq.client import (
     ConsumeFrom,
@@ -18,6 +17,7 @@ from cometmq.client import (
     PushOptions,
     on_signal,
 )
+from cometmq.peers.load.journal import ASSIGNED, BEGUN, ENDED, REVOKED, JournalWriter
 
 PLAIN_TOPIC: Final = "churn-plain"
 ORDERED_TOPIC: Final = "churn-ordered"

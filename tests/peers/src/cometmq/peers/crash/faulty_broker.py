@@ -75,7 +75,8 @@ class FaultyFiles(json_config.OsFiles):
         super().write(path, data)
 
 
-app.OsDisk = FaultyDisk  # type: ignore[misc,attr-defined]
-json_config.OsFiles = FaultyFiles  # type: ignore[misc]
-sys.argv[1:] = ["broker", "-c", sys.argv[1]]
-main()
+if __name__ == "__main__":
+    app.OsDisk = FaultyDisk  # type: ignore[attr-defined]
+    json_config.OsFiles = FaultyFiles  # type: ignore[misc]
+    sys.argv[1:] = ["broker", "-c", sys.argv[1]]
+    main()

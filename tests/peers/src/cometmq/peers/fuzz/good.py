@@ -5,8 +5,7 @@ import asyncio
 import time
 from typing import Final
 
-from client import Client
-
+from cometmq.peers.broker.client import Client
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.bodies.topic_config import (

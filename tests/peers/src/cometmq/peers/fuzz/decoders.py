@@ -7,15 +7,13 @@ import resource
 import sys
 import time
 import traceback
-from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from mutate import mutated
-from targets import ALLOWED, TARGETS, seeds
+from cometmq.peers.fuzz.mutate import mutated
+from cometmq.peers.fuzz.targets import ALLOWED, TARGETS, seeds
+from cometmq.peers.paths import FUZZ_FAILURES, GOLDEN
 
-GOLDEN: Final = Path(__file__).parents[1] / "golden"
-FAILURES: Final = Path(__file__).parents[2] / ".cache" / "fuzz-failures"
 SLOW_S: Final = 2.0
 GROWTH_KIB_MAX: Final = 200 * 1024
 _FAILURES_MAX: Final = 5
@@ -95,7 +93,7 @@ def _refuses(name: str, data: bytes) -> bool:
 
 
 def _save(name: str, data: bytes) -> str:
-    FAILURES.mkdir(parents=True, exist_ok=True)
-    path = FAILURES / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+    FUZZ_FAILURES.mkdir(parents=True, exist_ok=True)
+    path = FUZZ_FAILURES / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
     path.write_bytes(data)
     return f"{traceback.format_exc()}FOUND: tests/fuzz/targets.py {name} {path}"

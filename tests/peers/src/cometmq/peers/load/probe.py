@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from client import Client
+from cometmq.peers.broker.client import Client
 
 TOPIC: Final = "good"
 BODY: Final = b"g" * 128
@@ -23,7 +23,7 @@ ANSWER_S: Final = 60.0
 class Times(NamedTuple):
     """How long sends took, in milliseconds."""
 
-    count: int
+    sample_count: int
     p50: float
     p99: float
 
@@ -34,7 +34,7 @@ class Times(NamedTuple):
         return cls(len(ordered), ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100])
 
     def __str__(self) -> str:
-        return f"p50 {self.p50:.2f} ms, p99 {self.p99:.2f} ms of {self.count}"
+        return f"p50 {self.p50:.2f} ms, p99 {self.p99:.2f} ms of {self.sample_count}"
 
 
 class Probe:

@@ -3,7 +3,6 @@
 
 import asyncio
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -13,17 +12,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "crash"))
-
-from attackers import Tally, attack, be_a_nuisance, total
-from child import BrokerChild, parse_log, until
-from decoders import say
-from good import GoodBrokerClient, GoodNamesrvClient
-from store_files import judge_queues, read_log
-
 from cometmq.broker.handlers import HANDLERS as BROKER_CODES
 from cometmq.namesrv.handlers import HANDLERS as NAMESRV_CODES
+from cometmq.peers.broker.child import BrokerChild, parse_log, until
+from cometmq.peers.broker.store_files import judge_queues, read_log
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.fuzz.attackers import Tally, attack, be_a_nuisance, total
+from cometmq.peers.fuzz.decoders import say
+from cometmq.peers.fuzz.good import GoodBrokerClient, GoodNamesrvClient
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
 from cometmq.store.settings import StoreSettings

@@ -37,7 +37,7 @@ def read_log(store: Path) -> tuple[list[MessageRecord], int]:
 
 def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
     """Return the records of one file, and the log's end if it is in this file, else -1."""
-    records = []
+    records: list[MessageRecord] = []
     cursor = 0
     while cursor < len(data):
         rest = len(data) - cursor

@@ -46,7 +46,7 @@ class ProfiledCluster(CometCluster):
     def _broker_command(self, conf_path: Path) -> list[str]:
         """The usual command behind the profiler."""
         if self.tool == "sample":
-            prefix = [sys.executable, str(SAMPLER), str(self.profile_path)]
+            prefix = [sys.executable, "-P", str(SAMPLER), str(self.profile_path)]
         else:
             prefix = [sys.executable, "-P", "-m", "cProfile", "-o", str(self.profile_path)]
         return [*prefix, *super()._broker_command(conf_path)]
@@ -54,7 +54,9 @@ class ProfiledCluster(CometCluster):
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="bench/profile.py", description="CometMQ's hot path")
+    parser = argparse.ArgumentParser(
+        prog="bench/profile_sends.py", description="CometMQ's hot path"
+    )
     parser.add_argument("--workload", choices=[load.name for load in LOADS], default="send-8x32")
     parser.add_argument("--tool", choices=["sample", "calls"], default="sample")
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from journal import JavaReader, JournalReader, LineReader
-from member import ORDERED_TOPIC, PLAIN_TOPIC, READY
-from verdicts import End, Life
-
 from cometmq.peers.javaclient import JavaClient
+from cometmq.peers.load.journal import JavaReader, JournalReader, LineReader
+from cometmq.peers.load.member import ORDERED_TOPIC, PLAIN_TOPIC, READY
+from cometmq.peers.load.verdicts import End, Life
 from cometmq.peers.processes import Child
 
+MEMBER: Final = "cometmq.peers.load.member"
 LEAVE_S: Final = 45
 JAVA_STARTED: Final = '{"event":"started"'
 JAVA_TIMEOUT_S: Final = 3_600
@@ -135,8 +135,7 @@ class OwnMember(Member):
     def _start(self, life: str) -> list[Child]:
         journal = self._folder / f"{life}.journal"
         self.readers.append(JournalReader(life, journal))
-        script = Path(__file__).with_name("member.py")
-        command = [sys.executable, str(script), self.name, self._namesrv, str(journal)]
+        command = [sys.executable, "-m", MEMBER, self.name, self._namesrv, str(journal)]
         return [Child(life, command, log_path=self._folder / f"{life}.log")]
 
 

@@ -29,8 +29,8 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import join_batch, split_batch
-from cometmq.remoting.message.compression import CompressionType, decompress
-from cometmq.remoting.message.flags import index_hash, java_hash
+from cometmq.remoting.message.compression import decompress
+from cometmq.remoting.message.flags import CompressionType, index_hash, java_hash
 from cometmq.remoting.message.new_message import encode_record, record_size
 from cometmq.remoting.message.properties import (
     index_keys,
@@ -201,7 +201,9 @@ def _json_codecs() -> list[Any]:
 
 
 _JSON_BODIES: Final = _json_codecs()
-_TABLES: Final = [COMMANDS[code].reply_body for code in (21, 201, 43, 45)]
+_TABLES: Final = [
+    codec for code in (21, 201, 43, 45) if (codec := COMMANDS[code].reply_body) is not None
+]
 
 
 def sql_expression(data: bytes) -> None:

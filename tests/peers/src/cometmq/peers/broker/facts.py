@@ -8,8 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-from child import BrokerChild
-
+from cometmq.peers.broker.child import BrokerChild
 from cometmq.peers.ports import HOST
 
 FILES: Final = {

@@ -8,9 +8,8 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Final
 
-from acknowledged import Acknowledged
-from client import Client
-
+from cometmq.peers.broker.client import Client
+from cometmq.peers.crash.acknowledged import Acknowledged
 from cometmq.remoting.errors import TransportError
 
 TOPIC: Final = "load"

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 import page
 from macro.native import fill
 
@@ -30,8 +28,9 @@ from cometmq.peers.processes import wait_until
 from cometmq.peers.proxy import ProxyCluster
 from cometmq.peers.wire import call
 
-HERE: Final = Path(__file__).resolve().parent
-PAGE: Final = HERE.parents[1] / "docs" / "guides" / "clients-compared.md"
+BENCH: Final = Path(__file__).resolve().parent
+PROGRAMS: Final = BENCH / "clients"
+PAGE: Final = BENCH.parent / "docs" / "guides" / "clients-compared.md"
 RUN_TIMEOUT_S: Final = 180.0
 READY_TIMEOUT_S: Final = 60.0
 GET_MAX_OFFSET: Final = 30
@@ -119,7 +118,7 @@ class Bench:
             "env",
             f"HOME={self._home}",
             str(client.python),
-            str(HERE / client.program),
+            str(PROGRAMS / client.program),
             command,
         ]
         for name, value in options.items():
