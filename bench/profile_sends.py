@@ -44,7 +44,6 @@ class ProfiledCluster(CometCluster):
         self.tool = tool
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        """The usual command behind the profiler."""
         if self.tool == "sample":
             prefix = [sys.executable, "-P", str(SAMPLER), str(self.profile_path)]
         else:

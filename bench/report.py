@@ -94,13 +94,11 @@ def rows(samples: Samples) -> Iterator[Row]:
 
 
 def _median(rounds: Sequence[Sample], metric: str) -> float | None:
-    """Median over the rounds that have the metric."""
     values = [sample[metric] for sample in rounds if metric in sample]
     return statistics.median(values) if values else None
 
 
 def _cpu_name() -> str:
-    """Model and number of processors."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{len(names)} x {names[0]}" if names else platform.machine()
@@ -138,7 +136,6 @@ def others_cpus(result: Result) -> float:
 
 
 def _line(row: Row, before: float | None) -> str:
-    """One metric."""
     name, unit, divisor = UNITS[row.metric]
     cells = [
         f"  {name + ' [' + unit + ']':<40}",

@@ -127,7 +127,6 @@ def _pairs(cluster: Cluster, count: int, *, may_refuse: bool = False) -> tuple[f
 
 
 def _length(cluster: Cluster) -> int:
-    """Return how many messages are committed."""
     fields = ({"topic": TOPIC, "queueId": str(queue_id)} for queue_id in range(QUEUES))
     answers = (call(cluster.broker_addrs[0], GET_MAX_OFFSET, each) for each in fields)
     return sum(int(answer.fields["offset"]) for answer in answers)
@@ -187,7 +186,6 @@ def _log_end(cluster: Cluster) -> int:
 
 
 def _servers(cluster: Cluster) -> list[Child]:
-    """Return the broker, and the txn-checker if there is one."""
     checker = cluster.txn_checker if isinstance(cluster, CometCluster) else None
     return [*cluster.brokers.values(), *([checker] if checker else [])]
 

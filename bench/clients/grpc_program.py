@@ -76,7 +76,6 @@ class Counter(MessageListener):  # type: ignore[misc]  # its types are in its ow
     """Counts what it gets."""
 
     def __init__(self, meter: Meter) -> None:
-        """Count for a meter."""
         self._meter = meter
 
     def consume(self, _: Message) -> ConsumeResult:

@@ -32,7 +32,6 @@ class Meter:
     """Counts messages; its time runs from `start`, or from the first message that came."""
 
     def __init__(self, count: int) -> None:
-        """Expect so many messages."""
         self._count = count
         self._done = 0
         self._lock = threading.Lock()

@@ -93,7 +93,6 @@ def _warm_servers(plan: Plan, name: str) -> Iterator[list[Server]]:
 
 
 def _run_load(plan: Plan, load: Load, servers: Sequence[Server]) -> None:
-    """Prepare every server, then alternate them."""
     for server in servers:
         prepare(load, server)
         _measure(load, server, seconds=plan.warmup_s / 5)
@@ -113,7 +112,6 @@ def prepare(load: Load, server: Server) -> None:
 
 
 def _measure(load: Load, server: Server, *, seconds: float) -> Sample:
-    """One run of the generator as a sample."""
     return _rates(_checked(run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)))
 
 
@@ -128,7 +126,6 @@ def run_once(load: Load, server: Server, *, seconds: float, warmup: float) -> Re
 
 
 def _rates(report: Report) -> Sample:
-    """What every run of the generator measures."""
     latency = report["latency_us"]
     return {
         "messages_per_s": report["messages_per_s"],
@@ -141,7 +138,6 @@ def _rates(report: Report) -> Sample:
 
 
 def _checked(report: Report) -> Report:
-    """A benchmark of refusals would be worthless."""
     if report["errors"]:
         raise BenchError(f"{report['errors']} requests were refused: codes {report['codes']}")
     return report
@@ -191,7 +187,6 @@ def run_million(plan: Plan) -> None:
 
 
 def _million(server: Server) -> Sample:
-    """One sample on an empty store."""
     topic = "BENCH_million"
     _checked(server.load("send", topic=topic, count=MESSAGES_MANY, queues=QUEUES, **BURST))
     return {

@@ -104,7 +104,6 @@ class Server:
         self._call(CREATE_TOPIC, fields)
 
     def _call(self, code: int, fields: dict[str, str]) -> Answer:
-        """One request that must succeed."""
         answer = call(f"{HOST}:{self.port}", code, fields)
         if answer.code != 0:
             raise BenchError(f"{self.name}: {code} refused: {answer.remark}")

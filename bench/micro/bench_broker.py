@@ -46,7 +46,6 @@ class Sink:
     """A transport whose other end takes everything at once."""
 
     def __init__(self, number: int) -> None:
-        """Be the socket of one of many clients."""
         self._number = number
         self.count = 0
 

@@ -32,7 +32,6 @@ class Store:
     """Answers sends at once, or all of a turn of the loop together."""
 
     def __init__(self, *, is_deferred: bool) -> None:
-        """Start with nothing staged."""
         self.count = 0
         self.staged: list[tuple[Call[Any], Reply]] = []
         self.send = self._stage if is_deferred else self._answer

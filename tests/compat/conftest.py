@@ -49,7 +49,6 @@ def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -
 
 @pytest.fixture(scope="session")
 def maker() -> Callable[[str], type[Cluster]]:
-    """The class of clusters of a maker, for tests that restart servers."""
     return MAKERS.__getitem__
 
 
@@ -68,13 +67,11 @@ def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
 
 @pytest.fixture(scope="session")
 def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where client programs log."""
     return tmp_path_factory.mktemp("clients")
 
 
 @pytest.fixture(scope="session")
 def clients(log_dir: Path) -> dict[str, ClientProgram]:
-    """Every client program by name."""
     return {
         "java-4": JavaClient(log_dir),
         "java-5": JavaClient(log_dir, VERSION_5),
@@ -91,14 +88,12 @@ def java(clients: dict[str, ClientProgram]) -> ClientProgram:
 
 @pytest.fixture(scope="session")
 def fresh_name() -> Callable[[str], str]:
-    """Names of topics and groups that no other test uses."""
     numbers = itertools.count(1)
     return lambda stem: f"{stem}{next(numbers)}"
 
 
 @pytest.fixture
 def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
-    """A topic of four queues that no other test uses."""
     name = fresh_name("CompatTopic")
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, name)
     return name
@@ -106,5 +101,4 @@ def topic(cluster: Cluster, fresh_name: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def group(fresh_name: Callable[[str], str]) -> str:
-    """A consumer group that no other test uses."""
     return fresh_name("CompatGroup")

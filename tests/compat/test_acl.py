@@ -112,13 +112,11 @@ def guarded(
     maker: Callable[[str], type[Cluster]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A broker with access control."""
     with with_accounts(maker(request.param), tmp_path_factory.mktemp("acl")) as cluster:
         yield cluster
 
 
 def with_accounts(maker: type[Cluster], directory: Path) -> Cluster:
-    """A cluster with access control that is to be started."""
     cluster = maker(directory, BROKER)
     path = accounts_file(cluster)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +140,6 @@ def accounts_file(cluster: Cluster) -> Path:
 
 
 def tools(folder: Path, access_key: str, secret_key: str) -> dict[str, str]:
-    """System properties that let mqadmin find its account."""
     home = java_home(folder)
     text = f"accessKey: {access_key}\nsecretKey: {secret_key}\n"
     (home / "conf" / "tools.yml").write_text(text)
@@ -271,7 +268,6 @@ def test_java_reads_a_file_that_we_wrote(tmp_path: Path) -> None:
 
 
 def read_by_us(path: Path) -> list[str]:
-    """The accounts that our broker finds in a file."""
     return list(AclFiles(path, clock_ms=lambda: 0, log=NO_LOG).load().by_key)
 
 
@@ -292,8 +288,6 @@ def wait_for(
 
 
 def sent(cluster: Cluster, credentials: SessionCredentials | None, topic: str) -> str:
-    """What becomes of a message of our client."""
-
     async def send() -> str:
         options: dict[str, Any] = {"credentials": credentials, "retry_times": 0}
         async with Producer(

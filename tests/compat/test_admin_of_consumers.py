@@ -32,15 +32,12 @@ CLONE_GROUP_OFFSET = 314
 
 @dataclass(frozen=True)
 class Place:
-    """A group and the messages of its topic."""
-
     cluster: Cluster
     topic: str
     group: str
     messages: list[Event]
 
     def committed(self, group: str) -> list[int]:
-        """What the broker has stored for a group in each queue of the topic."""
         return committed(self.cluster, self.topic, group)
 
     @property
@@ -60,7 +57,6 @@ class Scene(Place):
 
     @property
     def client_id(self) -> str:
-        """The connected member."""
         answer = call(
             self.cluster.broker_addrs[0],
             GET_CONSUMER_LIST_BY_GROUP,
@@ -91,7 +87,6 @@ def online(cluster: Cluster, java: ClientProgram, topic: str, group: str) -> Ite
 
 
 def _queues_of_members(cluster: Cluster, topic: str, group: str) -> int:
-    """How many queues of the topic the members of a group say they have."""
     fields = {"group": group, "topic": topic}
     answer = call(cluster.broker_addrs[0], INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
     members = parse(answer.body.decode())["consumerTable"] if answer.code == 0 else {}
@@ -100,7 +95,6 @@ def _queues_of_members(cluster: Cluster, topic: str, group: str) -> int:
 
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[Scene]:
-    """A connected group that no test resets."""
     topic, group = "AdminOfConsumers", "AdminOfConsumersGroup"
     mqadmin.run("updateTopic", "-b", cluster.broker_addrs[0], "-t", topic, "-r", "4", "-w", "4")
     with online(cluster, java, topic, group) as scene:

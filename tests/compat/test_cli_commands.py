@@ -34,7 +34,6 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="session")
 def ours(cluster: Cluster) -> CometCli:
-    """Our command against the cluster."""
     return CometCli(cluster.namesrv_addr)
 
 
@@ -83,7 +82,6 @@ def test_a_topic_is_created_changed_and_deleted(
 def test_an_ordered_topic_is_kept_by_the_name_servers(
     ours: CometCli, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
 ) -> None:
-    """updateTopic -o, and the three forms of updateOrderConf."""
     topic = fresh_name("CliOrder")
     created = ours.run("updateTopic", "-t", topic, "-c", CLUSTER_NAME, "-o", "true", "-w", "5")
     assert "set cluster orderConf. isOrder=true, orderConf=[broker-a:5]" in created.output
@@ -101,7 +99,6 @@ def test_an_ordered_topic_is_kept_by_the_name_servers(
 
 
 def test_routes_read_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """topicRoute as JSON and as a table."""
     mine, theirs = ours.run("topicRoute", "-t", topic), mqadmin.run("topicRoute", "-t", topic)
     assert mine.json == dialect(theirs.output)
 
@@ -127,7 +124,6 @@ def test_the_state_of_queues_reads_the_same(
 def test_topics_are_listed_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """topicList in both forms, topicClusterList."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=1)
     java.run("consume", count=1, **server)
@@ -162,7 +158,6 @@ def test_queues_are_shared_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str
 def test_settings_of_brokers_read_the_same_and_are_changed(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """getBrokerConfig and updateBrokerConfig for an address and for a cluster."""
     address = cluster.broker_addrs[0]
     for target in (("-b", address), ("-c", CLUSTER_NAME)):
         mine = ours.run("getBrokerConfig", *target).output
@@ -191,7 +186,6 @@ def test_figures_of_brokers_have_the_same_names(
 
 
 def test_the_list_of_brokers_reads_the_same(ours: CometCli, mqadmin: MqAdmin) -> None:
-    """clusterList in both forms."""
     mine, theirs = ours.run("clusterList"), mqadmin.run("clusterList")
     assert heading_of(mine.output) == heading_of(theirs.output)
     assert mine.rows()[0][:5] == theirs.rows()[0][:5]
@@ -249,7 +243,6 @@ async def test_producers_read_the_same(
 def test_what_is_over_is_cleaned(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, command: str
 ) -> None:
-    """For one broker, for a cluster, for all."""
     for target in (("-b", cluster.broker_addrs[0]), ("-c", CLUSTER_NAME), ()):
         assert mqadmin.run(command, *target).output.strip() == "success"
         assert ours.run(command, *target).output.strip() == "success"
@@ -259,7 +252,6 @@ def test_what_is_over_is_cleaned(
 
 
 def test_a_message_is_sent(cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """sendMessage into a queue of choice, found by its key."""
     options = ("-t", topic, "-p", "grün", "-k", "cli", "-c", "TagA", "-b", "broker-a", "-i", "2")
     mine, theirs = ours.run("sendMessage", *options), mqadmin.run("sendMessage", *options)
 
@@ -272,7 +264,6 @@ def test_a_message_is_sent(cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, t
 
 
 def test_sending_is_timed(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """checkMsgSendRT and sendMsgStatus."""
     options = ("-t", topic, "-a", "6", "-s", "64")
     mine, theirs = ours.run("checkMsgSendRT", *options), mqadmin.run("checkMsgSendRT", *options)
     assert heading_of(mine.output) == heading_of(theirs.output)
@@ -320,7 +311,6 @@ def _rounds(command: list[str], log_path: Path) -> str:
 
 
 def test_values_of_name_servers(cluster: Cluster, ours: CometCli, mqadmin: MqAdmin) -> None:
-    """updateKvConfig and deleteKvConfig, seen as any client sees them."""
     names = {"namespace": "CliSpace", "key": "colour"}
     options = ("-s", "CliSpace", "-k", "colour")
     for tool in (ours, mqadmin):
@@ -334,7 +324,6 @@ def test_values_of_name_servers(cluster: Cluster, ours: CometCli, mqadmin: MqAdm
 
 
 def test_settings_of_name_servers(ours: CometCli, mqadmin: MqAdmin) -> None:
-    """getNamesrvConfig and updateNamesrvConfig."""
     mine, theirs = ours.run("getNamesrvConfig").output, mqadmin.run("getNamesrvConfig").output
     assert mine.splitlines()[0] == theirs.splitlines()[0]
     assert properties(mine) == properties(theirs)
@@ -356,8 +345,6 @@ def writable(cluster: Cluster, mqadmin: MqAdmin) -> Iterator[str]:
 def test_write_permission_is_wiped_and_added(
     ours: CometCli, mqadmin: MqAdmin, topic: str, writable: str
 ) -> None:
-    """wipeWritePerm and addWritePerm count the same topics."""
-
     def perm() -> int:
         return int(ours.run("topicRoute", "-t", topic).json["queueDatas"][0]["perm"])
 
@@ -394,7 +381,6 @@ def test_topics_and_groups_are_exported_the_same(
 
 
 def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportConfigs."""
     mine = exported(ours, "exportConfigs", tmp_path / "mine")
     assert mine == exported(mqadmin, "exportConfigs", tmp_path / "theirs")
     assert mine["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
@@ -470,7 +456,6 @@ class Guarded:
     home: Path
 
     def ours(self, command: str, *options: str) -> str:
-        """What our command prints."""
         who = ("--access-key", ADMIN_KEY, "--secret-key", ADMIN_SECRET)
         tool = CometCli(self.cluster.namesrv_addr)
         done = tool.run(*who, command, "-b", self.cluster.broker_addrs[0], *options)
@@ -478,12 +463,10 @@ class Guarded:
         return done.output
 
     def theirs(self, command: str, *options: str) -> str:
-        """What mqadmin prints."""
         arguments = (command, "-b", self.cluster.broker_addrs[0], *options)
         return mqadmin_process(arguments, self.cluster.namesrv_addr, home=self.home).stdout
 
     def accounts(self) -> dict[str, Any]:
-        """All accounts by name."""
         (config,) = json.loads(self.ours("getAclConfig", "--json")).values()
         return {account.pop("accessKey"): account for account in config["plainAccessConfigs"]}
 
@@ -507,7 +490,6 @@ def guarded(
 
 
 def test_accounts_are_managed_the_same(guarded: Guarded) -> None:
-    """updateAclConfig, getAclConfig, deleteAclConfig."""
     options = ("-s", "12345678", "-w", "10.1.1.*", "-i", "DENY", "-u", "SUB", "-m", "false")
     perms = ("-t", "topicA=PUB|SUB,topicB=DENY", "-g", "groupA=SUB")
     printed = [
@@ -529,7 +511,6 @@ def test_accounts_are_managed_the_same(guarded: Guarded) -> None:
 
 
 def test_addresses_and_versions_are_managed_the_same(guarded: Guarded) -> None:
-    """updateGlobalWhiteAddr, clusterAclConfigVersion."""
     printed = [
         tool("updateGlobalWhiteAddr", "-g", "10.10.103.*,192.168.0.*").strip()
         for tool in (guarded.ours, guarded.theirs)
@@ -545,7 +526,6 @@ def test_addresses_and_versions_are_managed_the_same(guarded: Guarded) -> None:
 
 
 def test_strangers_are_refused(guarded: Guarded) -> None:
-    """One line says so, on both makers."""
     tool = CometCli(guarded.cluster.namesrv_addr)
     options = ("getAclConfig", "-b", guarded.cluster.broker_addrs[0])
     for who in ((), ("--access-key", ADMIN_KEY, "--secret-key", "wrong-secret")):

@@ -35,32 +35,26 @@ TOPIC, GROUP = "CliMessages", "CliMessagesGroup"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed."""
-
     status: int
     output: str
     errors: str
 
     @property
     def json(self) -> Any:
-        """The document that --json prints."""
         assert self.status == 0, self.errors
         return json.loads(self.output)
 
     def rows(self) -> list[list[str]]:
-        """Words of every line that is neither empty nor a heading."""
         assert self.status == 0, self.errors
         return words_of(self.output)
 
 
 def words_of(output: str) -> list[list[str]]:
-    """Words of every line that is neither empty nor a heading."""
     lines = (line.split() for line in output.splitlines())
     return [words for words in lines if words and not words[0].startswith("#")]
 
 
 def heading(output: str) -> list[str]:
-    """The columns of the first heading."""
     line = next(line for line in output.splitlines() if line.startswith("#"))
     return re.split(r"\s\s+|\s(?=#)", line.strip())
 
@@ -99,12 +93,10 @@ class Scene:
 
     @property
     def one(self) -> Event:
-        """Any message but the first."""
         return self.messages[5]
 
     @property
     def place(self) -> list[str]:
-        """Options that name where the message is."""
         return ["-i", str(self.one["queue_id"]), "-o", str(self.one["queue_offset"])]
 
 
@@ -308,7 +300,6 @@ def _without_time(text: str) -> str:
 def test_messages_are_sent_again(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, ours: Ask, topic: str
 ) -> None:
-    """Keys and id stay, as with mqadmin."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     (event,) = named(java.run("send", count=1, key="again", **server), "sent")
     arguments = ("queryMsgById", "-i", event["offset_msg_id"], "-s", "true")
@@ -385,7 +376,6 @@ def test_ids_are_decoded(ours: Ask, scene: Scene) -> None:
 def test_traces_are_followed(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, ours: Ask, topic: str, group: str
 ) -> None:
-    """Both clients stay, as they would lose their last traces at the end."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "trace": "true"}
     with (
         java.start("send", count=1, key="trace", stay_s=300, **server) as producer,
@@ -485,7 +475,6 @@ def test_members_on_line_are_moved(
 def test_dead_letters_come_again(
     cluster: Cluster, java: ClientProgram, ours: Ask, topic: str, group: str
 ) -> None:
-    """A Java consumer gives a message up, and gets it again with its key and id."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     (event,) = named(java.run("send", count=1, key="dead", **server), "sent")
     refusing = {"count": 1, "fail_first": 1, "max_reconsume_times": 0}

@@ -27,8 +27,6 @@ _OPTION = re.compile(r"^ -(\w),--(\S+(?: \S+)*?)\s*( <arg>)?(?:\s{2,}|$)", re.MU
 
 
 class Option(NamedTuple):
-    """One option as its user writes it."""
-
     short: str
     long: str
     takes_value: bool
@@ -61,9 +59,10 @@ def test_every_option_exists(helping: MqAdmin, name: str) -> None:
     for option in theirs:
         assert {f"-{option.short}", f"--{option.long}"} <= known, option
     for param in mine.params:
-        option = next((it for it in theirs if f"-{it.short}" in param.opts), None)
-        if option is not None and option.short != "n":
-            assert (param.required, not param.is_flag) == (option.is_required, option.takes_value)
+        twins = [option for option in theirs if f"-{option.short}" in param.opts]
+        if twins and twins[0].short != "n":
+            needs = (twins[0].is_required, twins[0].takes_value)
+            assert (param.required, not param.is_flag) == needs
         else:
             own = [spelling for spelling in param.opts if not spelling.startswith("--")]
             assert own in ([], ["-n"]), "what mqadmin lacks has long names only"

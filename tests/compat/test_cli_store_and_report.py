@@ -28,7 +28,6 @@ async def send(cluster: Cluster, topic: str) -> None:
 
 
 def verified(cluster: Cluster) -> tuple[int, str, int]:
-    """Return exit status, state and number of findings."""
     command = [str(PROGRAM), "store", "verify", str(cluster.store_dir), "--json"]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     found = json.loads(done.stdout)
@@ -39,7 +38,6 @@ def verified(cluster: Cluster) -> tuple[int, str, int]:
 async def test_the_state_of_a_store_follows_its_broker(
     name: str, maker: Callable[[str], type[Cluster]], tmp_path: Path
 ) -> None:
-    """In use, then killed, then stopped in order."""
     with maker(name)(tmp_path) as cluster:
         await send(cluster, "Verified")
         assert verified(cluster) == IN_USE
@@ -54,7 +52,6 @@ async def test_the_state_of_a_store_follows_its_broker(
 async def test_a_report_names_a_group_that_stopped(
     cluster: Cluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """A group that read some messages and went away."""
     await send(cluster, topic)
     cli = CometCli(cluster.namesrv_addr)
     wanted = ("-g", group, "--from", "first", "--max", "10", "--timeout", "60")

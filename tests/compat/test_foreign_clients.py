@@ -69,7 +69,6 @@ def test_a_tag_selects_messages(
     mixed: dict[str, Event],
     receiver: str,
 ) -> None:
-    """Every second message has the tag asked for, whoever sent it."""
     wanted = {key: event["sha256"] for key, event in mixed.items() if event["tag"] == "TagB"}
 
     printed = clients[receiver].run(
@@ -94,7 +93,6 @@ def test_every_way_to_send_from_java(
     sender: str,
     mode: str,
 ) -> None:
-    """The answers name the places where the messages are found."""
     printed = clients[sender].run(
         "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode=mode, key=mode
     )
@@ -111,7 +109,6 @@ def test_every_way_to_send_from_java(
 def test_every_way_to_send_from_cpp(
     cluster: Cluster, clients: dict[str, ClientProgram], topic: str, group: str, mode: str
 ) -> None:
-    """The plain way is in the mixed topic."""
     printed = clients["cpp"].run(
         "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode=mode
     )
@@ -156,7 +153,6 @@ def test_orderly_consumers_keep_the_order_of_each_queue(
 def test_every_compression_of_the_5x_client_passes_through(
     cluster: Cluster, log_dir: Path, topic: str, group: str, codec: str
 ) -> None:
-    """The broker stores compressed bodies as they come."""
     client = JavaClient(log_dir, VERSION_5, properties={"rocketmq.message.compressType": codec})
     printed = client.run(
         "send", namesrv=cluster.namesrv_addr, topic=topic, count=5, size=50_000, key=codec
@@ -169,5 +165,4 @@ def test_every_compression_of_the_5x_client_passes_through(
 
 
 def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
-    """Queue and offset of each message."""
     return {event["key"]: (int(event["queue_id"]), int(event["queue_offset"])) for event in events}

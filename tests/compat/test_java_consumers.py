@@ -97,7 +97,6 @@ def test_a_new_group_gets_what_a_young_topic_holds(
 def test_a_message_refused_too_often_becomes_a_dead_letter(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """With one retry allowed, the second refusal ends in %DLQ%."""
     wanted = _send(java, cluster, topic, count=2)
     with java.start(
         "consume",
@@ -151,7 +150,6 @@ def test_pull_consumers(
 def test_progress_survives_a_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """A second consumer of the group begins where the first ended."""
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
     first = _send(java, cluster, topic, key="first")
     assert received(java.run("consume", **options)) == first
@@ -253,7 +251,6 @@ def cluster_of_ipv6(
 
 
 def test_java_clients_over_ipv6(cluster_of_ipv6: Cluster, tmp_path: Path) -> None:
-    """Records and message ids with long hosts, looked up by both ids."""
     java, namesrv = JavaClient(tmp_path, properties=IPV6), ipv6(cluster_of_ipv6.namesrv_addr)
     create_topic(cluster_of_ipv6.namesrv_addr, cluster_of_ipv6.broker_addrs, "LongHosts")
     server = {"namesrv": namesrv, "topic": "LongHosts"}

@@ -32,7 +32,6 @@ PAIRS = [
 def mixed_cluster(
     request: pytest.FixtureRequest, tmp_path: Path, maker: Callable[[str], type[Cluster]]
 ) -> Iterator[tuple[Cluster, Cluster]]:
-    """A name server of one maker and a broker of another that registers there."""
     layout = Layout.fresh(tmp_path, broker_count=1)
     with ExitStack() as stack:
         namesrv, broker = (
@@ -51,7 +50,6 @@ def mixed_cluster(
 def test_a_broker_lives_with_the_other_makers_name_server(
     mixed_cluster: tuple[Cluster, Cluster], java: ClientProgram
 ) -> None:
-    """Registered, found, used, and gone from the routes when it ends."""
     namesrv, broker = mixed_cluster
     create_topic(namesrv.namesrv_addr, broker.broker_addrs, "MixedTopic")
     server = {"namesrv": namesrv.namesrv_addr, "topic": "MixedTopic", "count": COUNT}
@@ -70,7 +68,6 @@ def test_a_broker_lives_with_the_other_makers_name_server(
 def test_java_clients_use_tls_on_the_same_port(
     cluster: Cluster, log_dir: Path, topic: str, group: str, version: str
 ) -> None:
-    """In the permissive mode the first byte decides."""
     client = JavaClient(
         log_dir, version, properties={"tls.enable": "true", "tls.client.authServer": "false"}
     )

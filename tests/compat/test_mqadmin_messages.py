@@ -30,18 +30,15 @@ class Scene:
 
     @property
     def one(self) -> Event:
-        """Any message but the first."""
         return self.messages[3]
 
     @property
     def place(self) -> list[str]:
-        """Options that name where the message is."""
         return ["-i", str(self.one["queue_id"]), "-o", str(self.one["queue_offset"])]
 
 
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
-    """Ten messages, consumed by a group of which one consumer stays on line."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     messages = named(java.run("send", count=COUNT, key="admin", **server), "sent")
@@ -129,7 +126,6 @@ def _fields(output: str) -> dict[str, str]:
 
 
 def _assert_is_the_one(output: str, scene: Scene) -> None:
-    """Everything that mqadmin prints of the message."""
     fields, one = _fields(output), scene.one
     assert fields["Topic"] == TOPIC
     assert fields["Tags"] == f"[{one['tag']}]"
@@ -174,7 +170,6 @@ def test_message_by_queue_offset(cluster: Cluster, mqadmin: MqAdmin, scene: Scen
 
 
 def test_all_messages_are_printed(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """Pulls of every queue, from the minimum to the maximum."""
     printed = mqadmin.run("printMsg", "-t", TOPIC).output
     queue_zero = mqadmin.run(
         "printMsgByQueue", "-t", TOPIC, "-a", cluster.broker_names[0], "-i", "0", "-p", "true"

@@ -54,19 +54,16 @@ class Scene:
 
     @property
     def broker(self) -> str:
-        """The broker's address."""
         return self.cluster.broker_addrs[0]
 
     @property
     def counts(self) -> list[int]:
-        """How many messages each queue has."""
         counts = [0] * QUEUE_COUNT
         for message in self.messages:
             counts[int(message["queue_id"])] += 1
         return counts
 
     def ask(self, code: int, **fields: str) -> Answer:
-        """Send a request that no command of mqadmin sends."""
         return call(self.broker, code, fields)
 
     def statistic(self, name: str, key: str) -> dict[str, dict[str, float]]:
@@ -85,7 +82,6 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
-    """Twelve messages, sent and consumed."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC, queue_count=QUEUE_COUNT)
     server = {"namesrv": cluster.namesrv_addr, "topic": TOPIC}
     messages = named(java.run("send", count=COUNT, **server), "sent")

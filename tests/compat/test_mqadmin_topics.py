@@ -19,7 +19,6 @@ QUERY_NOT_FOUND = 22
 
 
 def _route_queue(mqadmin: MqAdmin, topic: str) -> dict[str, object]:
-    """The one queue entry of a topic's route."""
     output = mqadmin.run("topicRoute", "-t", topic).output
     # Integer keys stand without quotes in this dialect.
     route = json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', output))
@@ -28,7 +27,6 @@ def _route_queue(mqadmin: MqAdmin, topic: str) -> dict[str, object]:
 
 
 def test_cluster_list_shows_the_broker(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """Name, id, address and version."""
     (row,) = mqadmin.run("clusterList").rows()
 
     assert row[:5] == [
@@ -41,7 +39,6 @@ def test_cluster_list_shows_the_broker(cluster: Cluster, mqadmin: MqAdmin) -> No
 
 
 def test_cluster_list_with_totals(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """Totals of yesterday and today are numbers."""
     (row,) = mqadmin.run("clusterList", "-m").rows()
 
     assert row[:2] == [CLUSTER_NAME, cluster.broker_names[0]]
@@ -49,7 +46,6 @@ def test_cluster_list_with_totals(cluster: Cluster, mqadmin: MqAdmin) -> None:
 
 
 def test_topic_list(mqadmin: MqAdmin, topic: str) -> None:
-    """Own and system topics, with their cluster in the long form."""
     listed = {row[0] for row in mqadmin.run("topicList").rows()}
     assert {topic, "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", CLUSTER_NAME} <= listed
 
@@ -57,7 +53,6 @@ def test_topic_list(mqadmin: MqAdmin, topic: str) -> None:
 
 
 def test_topic_route_in_both_forms(cluster: Cluster, mqadmin: MqAdmin, topic: str) -> None:
-    """The table and the JSON text."""
     queue = _route_queue(mqadmin, topic)
     row = mqadmin.run("topicRoute", "-t", topic, "-l").rows()[0]
 
@@ -123,7 +118,6 @@ def test_a_group_is_created_changed_and_deleted(
 
 
 def _group_config(mqadmin: MqAdmin, group: str) -> dict[str, str]:
-    """What getConsumerConfig prints."""
     output = mqadmin.run("getConsumerConfig", "-g", group).output
     return {
         words[0]: words[2]
@@ -181,7 +175,6 @@ def test_key_values(cluster: Cluster, mqadmin: MqAdmin) -> None:
 
 
 def test_order_configuration(mqadmin: MqAdmin, topic: str) -> None:
-    """Kept among the key values."""
     put = mqadmin.run("updateOrderConf", "-t", topic, "-m", "put", "-v", "broker-a:4")
     got = mqadmin.run("updateOrderConf", "-t", topic, "-m", "get")
     deleted = mqadmin.run("updateOrderConf", "-t", topic, "-m", "delete")

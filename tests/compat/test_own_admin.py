@@ -28,7 +28,6 @@ def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -
 
 @pytest.fixture
 def messages(cluster: Cluster, java: ClientProgram, topic: str) -> list[Event]:
-    """What the Java client sent into the topic."""
     printed = java.run(
         "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, size=5000, key="own"
     )
@@ -37,7 +36,6 @@ def messages(cluster: Cluster, java: ClientProgram, topic: str) -> list[Event]:
 
 
 def _consumer(cluster: Cluster, group: str) -> LitePullConsumer:
-    """A consumer that begins at the first message."""
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, poll_timeout_ms=500)
     return LitePullConsumer(group, cluster.namesrv_addr, options=options)
 
@@ -72,7 +70,6 @@ async def test_messages_are_pulled_and_progress_is_kept(
 async def test_assigned_queues_are_read_from_where_we_want(
     cluster: Cluster, topic: str, group: str, messages: list[Event]
 ) -> None:
-    """One queue, from its second message on."""
     wanted = [event["key"] for event in messages if event["queue_id"] == 1][1:]
     async with AdminClient(cluster.namesrv_addr) as admin:
         queue = (await admin.queues(topic))[1]
@@ -87,7 +84,6 @@ async def test_assigned_queues_are_read_from_where_we_want(
 
 
 async def test_topics_are_managed(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
-    """Created, listed, described, deleted."""
     topic = fresh_name("OwnAdminTopic")
     async with AdminClient(cluster.namesrv_addr) as admin:
         await admin.create_topic(topic, queue_count=3)
@@ -107,7 +103,6 @@ async def test_topics_are_managed(cluster: Cluster, fresh_name: Callable[[str], 
 
 
 async def test_groups_are_managed(cluster: Cluster, group: str) -> None:
-    """Created, listed, deleted."""
     async with AdminClient(cluster.namesrv_addr) as admin:
         await admin.create_group(SubscriptionGroupConfig(group_name=group, retry_max_times=3))
         assert (await admin.groups())[group].retry_max_times == 3
@@ -117,7 +112,6 @@ async def test_groups_are_managed(cluster: Cluster, group: str) -> None:
 
 
 async def test_messages_are_found(cluster: Cluster, topic: str, messages: list[Event]) -> None:
-    """By offset message id, by unique key, by key."""
     one = messages[7]
     async with AdminClient(cluster.namesrv_addr) as admin:
         by_offset_id = await admin.view_message(one["offset_msg_id"], topic)
@@ -136,7 +130,6 @@ async def test_messages_are_found(cluster: Cluster, topic: str, messages: list[E
 async def test_consumers_and_their_progress_are_seen(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, messages: list[Event]
 ) -> None:
-    """A Java consumer on line, its lag, and its offsets moved back."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     await asyncio.to_thread(java.run, "consume", count=COUNT, **server)
     await asyncio.to_thread(wait_for_offsets, cluster, topic, group, COUNT)
@@ -156,7 +149,6 @@ async def test_consumers_and_their_progress_are_seen(
 
 
 async def test_the_cluster_and_its_settings_are_seen(cluster: Cluster) -> None:
-    """Cluster, settings, figures, key values, write permission."""
     address = cluster.broker_addrs[0]
     async with AdminClient(cluster.namesrv_addr) as admin:
         info = await admin.cluster()

@@ -36,7 +36,6 @@ def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -
 
 
 def _messages(topic: str, *, count: int = COUNT, size: int = 5000) -> list[Message]:
-    """Messages above the compression limit, half text, half noise."""
     return [
         Message(
             topic,
@@ -51,7 +50,6 @@ def _messages(topic: str, *, count: int = COUNT, size: int = 5000) -> list[Messa
 
 
 def _noise(seed: int, size: int) -> bytes:
-    """Bytes that do not compress, the same for a seed."""
     blocks = (hashlib.sha256(b"%d %d" % (seed, n)).digest() for n in range(size // 32))
     return b"".join(blocks)
 
@@ -114,7 +112,6 @@ async def test_the_java_client_receives_what_our_producer_sent(
 async def test_send_results_name_the_places(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Queue, offset and both ids are those that other clients see."""
     messages = _messages(topic, count=8, size=200)
     async with Producer(f"{group}Producer", cluster.namesrv_addr) as producer:
         results = await _send_each(producer, messages)
@@ -143,7 +140,6 @@ class Collector:
         self.complete = asyncio.Event()
 
     async def __call__(self, messages: list[MessageExt]) -> ConsumeResult:
-        """Refuse the first deliveries, then accept."""
         if messages[0].reconsume_times < self._fail_first:
             self.refused += messages
             return ConsumeResult.RECONSUME_LATER
@@ -160,7 +156,6 @@ class Collector:
         }
 
     async def wait(self) -> None:
-        """Until every key wanted has come."""
         async with asyncio.timeout(DEADLINE_S):
             await self.complete.wait()
 
@@ -168,7 +163,6 @@ class Collector:
 def _consumer(
     cluster: Cluster, group: str, topic: str, listener: Collector, tags: str = "*"
 ) -> PushConsumer:
-    """A push consumer that begins at the first message."""
     consumer = PushConsumer(
         group,
         cluster.namesrv_addr,
@@ -182,7 +176,6 @@ def _consumer(
 async def _send_by_java(
     cluster: Cluster, java: ClientProgram, topic: str, **options: object
 ) -> dict[str, str]:
-    """Content that the Java client sent."""
     options = {"count": COUNT, "size": 5000, "key": "java", "tags": "TagA,TagB", **options}
     return sent(
         await asyncio.to_thread(
@@ -195,7 +188,6 @@ async def _send_by_java(
 async def test_our_push_consumer_receives_what_java_sent(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, mode: str
 ) -> None:
-    """Compressed bodies and batches too."""
     wanted = await _send_by_java(cluster, java, topic, mode=mode)
     listener = Collector(set(wanted))
 
@@ -210,7 +202,6 @@ async def test_our_push_consumer_receives_what_java_sent(
 async def test_our_push_consumer_filters_by_tag(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Half of the messages have the tag."""
     wanted = await _send_by_java(cluster, java, topic)
     half = {key: digest for number, (key, digest) in enumerate(wanted.items()) if number % 2}
     listener = Collector(set(half))
@@ -268,7 +259,6 @@ async def test_our_consumer_shares_with_a_java_consumer(
 async def test_progress_of_our_consumer_is_known_to_the_java_client(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Ours consumes the first half, Java's continues with the second."""
     first = await _send_by_java(cluster, java, topic, key="first")
     listener = Collector(set(first))
     async with _consumer(cluster, group, topic, listener):
@@ -283,5 +273,4 @@ async def test_progress_of_our_consumer_is_known_to_the_java_client(
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again, on a thread, up to a deadline."""
     await asyncio.to_thread(wait_until, condition, DEADLINE_S, what)

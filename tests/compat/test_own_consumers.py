@@ -48,7 +48,6 @@ def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -
 
 @pytest.fixture(scope="module")
 def tools(cluster: Cluster) -> Iterator[MqAdmin]:
-    """RocketMQ's admin tool."""
     with MqAdmin(cluster.namesrv_addr) as session:
         yield session
 
@@ -63,7 +62,6 @@ class Seen:
         self._answer = answer
 
     async def __call__(self, messages: list[MessageExt]) -> OrderlyResult | None:
-        """Take a list of one message."""
         (message,) = messages
         self.overlaps += message.queue in self._running
         self._running.add(message.queue)
@@ -84,7 +82,6 @@ class Seen:
 
 
 def java_places(running: Running, event_name: str = "received") -> Places:
-    """What a Java consumer got."""
     found = defaultdict(list)
     for event in running.events(event_name):
         found[event["broker"], event["queue_id"]].append(event["queue_offset"])
@@ -92,12 +89,10 @@ def java_places(running: Running, event_name: str = "received") -> Places:
 
 
 def count(*places: Places) -> int:
-    """How many messages came."""
     return sum(len(offsets) for one in places for offsets in one.values())
 
 
 async def send_in_order(cluster: Cluster, topic: str, total: int) -> None:
-    """Send so many messages, the same number to each queue."""
     async with Producer("OrderProducer", cluster.namesrv_addr) as producer:
         for number in range(total):
             message = Message(topic, b"%d" % number, keys=f"{topic}-{number}")
@@ -105,7 +100,6 @@ async def send_in_order(cluster: Cluster, topic: str, total: int) -> None:
 
 
 def orderly(cluster: Cluster, group: str, topic: str, seen: Seen, **options: Any) -> PushConsumer:
-    """Return an orderly consumer that begins at the first message."""
     consumer = PushConsumer(
         group,
         cluster.namesrv_addr,
@@ -119,7 +113,6 @@ def orderly(cluster: Cluster, group: str, topic: str, seen: Seen, **options: Any
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again, on a thread, up to a deadline."""
     await asyncio.to_thread(wait_until, condition, DEADLINE_S, what)
 
 
@@ -143,7 +136,6 @@ async def test_queues_are_consumed_in_order_while_members_change(
 
 
 def check_order(all_places: Sequence[Places], *, each: int) -> None:
-    """Every offset came to one member, and to each in order."""
     together: dict[tuple[str, int], list[int]] = defaultdict(list)
     for places in all_places:
         for queue, offsets in places.items():
@@ -392,7 +384,6 @@ async def test_a_running_consumer_is_reset(
 async def test_a_lite_pull_consumer_is_reset(
     cluster: Cluster, tools: MqAdmin, topic: str, group: str
 ) -> None:
-    """The same for who asks for messages."""
     await send_in_order(cluster, topic, 20)
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer(group, cluster.namesrv_addr, options=options)
@@ -406,7 +397,6 @@ async def test_a_lite_pull_consumer_is_reset(
 
 
 def places_of(messages: Sequence[MessageExt | None]) -> set[tuple[MessageQueue, int]]:
-    """Where messages are."""
     return {(message.queue, message.queue_offset) for message in messages if message is not None}
 
 
@@ -440,7 +430,6 @@ def pair(
     maker: Callable[[str], type[Cluster]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """Two masters of one maker, for tests that kill one."""
     with maker(request.param)(tmp_path_factory.mktemp("pair"), broker_count=2) as cluster:
         yield cluster
 
@@ -479,7 +468,6 @@ async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) ->
 
 
 def distinct(all_places: Sequence[Places]) -> Mapping[tuple[str, int], set[int]]:
-    """Which offsets of each queue came to anybody."""
     together: dict[tuple[str, int], set[int]] = defaultdict(set)
     for places in all_places:
         for queue, offsets in places.items():

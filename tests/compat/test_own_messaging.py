@@ -44,7 +44,6 @@ def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -
 
 @pytest.fixture(scope="module")
 def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
-    """RocketMQ's admin tool."""
     with MqAdmin(cluster.namesrv_addr) as session:
         wait_until(
             lambda: "V4_9_4" in session.run("clusterList").output,
@@ -65,7 +64,6 @@ class Receiver:
         self._enough = asyncio.Event()
 
     async def __call__(self, messages: list[MessageExt]) -> ConsumeResult:
-        """Refuse what has been tried less often than asked."""
         if messages[0].reconsume_times < self._failures:
             self.refused += 1
             return ConsumeResult.later(1)
@@ -75,7 +73,6 @@ class Receiver:
         return ConsumeResult.SUCCESS
 
     async def wait(self) -> None:
-        """Return when there are enough."""
         async with asyncio.timeout(DEADLINE_S):
             await self._enough.wait()
 
@@ -150,7 +147,6 @@ async def test_we_read_traces_of_java(
 
 
 async def _records(cluster: Cluster, message_id: str, count: int) -> list[TraceRecord]:
-    """The trace records of one message, as soon as so many are there."""
     async with AdminClient(cluster.namesrv_addr) as admin, asyncio.timeout(DEADLINE_S):
         while True:
             messages = await admin.query_by_key(TRACE_TOPIC, message_id)
@@ -235,7 +231,6 @@ async def test_a_reply_to_who_is_gone_is_refused(cluster: Cluster, topic: str, g
 
 @pytest.fixture
 def tenant(cluster: Cluster, topic: str) -> str:
-    """A namespace that has a topic of the same name as everybody's."""
     name = "Tenant" + topic[-3:].replace("%", "")
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{name}%{topic}")
     return name
@@ -264,7 +259,6 @@ async def test_java_reads_what_we_send_in_a_namespace(
 async def test_we_read_what_java_sends_in_a_namespace(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
-    """One message comes by the retry topic, which is the tenant's too."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     await asyncio.to_thread(java.run, "send", key="mine", namespace=tenant, **server)
     await asyncio.to_thread(java.run, "send", key="not-mine", **server)

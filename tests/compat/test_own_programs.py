@@ -57,7 +57,6 @@ def cometmq(cluster: Cluster) -> Callable[..., Any]:
 def test_the_command_line_sends_receives_and_looks_after_topics(
     cluster: Cluster, cometmq: Callable[..., Any], fresh_name: Callable[[str], str]
 ) -> None:
-    """From the first topic to its end."""
     topic, group = fresh_name("CliTopic"), fresh_name("CliGroup")
     assert cometmq("topic", "create", topic, "--queues", "4")["queues"] == 4
     assert topic in {row["topic"] for row in cometmq("topic", "list")}

@@ -85,7 +85,6 @@ def pair(
     maker: Callable[[str], type[Cluster]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """Two masters, as the tests demand."""
     directory = tmp_path_factory.mktemp(request.param)
     with maker(request.param)(
         directory,
@@ -112,13 +111,11 @@ def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> 
 
 
 def _run(pair: Cluster, classes: list[str], log: Path) -> list[Event]:
-    """What the tests of these classes came to."""
     with start_tests(pair, classes, log) as running:
         return list(running.finish(timeout_s=CLASSES_TIMEOUT_S))
 
 
 def _failed(events: list[Event]) -> dict[str, str]:
-    """The classes of which a test failed, each with a reason."""
     found = {}
     for event in events:
         if event["event"] == "failed":

@@ -47,8 +47,6 @@ ADDRESS = re.compile(r"127\.0\.0\.1[:@]\d+")
 
 @dataclass(frozen=True)
 class Side:
-    """Connections to the servers of one maker."""
-
     cluster: Cluster
     broker: Connection
     namesrv: Connection
@@ -81,7 +79,6 @@ def sides(
 
 
 def _prepared(cluster: Cluster, stack: ExitStack) -> Side:
-    """Fill one side and connect."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, TOPIC)
     side = Side(
         cluster,
@@ -98,7 +95,6 @@ def _prepared(cluster: Cluster, stack: ExitStack) -> Side:
 
 
 def _texts(fields: Mapping[str, object]) -> dict[str, str]:
-    """Values as they are on the wire."""
     return {key: str(value) for key, value in fields.items()}
 
 
@@ -120,7 +116,6 @@ def test_half_messages_are_resumed_and_committed_alike(sides: list[Side]) -> Non
 
 
 def _transaction(broker: Connection) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """What a broker answers, and the records of the topic that it was all about."""
     properties = f"TRAN_MSG\x01true\x02PGROUP\x01SameProducer\x02UNIQ_KEY\x01{FIRST_ID}"
     half = broker.call(310, _texts(send_fields(b=TX_TOPIC, i=properties, f=PREPARED)), b"half")
     message_id = half.fields["msgId"]
@@ -138,7 +133,6 @@ def _transaction(broker: Connection) -> tuple[list[dict[str, object]], list[dict
 
 
 def _meaning(answer: Answer, compare_body: str) -> dict[str, object]:
-    """What is compared of an answer."""
     return {
         "code": answer.code,
         "remark": ADDRESS.sub("ADDRESS", answer.remark) if answer.remark else None,
@@ -151,7 +145,6 @@ def _meaning(answer: Answer, compare_body: str) -> dict[str, object]:
 
 
 def _body_meaning(body: bytes, how: str) -> object:
-    """A body as far as two servers must agree on it."""
     if how == "no" or not body:
         return bool(body)
     if how == "records":

@@ -111,7 +111,6 @@ def messages() -> list[Message]:
 
 @pytest.fixture(scope="module")
 def filtering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOf]:
-    """Clusters whose brokers filter by SQL, with the same messages in one topic."""
     clusters: dict[str, Cluster] = {}
 
     def cluster_of(name: str) -> Cluster:
@@ -131,12 +130,10 @@ def filtering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOf]:
 
 @pytest.fixture(params=["comet", pytest.param("java", marks=pytest.mark.slow)])
 def sql_cluster(request: pytest.FixtureRequest, filtering: ClusterOf) -> Cluster:
-    """One of them."""
     return filtering(request.param)
 
 
 def _fill(cluster: Cluster) -> None:
-    """Send all messages, also from within a running loop."""
     with SyncProducer("SqlProducer", cluster.namesrv_addr) as producer:
         for message in messages():
             producer.send(message)
@@ -149,7 +146,6 @@ async def _send(cluster: Cluster, wanted: list[Message]) -> None:
 
 
 def _matched(cluster: Cluster, java: ClientProgram) -> dict[str, set[str]]:
-    """The keys that the Java client gets for each expression."""
     printed = java.run(
         "sql-pull",
         namesrv=cluster.namesrv_addr,
@@ -283,7 +279,6 @@ async def _refusal(cluster: Cluster, expression: str) -> str:
 def test_filters_go_from_one_maker_to_the_other(
     filtering: ClusterOf, java: ClientProgram, fresh_name: Callable[[str], str]
 ) -> None:
-    """Both write the same consumerFilter.json but for times."""
     group = fresh_name("SqlKept")
     files = []
     for name in MAKERS:
@@ -343,7 +338,6 @@ def test_a_java_store_with_extended_queues_goes_both_ways(
 def _consume(
     cluster: Cluster, java: ClientProgram, group: str, **wanted: str
 ) -> list[dict[str, Any]]:
-    """What a Java consumer gets, when it has as many messages as there are."""
     expected = (
         _expected(wanted["sql"])
         if "sql" in wanted
@@ -364,7 +358,6 @@ def _consume(
 
 
 def _kept_soon(path: Path, group: str) -> dict[str, Any]:
-    """What a broker keeps of a group's filter, when it has saved it."""
     found: list[dict[str, Any]] = []
 
     def is_kept() -> bool:
@@ -383,7 +376,6 @@ def _kept(path: Path, group: str) -> dict[str, Any] | None:
 
 
 def _expected(expression: str) -> set[str]:
-    """The keys that match, by a condition written down a second time."""
     condition = {
         "b = 2 OR c = 'y'": lambda p: p["b"] == "2" or p["c"] == "y",
         "TAGS = 'TagB' AND b BETWEEN 1 AND 3": lambda p: p["tag"] == "TagB" and p["b"] in "123",

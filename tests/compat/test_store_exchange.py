@@ -4,7 +4,7 @@
 The stores have small files, so the commit log, the consume queues and the index all roll over.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,7 +52,6 @@ class Written:
     messages: dict[str, list[Event]] = field(default_factory=dict)
 
     def add(self, topic: str, events: Sequence[Event]) -> None:
-        """Remember messages of one topic."""
         self.messages.setdefault(topic, []).extend(named(events, "sent"))
 
 
@@ -70,7 +69,6 @@ class Exchange:
         self.written = Written()
 
     def run(self, name: str) -> Cluster:
-        """A running cluster of one maker on the store."""
         folder = self._directory / f"{len(self._clusters)}-{name}"
         cluster = self._maker(name)(folder, SMALL_FILES, layout=self._layout)
         self._clusters.append(cluster)
@@ -78,7 +76,6 @@ class Exchange:
         return cluster
 
     def close(self) -> None:
-        """Kill whatever runs."""
         for cluster in self._clusters:
             cluster.kill()
 
@@ -100,7 +97,6 @@ class Exchange:
             self.written.add(topic, events)
 
     def consume(self, cluster: Cluster, topic: str, count: int) -> dict[str, str]:
-        """Consume as the group whose progress the store keeps."""
         return received(
             self._java.run(
                 "consume", namesrv=cluster.namesrv_addr, topic=topic, group=GROUP, count=count
@@ -134,7 +130,6 @@ class Exchange:
 
 
 def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
-    """Queue and offset of each message."""
     return {event["key"]: (int(event["queue_id"]), int(event["queue_offset"])) for event in events}
 
 
@@ -142,7 +137,6 @@ def _places(events: list[Event]) -> dict[str, tuple[int, int]]:
 def exchange(
     tmp_path: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
 ) -> Iterator[Exchange]:
-    """An empty store."""
     running = Exchange(tmp_path, maker, java)
     yield running
     running.close()
@@ -166,7 +160,6 @@ def test_the_reader_serves_all_that_the_writer_stored(
 
 
 def _keeps_index(reader: str, end: str) -> bool:
-    """Whether all keys are found by the reader of a store that ended so."""
     return reader == "comet" or end == "clean stop"
 
 
@@ -190,7 +183,6 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
 
 
 def _saved_progress(cluster: Cluster) -> int:
-    """Messages that the group has consumed, as the file of offsets says."""
     text = text_of(cluster.store_dir / "config" / "consumerOffset.json")
     _, found, rest = text.partition(f'"{ORDERED}@{GROUP}":')
     table = rest.partition("{")[2].partition("}")[0]

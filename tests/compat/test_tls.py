@@ -38,19 +38,15 @@ class Authority(NamedTuple):
 
     @property
     def trusted(self) -> Path:
-        """What those must trust who want to trust its certificates."""
         return self.folder / "ca.pem"
 
     def cert(self, name: str) -> Path:
-        """The certificate of somebody."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """Its private key, which the server's password encrypts for servers."""
         return self.folder / f"{name}.key"
 
     def client(self, end: str = "tls.client") -> dict[str, str]:
-        """RocketMQ's properties of a client that verifies and is verified."""
         return {
             "tls.enable": "true",
             "tls.test.mode.enable": "false",
@@ -61,7 +57,6 @@ class Authority(NamedTuple):
         }
 
     def server(self) -> dict[str, str]:
-        """RocketMQ's properties of a server that demands certificates."""
         return {
             "tls.test.mode.enable": "false",
             "tls.server.need.client.auth": "require",
@@ -73,7 +68,6 @@ class Authority(NamedTuple):
         }
 
     def own_client(self, **changes: object) -> TlsSettings:
-        """The same for our client."""
         values: dict[str, Any] = {
             "enable": True,
             "auth_server": True,
@@ -86,7 +80,6 @@ class Authority(NamedTuple):
 
 
 def authority(folder: Path) -> Authority:
-    """Make an authority, and certificates of a server and a client."""
     folder.mkdir()
     made = Authority(folder)
     subject = ("-days", "2", "-subj")
@@ -237,8 +230,6 @@ def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:
 
 
 def outcome(namesrv: str, tls: TlsSettings) -> str:
-    """What becomes of a message of our client."""
-
     async def send() -> str:
         options = ProducerOptions(tls=tls, retry_times=0)
         async with Producer("OwnTls", namesrv, options=options) as producer:

@@ -75,7 +75,6 @@ class Bench:
         return name
 
     def producer(self, group: str, topic: str, plans: list[str], **options: object) -> Running:
-        """Start a Java producer that sends by these plans, then stays to answer."""
         return self._java.start(
             "transact",
             namesrv=self.cluster.namesrv_addr,
@@ -109,7 +108,6 @@ class Bench:
         )
 
     def assert_consumed(self, topic: str, keys: set[str]) -> None:
-        """A Java consumer gets these messages, and there are no others."""
         assert self.keys(topic) == keys
         group = f"{topic}Readers"
         events = self._java.run(
@@ -139,7 +137,6 @@ def bench_of(
     maker: Callable[[str], type[Cluster]],
     java: ClientProgram,
 ) -> Iterator[Callable[[str], Bench]]:
-    """The cluster of a maker whose transactions are soon asked about."""
     benches: dict[str, Bench] = {}
 
     def bench_of(name: str) -> Bench:
@@ -359,7 +356,6 @@ def test_a_message_may_have_an_immunity_of_its_own(owners: Owners, name: str) ->
 def test_traces_say_how_transactions_ended(
     bench_of: Callable[[str], Bench], fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """The Java producer's trace is read by us, and by mqadmin."""
     bench = bench_of(name)
     topic = bench.topic(fresh_name("TxTraced"))
     plans = ["unknown>commit", "rollback"]

@@ -33,8 +33,6 @@ SETTINGS: Final = {
 
 
 class Sender:
-    """Sends, and remembers what was acknowledged."""
-
     def __init__(self, random: Random) -> None:
         self._random = random
         self.sent: list[bytes] = []
@@ -46,7 +44,7 @@ class Sender:
         self.sent.append(body)
 
     async def until_refused(self, client: Client) -> CommandError:
-        """Send until an answer says why not; return it."""
+        """Send until a send is refused; return the refusal."""
         for _ in range(SENDS_MAX):
             try:
                 await self.send(client)
@@ -55,7 +53,7 @@ class Sender:
         raise AssertionError("the fault was never noticed")
 
     async def until_accepted(self, client: Client) -> None:
-        """Send until the store has healed by itself."""
+        """Send until the store has recovered by itself."""
         async with asyncio.timeout(HEAL_TIMEOUT_S):
             while True:
                 try:
@@ -64,7 +62,6 @@ class Sender:
                     await asyncio.sleep(0.1)
 
     async def check(self, client: Client) -> None:
-        """Read everything back."""
         minimum, records = await client.read_queue(TOPIC, 0)
         assert minimum == 0
         assert [record.body for record in records] == self.sent
@@ -107,7 +104,6 @@ async def until_ready(broker: BrokerChild, *, check: str, is_ok: bool) -> None:
 
 
 async def check_after_kill(broker: BrokerChild, sender: Sender) -> None:
-    """Kill it, start it, look for everything, and send on."""
     broker.kill()
     await broker.start()
     async with Client(broker.address) as client:
@@ -227,7 +223,7 @@ async def until_saved(broker: BrokerChild, name: str, text: str) -> None:
 
 
 def mount(folder: Path, size: str) -> bool:
-    """Mount a small file system; False where that is not allowed."""
+    """Mount a small file system; return False where that is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -235,7 +231,7 @@ def mount(folder: Path, size: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder that soon is full: a file system of its own, or a faulty disk."""
+    """Return a folder that fills up soon: a small file system, or a simulated one."""
     folder = tmp_path / "disk"
     is_mounted = mount(folder, "6m")
     yield folder
@@ -244,7 +240,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Ballast:
-    """Takes the space of a disk and gives it back; where nothing is mounted, a fault does."""
+    """Uses up the space of a disk and frees it, or injects faults where nothing can be mounted."""
 
     def __init__(self, folder: Path, broker: BrokerChild) -> None:
         self._file = folder / "ballast"
@@ -252,14 +248,12 @@ class Ballast:
         self._is_real = folder.is_mount()
 
     def load(self) -> None:
-        """Leave some megabyte."""
         if self._is_real:
             self._file.write_bytes(bytes(3 << 20))
         else:
             set_fault(self._broker, "write", "store", errno.ENOSPC)
 
     def drop(self) -> None:
-        """Give it back."""
         if self._is_real:
             self._file.unlink()
         else:
@@ -267,7 +261,6 @@ class Ballast:
 
 
 def check_usage_told(refusal: CommandError, folder: Path) -> None:
-    """See that a refusal tells how full the disk is, as df does."""
     if folder.is_mount():
         told = re.search(r"CL: +([0-9.]+)", str(refusal))
         assert told is not None, refusal

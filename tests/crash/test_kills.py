@@ -46,7 +46,7 @@ FLAVOURS: Final = {
 
 
 class Run:
-    """One store that a broker dies on again and again."""
+    """One store whose broker is killed again and again."""
 
     def __init__(self, folder: Path, random: Random, flavour: str) -> None:
         self.broker = BrokerChild(folder, **SETTINGS, **FLAVOURS[flavour])
@@ -58,7 +58,7 @@ class Run:
         self.start_s = 0.5
 
     async def kills(self, count: int) -> None:
-        """Kill so often, look after each time, and at the end look at everything."""
+        """Kill `count` times; check after each start, and check everything at the end."""
         await self.broker.start()
         while self.kill_count < count:
             await self.load_and_kill()
@@ -87,7 +87,6 @@ class Run:
         self.load_ended_at = time.monotonic()
 
     async def expire_files(self, seconds: float) -> None:
-        """Let the broker delete its oldest files now and then."""
         end = time.monotonic() + seconds
         async with Client(self.broker.address) as client:
             while time.monotonic() < end:
@@ -101,7 +100,6 @@ class Run:
         self.kill()
 
     def look_at_killed(self) -> None:
-        """A killed store is no damaged one."""
         found = verify_store(str(self.broker.store), settings=INDEX_SHAPE)
         assert (found.state, found.findings) == (StoreState.NEEDS_RECOVERY, [])
 
@@ -110,7 +108,6 @@ class Run:
         self.broker.kill()
 
     async def look(self) -> None:
-        """Compare what the broker shows with what it has promised."""
         async with Client(self.broker.address) as client:
             wrong = await self.judge_messages(client)
             wrong += await self.judge_keys(client)
@@ -132,7 +129,6 @@ class Run:
         return wrong + self.promised.judge_once(queues)
 
     async def judge_keys(self, client: Client) -> list[str]:
-        """Ask for the keys of some messages that are still in the log."""
         begin = log_begin(self.broker.store)
         places = [place for there in self.promised.places.values() for place in there.values()]
         places = [place for place in places if place.physical_offset >= begin]
@@ -148,7 +144,6 @@ class Run:
         return wrong
 
     async def look_for_delayed(self) -> None:
-        """Wait until every delayed message has come."""
         if self.has_retention:
             return  # files are deleted at any age, waiting messages with them
         end = time.monotonic() + DELAY_TIMEOUT_S

@@ -21,7 +21,7 @@ CUTS_PER_KILL: Final = 4
 
 
 def next_record(store: Path, queue_offset: int) -> tuple[Path, int, bytes]:
-    """Return the last file, the log's end in it, and the record that would follow."""
+    """Return the last file, the end of the log in it, and a record that would fit there."""
     records, end = read_log(store)
     path = max(path for path in (store / "commitlog").iterdir() if int(path.name) <= end)
     message = NewMessage(
@@ -32,7 +32,7 @@ def next_record(store: Path, queue_offset: int) -> tuple[Path, int, bytes]:
 
 
 def tear(store: Path, queue_offset: int, cut: int) -> int:
-    """Leave a record cut off after so many bytes (negative: from its end), and its entry."""
+    """Append the first `cut` bytes of a record (negative: all but these), and its queue entry."""
     path, end, record = next_record(store, queue_offset)
     with path.open("r+b") as file:
         file.seek(end - int(path.name))

@@ -52,7 +52,7 @@ CHECKS: Final = {
 
 
 class Chaos:
-    """Servers, producers, and what happens to them."""
+    """The servers and producers of one run, and the faults."""
 
     def __init__(self, folder: Path, random: Random, flush: str) -> None:
         self.cluster = CometCluster(
@@ -138,7 +138,6 @@ class Chaos:
     )
 
     async def strike(self, count: int) -> None:
-        """Let so many blows fall, with some time to work between them."""
         blows, weights = zip(*self.BLOWS, strict=True)
         for _ in range(count):
             await asyncio.sleep(self.random.uniform(0.1, 1.5))
@@ -148,14 +147,13 @@ class Chaos:
             self.replace_dead_producers()
 
     async def work(self, seconds: float) -> None:
-        """Let the producers work, and replace those that have died."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.replace_dead_producers()
             await asyncio.sleep(0.1)
 
     async def work_enough(self) -> None:
-        """Let the producers work until there is enough to judge, however slow they are."""
+        """Let the producers work until enough outcomes exist, however slow the machine is."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while (
                 len(self.ended("commit")) <= COMMITTED_MIN
@@ -166,7 +164,7 @@ class Chaos:
     # Looking
 
     async def settle(self) -> None:
-        """Stop sending, leave one producer to answer, and wait until nothing is open."""
+        """Stop sending, keep one producer for the checks, and wait until no transaction is open."""
         self.kill_producers()
         self.start_producer(0, "answer")
         async with (
@@ -184,17 +182,15 @@ class Chaos:
         return {key for key, found in self.decisions.all().items() if found == outcome}
 
     def judge(self) -> None:
-        """Compare what consumers got with what the local transactions say."""
         committed, rolled_back = self.ended("commit"), self.ended("rollback")
         assert not committed - self.received, "committed and not delivered"
         assert not self.received & rolled_back, "rolled back and delivered"
-        assert not self.received - committed, "delivered, and nobody has committed it"
+        assert not self.received - committed, "delivered without a commit"
         assert len(committed) > COMMITTED_MIN
         assert len(rolled_back) > ROLLED_BACK_MIN
         say(f"{len(committed)} committed, {len(rolled_back)} rolled back")
 
     async def verify(self) -> None:
-        """The tables of the txn-checker and the queues agree."""
         cli = CometCli(self.cluster.namesrv_addr)
         folder = str(self.cluster.txn_checker_dir)
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
@@ -212,7 +208,7 @@ def say(line: str) -> None:
 
 
 async def _open_count(admin: AdminClient) -> int | None:
-    """How many are open; None while a new name server has not heard of the broker."""
+    """Count open transactions; None while a restarted name server does not know the broker."""
     for master in (await admin.masters()).values():
         return len([half.offset async for half in master.open_transactions()])
     return None
@@ -220,8 +216,6 @@ async def _open_count(admin: AdminClient) -> int | None:
 
 @asynccontextmanager
 async def consuming(chaos: Chaos) -> AsyncIterator[None]:
-    """A consumer that gets everything, whatever happens to its broker."""
-
     async def listen(messages: list[MessageExt]) -> None:
         chaos.received.update(message.keys[0] for message in messages)
 
@@ -238,7 +232,6 @@ async def consuming(chaos: Chaos) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def chaos_in(folder: Path, random: Random, flush: str) -> AsyncIterator[Chaos]:
-    """Everything running."""
     chaos = Chaos(folder, random, flush)
     cluster = chaos.cluster
     try:

@@ -10,7 +10,6 @@ from cometmq.peers.fuzz.live import fuzz_servers
 
 
 def main() -> int:
-    """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="mutated inputs in all")
     parser.add_argument("--frames", type=int, default=20_000, help="hostile frames in all")

@@ -18,7 +18,6 @@ PARTS: Final = ("churn", "crowd", "fairness", "idle")
 
 
 def main() -> int:
-    """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--churn-seconds", type=float, default=40, help="members come and go")

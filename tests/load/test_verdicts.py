@@ -71,8 +71,8 @@ def test_disorder_is_found(deliveries: list[Delivery], text: str) -> None:
 
 def test_a_key_that_comes_in_another_order_is_found() -> None:
     assert judge_keys([delivered(0, "a", 2), delivered(1, "a", 1)]) == [
-        "ordered: key-1 came where 0 was to come",
-        "ordered: key-0 came where 2 was to come",
+        "ordered: key-1 came where 0 was expected",
+        "ordered: key-0 came where 2 was expected",
     ]
 
 

@@ -24,7 +24,6 @@ print(json.dumps(sizes))
 
 
 def locked(name):
-    """Return the pins of a lock with their hashes."""
     text = (ROOT / name).read_text(encoding="utf-8")
     blocks = re.split(r"\n(?=\S)", "\n" + text)
     pins = [block.strip() for block in blocks if "==" in block]
@@ -133,4 +132,5 @@ def test_make_test_fulfils_make_run():
     recipe = re.search(
         r"^\$\(VENV\)/\.ready:.*?(?=^\S+ *:|\Z|^$)", text, flags=re.MULTILINE | re.DOTALL
     )
-    assert recipe and "touch $(VENV)/.runtime $@" in recipe[0]
+    assert recipe
+    assert "touch $(VENV)/.runtime $@" in recipe[0]

@@ -54,7 +54,6 @@ def metadata_of(wheel):
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """Build them with an address, as a clone of a public repository would."""
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, ROOT / "deploy/wheels.py", "build", "--out", out, "--repository", ADDRESS)
     return {str(parse_wheel_filename(path.name)[0]): path for path in out.glob("*.whl")}
@@ -196,7 +195,6 @@ def test_the_whole_suite_installs_from_a_clone(tmp_path):
 
 
 def test_pip_installs_the_client_from_a_clone(tmp_path):
-    """pip does not know the workspace, so the guide gives it the sibling too."""
     run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv")
     pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "install", "--quiet"]
     run(*pip, "./libs/remoting", "./libs/client", cwd=ROOT)

@@ -23,7 +23,6 @@ IMPERATIVES = {
 
 
 def faults(message: str) -> list[str]:
-    """Return what is wrong with a commit message, one sentence for each fault."""
     lines = [line for line in message.splitlines() if not line.startswith("#")]
     subject = lines[0] if lines else ""
     if subject.startswith(("Merge ", "Revert ", "fixup! ")):
@@ -46,7 +45,6 @@ def faults(message: str) -> list[str]:
 
 
 def main() -> int:
-    """Print the faults of the message in a file; 1 if there are any."""
     found = faults(Path(sys.argv[1]).read_text(encoding="utf-8"))
     for fault in found:
         sys.stderr.write(f"commit message: {fault}\n")

@@ -46,7 +46,8 @@ def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
     assert makes()["spark-test"] == []
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)
-    assert recipe and '"$(or $(MARK),not slow)"' in recipe[1]
+    assert recipe
+    assert '"$(or $(MARK),not slow)"' in recipe[1]
     spark = tomllib.loads((ROOT / "spark/pyproject.toml").read_text(encoding="utf-8"))
     assert spark["tool"]["pytest"]["ini_options"]["testpaths"] == ["tests"]
     guide = ROOT / "spark/tests/guide"

@@ -123,7 +123,6 @@ def test_targets_of_make_that_documents_name_exist() -> None:
 
 
 def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
-    """The README shows every workload of the run that docs/performance.md shows."""
     result = report.load(report.BASELINE)
     assert result
     assert page.markdown(result) in PAGES["docs/performance.md"]

@@ -69,7 +69,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def slug(title: str) -> str:
-    """The anchor that a title gets on the usual sites."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 

@@ -35,7 +35,6 @@ def captured() -> dict[int, set[str]]:
 
 
 def functions(file: str) -> dict[str, str]:
-    """The text of each function of a module, with its decorators."""
     text = (COMPAT / file).read_text(encoding="utf-8")
     lines = text.splitlines()
     found = {}
@@ -61,7 +60,6 @@ def test_nothing_live_is_missing(captured: dict[int, set[str]]) -> None:
 
 
 def test_every_command_is_listed() -> None:
-    """What mqadmin itself lists is compared in tests/compat/test_cli_options.py."""
     listed = set(proofs.PROOFS["commands"])
     assert len(listed) == 57
     assert listed <= set(OUR_COMMANDS)
@@ -87,7 +85,6 @@ def test_codes_that_are_compared_are_asked() -> None:
 
 
 def test_commands_are_run_by_their_tests() -> None:
-    """By the test, or by a function of its module that it uses."""
     unused = []
     for command, text in proofs.PROOFS["commands"].items():
         file, _, function = text.partition("::")

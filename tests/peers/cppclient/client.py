@@ -40,7 +40,6 @@ def body_of(key: str, size: int) -> bytes:
 
 
 def make_message(options: argparse.Namespace, index: int) -> tuple[Message, dict[str, object]]:
-    """A message and what the test compares of it."""
     key = f"{options.key}-{index}"
     tags = ["TagA"] if options.tags == "*" else options.tags.split(",")
     tag = tags[index % len(tags)]
@@ -60,7 +59,6 @@ def make_message(options: argparse.Namespace, index: int) -> tuple[Message, dict
 
 
 def send(options: argparse.Namespace) -> None:
-    """Send one by one, as a mode says."""
     producer = Producer(options.group or "CppProducer", timeout=10_000)
     producer.set_namesrv_addr(options.namesrv)
     producer.start()
@@ -117,7 +115,6 @@ def consume(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse and run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["send", "consume"])
     parser.add_argument("--namesrv", required=True)

@@ -8,7 +8,6 @@ from cometmq.peers.processes import PeerError
 
 
 def test_two_contents_under_one_key_are_noticed() -> None:
-    """A corrupted duplicate must not hide behind the good one."""
     events: list[dict[str, object]] = [
         {"event": "received", "key": "k", "sha256": "aa"},
         {"event": "received", "key": "k", "sha256": "bb"},
@@ -19,7 +18,6 @@ def test_two_contents_under_one_key_are_noticed() -> None:
 
 
 def test_a_refused_send_is_noticed() -> None:
-    """A status other than SEND_OK is no success."""
     events: list[dict[str, object]] = [
         {"event": "sent", "key": "k", "sha256": "aa", "status": "FLUSH_DISK_TIMEOUT"}
     ]
@@ -29,7 +27,6 @@ def test_a_refused_send_is_noticed() -> None:
 
 
 def test_deliveries_are_grouped_by_queue_in_their_order() -> None:
-    """Other events are left out."""
     events: list[dict[str, object]] = [
         {"event": "started"},
         {"event": "received", "broker": "a", "queue_id": 1, "queue_offset": 0},

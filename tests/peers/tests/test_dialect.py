@@ -20,7 +20,6 @@ from cometmq.peers.dialect import parse
     ],
 )
 def test_bare_and_object_keys_are_read(text: str, value: object) -> None:
-    """An object as a key and the text of that object as a key are the same."""
     assert parse(text) == value
 
 
@@ -32,7 +31,6 @@ def test_what_is_no_json_is_refused(text: str) -> None:
 
 
 def test_plain_json_reads_as_the_standard_library_does() -> None:
-    """Nothing is lost for servers that write strict JSON."""
     text = json.dumps({"a": {"b": [{"c": "d\u7eff"}, [], {}]}, "e": -1e3})
 
     assert parse(text) == json.loads(text)

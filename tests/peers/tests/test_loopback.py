@@ -14,7 +14,6 @@ ROUTES = Path("/proc/thread-self/net/dev")
 
 
 def _devices() -> list[str]:
-    """The network devices that this thread sees."""
     return [line.split(":")[0].strip() for line in ROUTES.read_text().splitlines()[2:]]
 
 

@@ -18,12 +18,10 @@ signal.pause()
 
 
 def _python(program: str, log_path: Path) -> Child:
-    """A Python program as a child."""
     return Child("test", [sys.executable, "-c", program], log_path=log_path)
 
 
 def test_an_early_exit_ends_the_wait_and_shows_the_output(tmp_path: Path) -> None:
-    """Not the deadline but the reason is reported."""
     child = _python("print('no such port'); raise SystemExit(7)", tmp_path / "log")
 
     with pytest.raises(PeerError, match=r"exited with 7 before(.|\n)*no such port"):
@@ -31,7 +29,6 @@ def test_an_early_exit_ends_the_wait_and_shows_the_output(tmp_path: Path) -> Non
 
 
 def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
-    """Two starts share one log file."""
     first = _python(r"print('ready\n', end='')", tmp_path / "log")
     first.wait_for_log("ready", 30)
     first.kill()
@@ -59,7 +56,6 @@ def test_a_failed_run_shows_its_output() -> None:
 
 
 def test_a_condition_that_never_holds_is_an_error() -> None:
-    """It says what was waited for."""
     with pytest.raises(PeerError, match="the moon"):
         wait_until(lambda: False, 0.0, "the moon")
 

@@ -16,7 +16,6 @@ from cometmq.peers.rocketmqtests import tests_class_path
 
 
 def _fetch_java_clients() -> None:
-    """Every release that the tests use."""
     for version in VERSIONS:
         client_class_path(version)
 
@@ -33,7 +32,6 @@ FETCHERS: Final[Mapping[str, Callable[[], object]]] = {
 
 
 def main(names: list[str]) -> int:
-    """Fetch the named peers, all without names; the exit status."""
     unknown = sorted(set(names) - set(FETCHERS))
     if unknown:
         sys.stderr.write(f"peers: unknown: {' '.join(unknown)}; known: {' '.join(FETCHERS)}\n")

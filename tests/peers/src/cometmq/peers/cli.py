@@ -13,20 +13,16 @@ TIMEOUT_S: Final = 180.0
 
 @dataclass(frozen=True)
 class CliAnswer:
-    """What a command printed, and how it ended."""
-
     status: int
     output: str
     errors: str
 
     @property
     def json(self) -> Any:
-        """The document that --json prints."""
         assert self.status == 0, self.errors
         return json.loads(self.output)
 
     def rows(self) -> list[list[str]]:
-        """Words of every line that is neither empty nor a heading."""
         assert self.status == 0, self.errors
         return words_of(self.output)
 
@@ -38,7 +34,6 @@ class CometCli:
         self._namesrv_addr = namesrv_addr
 
     def run(self, *arguments: str) -> CliAnswer:
-        """Run one command to its end."""
         done = subprocess.run(
             self.command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
@@ -50,11 +45,9 @@ class CometCli:
 
 
 def words_of(output: str) -> list[list[str]]:
-    """Words of every line that is neither empty nor a heading."""
     lines = (line.split() for line in output.splitlines())
     return [words for words in lines if words and not words[0].startswith("#")]
 
 
 def heading_of(output: str) -> list[str]:
-    """Words of the first heading."""
     return next(line for line in output.splitlines() if line.startswith("#")).split()

@@ -24,8 +24,6 @@ CLUSTER_NAME: Final = "PeersCluster"
 
 @dataclass(frozen=True)
 class BrokerPlace:
-    """Name, address and store of one broker."""
-
     name: str
     port: int
     store_dir: Path
@@ -98,11 +96,9 @@ class Cluster(ABC):
 
     @property
     def store_dir(self) -> Path:
-        """Store of the first broker."""
         return self.layout.brokers[0].store_dir
 
     def __enter__(self) -> Self:
-        """Start everything; whatever fails, nothing is left running."""
         try:
             self.start()
         except BaseException:
@@ -111,7 +107,6 @@ class Cluster(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill everything that still runs."""
         self.kill()
 
     def start(self) -> None:
@@ -159,7 +154,6 @@ class Cluster(ABC):
             child.kill()
 
     def _take_children(self) -> list[Child]:
-        """Forget and return the processes, brokers first."""
         children = [*self.brokers.values(), *([self.namesrv] if self.namesrv else [])]
         self.brokers, self.namesrv = {}, None
         return children
@@ -187,7 +181,6 @@ class Cluster(ABC):
         )
 
     def _namesrv_properties(self) -> dict[str, object]:
-        """Content of the name server's file."""
         return {
             "listenPort": self.layout.namesrv_port,
             "kvConfigPath": self.directory / "namesrv" / "kvConfig.json",
@@ -196,7 +189,6 @@ class Cluster(ABC):
         }
 
     def _broker_properties(self, place: BrokerPlace) -> dict[str, object]:
-        """Content of one broker's file."""
         return {
             "brokerClusterName": CLUSTER_NAME,
             "brokerName": place.name,
@@ -224,11 +216,9 @@ class Cluster(ABC):
 
 
 def write_properties(path: Path, values: Mapping[str, object]) -> None:
-    """Write a Java properties file."""
     lines = [f"{key}={_property_text(value)}" for key, value in values.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _property_text(value: object) -> str:
-    """Java's spelling of a value."""
     return str(value).lower() if isinstance(value, bool) else str(value)

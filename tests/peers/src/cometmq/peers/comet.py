@@ -18,11 +18,9 @@ class CometCluster(Cluster):
 
     @property
     def txn_checker_dir(self) -> Path:
-        """Where the txn-checker keeps its tables."""
         return self.directory / "txn-checker"
 
     def start(self) -> None:
-        """Start the servers, and a txn-checker if transactions are to be checked."""
         super().start()
         if self.transaction_conf is not None:
             self.start_txn_checker()
@@ -50,7 +48,6 @@ class CometCluster(Cluster):
         return child.kill() if child else 0
 
     def _take_children(self) -> list[Child]:
-        """Forget and return the processes, the txn-checker first."""
         child, self.txn_checker = self.txn_checker, None
         return [*([child] if child else []), *super()._take_children()]
 
@@ -68,7 +65,6 @@ class CometCluster(Cluster):
 
 
 def _program() -> list[str]:
-    """The command of the environment at the root."""
     if not PROGRAM.exists():
         raise PeerError("the environment lacks .venv/bin/cometmq: run make setup")
     return [str(PROGRAM)]

@@ -14,7 +14,6 @@ ROUTE_TIMEOUT_S: Final = 120.0
 
 
 def named(events: Iterable[Event], name: str) -> list[Event]:
-    """The events of one name, in their order."""
     return [event for event in events if event["event"] == name]
 
 
@@ -43,7 +42,6 @@ def sent(events: Iterable[Event]) -> dict[str, str]:
 
 
 def by_queue(events: Iterable[Event]) -> dict[tuple[str | None, int], list[Event]]:
-    """Deliveries of each queue, in their order."""
     queues: dict[tuple[str | None, int], list[Event]] = {}
     for event in named(events, "received"):
         queues.setdefault((event.get("broker"), int(event["queue_id"])), []).append(event)

@@ -12,7 +12,6 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def parse(text: str) -> Any:
-    """The value of a text in this dialect."""
     value, end = _value(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise ValueError(f"text after the value at {end}")
@@ -20,7 +19,6 @@ def parse(text: str) -> Any:
 
 
 def _value(text: str, position: int) -> tuple[Any, int]:
-    """The value at a position and where it ends."""
     if text[position] == "{":
         return _object(text, position)
     if text[position] == "[":
@@ -43,7 +41,6 @@ def _object(text: str, position: int) -> tuple[dict[str, Any], int]:
 
 
 def _array(text: str, position: int) -> tuple[list[Any], int]:
-    """An array."""
     items: list[Any] = []
     position = _skip(text, position + 1)
     while text[position] != "]":
@@ -56,14 +53,12 @@ def _array(text: str, position: int) -> tuple[list[Any], int]:
 
 
 def _key_text(key: Any) -> str:
-    """One spelling for the same key."""
     if isinstance(key, str) and key.startswith("{"):
         key = json.loads(key)
     return key if isinstance(key, str) else json.dumps(key, sort_keys=True)
 
 
 def _expect(text: str, position: int, mark: str) -> int:
-    """The position of what follows a mark."""
     position = _skip(text, position)
     if text[position] != mark:
         raise ValueError(f"{mark!r} expected at {position}")
@@ -71,7 +66,6 @@ def _expect(text: str, position: int, mark: str) -> int:
 
 
 def _skip(text: str, position: int) -> int:
-    """The position of the next character that is no space."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position

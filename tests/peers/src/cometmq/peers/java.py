@@ -67,11 +67,9 @@ class JavaCluster(Cluster):
         return [*self._java(self._heap, self._jvm_options), *main]
 
     def _ready_text(self) -> str:
-        """Both programs print this."""
         return "boot success"
 
     def _java(self, heap: str, options: Sequence[str]) -> list[str]:
-        """The JVM with everything but the main class."""
         return [
             program("java"),
             f"-Xms{heap}",

@@ -72,7 +72,6 @@ class JavaClient(ClientProgram):
         self._command = _java_command(version, properties or {})
 
     def command(self) -> list[str]:
-        """The JVM and our main class."""
         return self._command
 
 
@@ -84,7 +83,6 @@ class AdminAnswer:
     errors: str
 
     def rows(self) -> list[list[str]]:
-        """Words of every line that is neither empty nor a heading."""
         lines = (line.split() for line in self.output.splitlines())
         return [words for words in lines if words and not words[0].startswith("#")]
 
@@ -109,12 +107,10 @@ class MqAdmin:
         self._buffer = bytearray()
 
     def __enter__(self) -> Self:
-        """Wait until the JVM is up."""
         self._next_event()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the JVM."""
         self._process.kill()
         self._process.communicate()
 
@@ -127,7 +123,6 @@ class MqAdmin:
         return AdminAnswer(event["output"], event["errors"])
 
     def _next_event(self) -> dict[str, str]:
-        """The next line, within the time a command may take."""
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
         while b"\n" not in self._buffer:
             self._buffer += self._read_some(deadline - time.monotonic())
@@ -137,7 +132,6 @@ class MqAdmin:
         return event
 
     def _read_some(self, timeout_s: float) -> bytes:
-        """Whatever the JVM prints next."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         if not select.select([descriptor], [], [], max(timeout_s, 0))[0]:

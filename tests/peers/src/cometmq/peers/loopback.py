@@ -59,6 +59,5 @@ def own_network() -> Iterator[None]:
 
 
 def _bring_loopback_up() -> None:
-    """A new network has its loopback device, which is down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))

@@ -28,7 +28,6 @@ JVM_OPTIONS: Final = (
 
 
 def program(name: str) -> str:
-    """Full path of an installed program."""
     path = shutil.which(name)
     if path is None:
         raise PeerError(f"{name} is not installed: run tests/peers/install")
@@ -91,7 +90,6 @@ def project_class_path(project: Path, version: str = ROCKETMQ_VERSION) -> str:
 
 
 def sources_mark(project: Path) -> str:
-    """Changes when the content of a file of a project does."""
     digest = hashlib.sha256()
     for path in sorted(project.rglob("*")):
         if path.is_file():
@@ -100,5 +98,4 @@ def sources_mark(project: Path) -> str:
 
 
 def class_path(folder: Path) -> str:
-    """Every jar of a folder, in a fixed order."""
     return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))

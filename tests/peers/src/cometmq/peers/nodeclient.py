@@ -45,5 +45,4 @@ class NodeClient(ClientProgram):
         self._command = [program("node"), str(installed_client())]
 
     def command(self) -> list[str]:
-        """Node.js and our program."""
         return self._command

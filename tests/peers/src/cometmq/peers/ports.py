@@ -26,7 +26,6 @@ _LOCKS: Final = Path(tempfile.gettempdir()) / f"cometmq-ports-{os.getuid()}"
 
 
 def _is_free(port: int) -> bool:
-    """Whether the port can be bound now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
@@ -47,7 +46,6 @@ def _reserve(port: int) -> int | None:
 
 
 def _take(ports: list[int]) -> bool:
-    """Reserve all of these ports, or none if one of them is reserved or in use."""
     held: list[int] = []
     for port in ports:
         descriptor = _reserve(port)
@@ -61,7 +59,6 @@ def _take(ports: list[int]) -> bool:
 
 
 def _free_port(neighbours: tuple[int, ...]) -> int:
-    """A port that is free together with its neighbours."""
     _LOCKS.mkdir(mode=0o700, exist_ok=True)
     for _ in range(_ATTEMPTS):
         port = _PORTS[secrets.randbelow(len(_PORTS))]
@@ -71,10 +68,8 @@ def _free_port(neighbours: tuple[int, ...]) -> int:
 
 
 def free_port() -> int:
-    """A port for a server with one listener."""
     return _free_port((0,))
 
 
 def free_broker_port() -> int:
-    """A listen port whose VIP and replication neighbours are free too."""
     return _free_port(_BROKER_NEIGHBOURS)

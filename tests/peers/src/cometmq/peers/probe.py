@@ -54,12 +54,10 @@ class Probe:
 
 
 def counted_fields(name: str, key: str) -> dict[str, object]:
-    """Fields of a question for a statistic."""
     return {"statsName": name, "statsKey": key}
 
 
 def entries_fields(**changes: object) -> dict[str, object]:
-    """Fields of a question for entries of a queue."""
     return {"topic": TOPIC, "queueId": 0, "index": 0, "count": 2} | changes
 
 
@@ -82,7 +80,6 @@ def send_fields(**changes: object) -> dict[str, object]:
 
 
 def v1_fields(**changes: object) -> dict[str, object]:
-    """Fields of SEND_MESSAGE."""
     names = {
         "a": "producerGroup",
         "b": "topic",
@@ -126,7 +123,6 @@ def cpp_heartbeat() -> bytes:
 
 
 def pull_fields(**changes: object) -> dict[str, object]:
-    """Fields of PULL_MESSAGE with a subscription of its own and no waiting."""
     return {
         "consumerGroup": GROUP,
         "topic": TOPIC,
@@ -144,12 +140,10 @@ def pull_fields(**changes: object) -> dict[str, object]:
 
 
 def queue_fields(**changes: object) -> dict[str, object]:
-    """Fields that name a queue."""
     return {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, **changes}
 
 
 def topic_fields(name: str, **changes: object) -> dict[str, object]:
-    """Fields of UPDATE_AND_CREATE_TOPIC."""
     return {
         "topic": name,
         "defaultTopic": "TBW102",
@@ -164,7 +158,6 @@ def topic_fields(name: str, **changes: object) -> dict[str, object]:
 
 
 def locks_body() -> bytes:
-    """Body of LOCK_BATCH_MQ and its opposite."""
     queues = [{"brokerName": "broker-a", "queueId": n, "topic": TOPIC} for n in (0, 1)]
     return json.dumps({"consumerGroup": GROUP, "clientId": "same", "mqSet": queues}).encode()
 
@@ -180,7 +173,6 @@ REGISTERED: Final = {
 
 
 def registration_body() -> bytes:
-    """Body of REGISTER_BROKER with one topic."""
     topic = {
         "topicName": "SameRegistered",
         "readQueueNums": 3,
@@ -207,7 +199,6 @@ def reset_fields(**changes: object) -> dict[str, object]:
 
 
 def copy_fields(**changes: object) -> dict[str, object]:
-    """Fields of CLONE_GROUP_OFFSET."""
     return {
         "srcGroup": GROUP,
         "destGroup": "SameCopy",

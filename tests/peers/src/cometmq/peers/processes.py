@@ -47,7 +47,6 @@ def run_to_end(command: Sequence[str], *, timeout_s: float, cwd: Path | None = N
 
 
 def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
-    """A command prefix that adds variables to the inherited environment."""
     return ["env", *(f"{name}={value}" for name, value in extra.items())] if extra else []
 
 
@@ -85,7 +84,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id, also the id of the group."""
         return self._process.pid
 
     @property
@@ -94,7 +92,6 @@ class Child:
         return self._process.poll()
 
     def log(self) -> str:
-        """Everything this start has printed so far."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -133,6 +130,5 @@ class Child:
         return self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal the whole group, which may be gone already."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)

@@ -21,27 +21,21 @@ _EVENT_START: Final = '{"event":'
 
 
 class Running:
-    """A client program that runs beside the test."""
-
     def __init__(self, child: Child) -> None:
         self._child = child
 
     def __enter__(self) -> Self:
-        """The program runs already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what still runs."""
         self.kill()
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Every complete event printed so far, or those of one name."""
         lines = self._child.log().split("\n")[:-1]
         events = [json.loads(line) for line in lines if line.startswith(_EVENT_START)]
         return [event for event in events if name is None or event["event"] == name]
 
     def wait_for(self, name: str, count: int = 1, *, timeout_s: float = RUN_TIMEOUT_S) -> None:
-        """Wait for a number of events of one name."""
         self._child.wait_until(
             lambda: len(self.events(name)) >= count, timeout_s, f"{count} events {name!r}"
         )
@@ -61,11 +55,9 @@ class Running:
         self._child.stop(timeout_s)
 
     def kill(self) -> None:
-        """End with SIGKILL."""
         self._child.kill()
 
     def log(self) -> str:
-        """Everything printed so far."""
         return self._child.log()
 
 

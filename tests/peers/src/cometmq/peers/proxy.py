@@ -15,7 +15,6 @@ PROXY_VERSION: Final = "5.3.3"
 
 
 def proxy_class_path() -> str:
-    """Class path of the proxy, fetched on first use."""
     return server_class_path(PROXY_VERSION, ProxyCluster.programs)
 
 
@@ -53,5 +52,4 @@ class ProxyCluster(JavaCluster):
         ]
 
     def _ready_text(self) -> str:
-        """What the lines of both programs have in common."""
         return "success"

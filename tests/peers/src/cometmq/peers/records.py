@@ -28,7 +28,6 @@ _DIFFERING: Final = ("born_host", "store_timestamp", "store_host", "physical_off
 
 
 def parse_records(data: bytes) -> list[dict[str, object]]:
-    """Every record of a pulled body, as far as two servers agree on it."""
     records = []
     start = 0
     while start < len(data):
@@ -39,7 +38,6 @@ def parse_records(data: bytes) -> list[dict[str, object]]:
 
 
 def _parse_record(data: bytes, start: int) -> tuple[dict[str, object], int]:
-    """One record and its size."""
     values = dict(zip(_NAMES, _FIXED.unpack_from(data, start), strict=True))
     size = values["size"]
     for name in _DIFFERING:

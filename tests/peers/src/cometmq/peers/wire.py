@@ -37,11 +37,9 @@ class Connection:
         self._opaque = 0
 
     def __enter__(self) -> Self:
-        """The connection is open already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self._socket.close()
 
     def call(
@@ -52,7 +50,6 @@ class Connection:
         *,
         version: int = CURRENT_VERSION,
     ) -> Answer:
-        """Send one request with a JSON header and read its answer."""
         self._opaque += 1
         header = json.dumps(
             {
@@ -78,7 +75,6 @@ class Connection:
                 )
 
     def _read_frame(self) -> tuple[dict[str, Any], bytes]:
-        """Header, which must be JSON as the request's was, and body of one frame."""
         total, header_word = _LENGTHS.unpack(_read_exactly(self._socket, _LENGTHS.size))
         rest = _read_exactly(self._socket, total - 4)
         header_length = header_word & _HEADER_LENGTH_MASK
@@ -94,7 +90,6 @@ def call(
     *,
     timeout_s: float = 60.0,
 ) -> Answer:
-    """Make one request on a connection of its own."""
     with Connection(address, timeout_s=timeout_s) as connection:
         return connection.call(code, fields, body)
 

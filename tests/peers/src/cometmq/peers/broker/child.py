@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker as an operator starts it, which can be killed at any moment of its life."""
+"""A broker started as an operator starts it, which a test can kill at any moment."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ class BrokerChild:
         self._child: Child | None = None
 
     def begin(self) -> Child:
-        """Start the process and do not wait for it; settings are again as given."""
+        """Start the process without waiting for it; the file has the given settings again."""
         self.file.write_text("".join(f"{name}={self._settings[name]}\n" for name in self._settings))
         self.restarts += 1
         log = self.folder / f"broker-{self.restarts}.log"
@@ -66,7 +66,6 @@ class BrokerChild:
         return self._child
 
     async def start(self) -> None:
-        """Start, and return when it serves."""
         child = self.begin()
         async with asyncio.timeout(START_TIMEOUT_S):
             while not (ready := self.events("broker.ready")):
@@ -75,13 +74,12 @@ class BrokerChild:
         self.address = ready[0]["addresses"][0]
 
     def kill(self) -> None:
-        """End it at once."""
         if self._child is not None:
             self._child.kill()
             self._child = None
 
     async def stop(self) -> int:
-        """Ask it to end; return its status."""
+        """Send SIGTERM; return the exit status."""
         assert self._child is not None
         status = await asyncio.to_thread(self._child.stop, STOP_TIMEOUT_S)
         self._child = None
@@ -89,38 +87,34 @@ class BrokerChild:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
         return self._child is not None and self._child.exit_status is None
 
     @property
     def pid(self) -> int:
-        """The process."""
         assert self._child is not None
         return self._child.pid
 
     def log(self) -> str:
-        """Return what this process has printed."""
         assert self._child is not None
         return self._child.log()
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """Return what this process has logged, of one name or all."""
         return [event for event in parse_log(self.log()) if name in ("", event.get("event"))]
 
     async def readiness(self) -> dict[str, str]:
-        """Return what /readyz says: check and its reason, or `ok`."""
+        """Return the checks of /readyz: the name, and `ok` or the reason."""
         return await asyncio.to_thread(_checks, f"http://{HOST}:{self.http_port}/readyz")
 
 
 async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
-    """Ask again and again until it holds; TimeoutError after that time."""
+    """Poll a condition; raise TimeoutError after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
-        while not await holds():  # noqa: ASYNC110  # another process says it, no event can
+        while not await holds():  # noqa: ASYNC110  # another process decides
             await asyncio.sleep(POLL_S)
 
 
 def parse_log(text: str) -> list[dict[str, Any]]:
-    """Return the lines of a log; what is no event is there as `output`."""
+    """Return the events of a log; other lines appear under the key `output`."""
     events = []
     for line in text.split("\n")[:-1]:  # names may hold other line separators
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scripted client that asks a broker what the tests want to know."""
+"""A raw client with one method for each request of the tests."""
 
 import json
 from types import TracebackType
@@ -39,15 +39,13 @@ _PULLED: Final = (
 
 
 class Client:
-    """One connection; a context that closes it."""
+    """One connection, closed by leaving the context."""
 
     def __init__(self, address: str) -> None:
-        """Connect with the first request."""
         self._address = address
         self._remoting = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
 
     async def __aenter__(self) -> Self:
-        """Nothing to do."""
         return self
 
     async def __aexit__(
@@ -56,7 +54,6 @@ class Client:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Close the connection."""
         await self._remoting.close(0)
 
     async def ask(
@@ -68,7 +65,7 @@ class Client:
         ok: tuple[int, ...] = (0,),
         timeout_ms: int = TIMEOUT_MS,
     ) -> Response:
-        """Return the answer; raise the error of any code but these."""
+        """Return the answer; raise the error of any code that is not in `ok`."""
         return await self._remoting.invoke(
             self._address, code, header, body, timeout_ms=timeout_ms, ok=ok
         )
@@ -76,7 +73,7 @@ class Client:
     async def send(
         self, topic: str, queue_id: int, body: bytes, *, keys: str = "", level: int = 0
     ) -> SendMessageReply:
-        """Send one message; return where it lies."""
+        """Send one message; return its place."""
         pairs = [("KEYS", keys), ("DELAY", str(level) if level else ""), ("UNIQ_KEY", f"U{keys}")]
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs if value)
         header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, text)
@@ -87,7 +84,7 @@ class Client:
     async def send_batch(
         self, topic: str, queue_id: int, bodies: list[tuple[str, bytes]]
     ) -> SendMessageReply:
-        """Send several messages with their keys at once."""
+        """Send pairs of key and body as one batch."""
         items = [BatchItem(0, body, f"KEYS\x01{key}\x02") for key, body in bodies]
         header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, batch=True)
         response = await self.ask(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items))
@@ -97,19 +94,17 @@ class Client:
     async def pull(
         self, topic: str, queue_id: int, offset: int, *, count: int = 256, wait_ms: int = 0
     ) -> Response:
-        """Ask for messages; the code says whether there were any."""
+        """Pull once; the code of the answer tells whether messages were found."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0)
         header = PullMessage("READER", topic, queue_id, offset, count, flags, 0, wait_ms, 0, "*")
         return await self.ask(RequestCode.PULL_MESSAGE, header, ok=_PULLED)
 
     async def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return minimum and maximum of a queue."""
         low = await self.ask(RequestCode.GET_MIN_OFFSET, GetMinOffset(topic, queue_id))
         high = await self.ask(RequestCode.GET_MAX_OFFSET, GetMaxOffset(topic, queue_id))
         return low.header.offset, high.header.offset
 
     async def read_queue(self, topic: str, queue_id: int) -> tuple[int, list[MessageRecord]]:
-        """Return the minimum of a queue and all its messages."""
         minimum, maximum = await self.bounds(topic, queue_id)
         assert 0 <= minimum <= maximum, f"{topic} {queue_id}: from {minimum} to {maximum}"
         records: list[MessageRecord] = []
@@ -123,64 +118,53 @@ class Client:
         return minimum, records
 
     async def by_key(self, topic: str, key: str) -> list[MessageRecord]:
-        """Return the messages with a key."""
         header = QueryMessage(topic, key, 32, 0, TIME_MS_MAX)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await self.ask(RequestCode.QUERY_MESSAGE, header, ok=ok)
         return decode_records(response.body)
 
     async def by_offset(self, physical_offset: int) -> list[MessageRecord]:
-        """Return the message at a place of the log, if there is one."""
         header = ViewMessageById(physical_offset)
         ok = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         response = await self.ask(RequestCode.VIEW_MESSAGE_BY_ID, header, ok=ok)
         return decode_records(response.body)
 
     async def create_topic(self, topic: str, queue_count: int) -> None:
-        """Create a topic."""
         header = UpdateAndCreateTopic(topic, queue_count, queue_count, 6)
         await self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
         await self.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicInBroker(topic))
 
     async def create_group(self, name: str, retry_count_max: int) -> None:
-        """Create a consumer group."""
         group = SubscriptionGroupConfig(group_name=name, retry_max_times=retry_count_max)
         body = encode_json(group)
         await self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def topics(self) -> dict[str, int]:
-        """Return all topics with their number of queues."""
         answer = await self._json(RequestCode.GET_ALL_TOPIC_CONFIG)
         table = answer["topicConfigTable"]
         return {name: config["writeQueueNums"] for name, config in table.items()}
 
     async def groups(self) -> dict[str, int]:
-        """Return all groups with their number of retries."""
         answer = await self._json(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         table = answer["subscriptionGroupTable"]
         return {name: config["retryMaxTimes"] for name, config in table.items()}
 
     async def runtime(self) -> dict[str, str]:
-        """Return the figures of the broker."""
         answer = await self._json(RequestCode.GET_BROKER_RUNTIME_INFO)
         table: dict[str, str] = answer["table"]
         return table
 
     async def configure(self, **settings: object) -> None:
-        """Change settings of the running broker."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         await self.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit how far a group is, and wait for the answer."""
         header = UpdateConsumerOffset(group, topic, queue_id, offset)
         await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int:
-        """Return how far a group is."""
         header = QueryConsumerOffset(group, topic, queue_id)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await self.ask(RequestCode.QUERY_CONSUMER_OFFSET, header, ok=ok)

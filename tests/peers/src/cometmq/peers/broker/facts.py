@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker's process takes, and what its metrics say."""
+"""Memory, processor time and metrics of one broker."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ FILES: Final = {
     "maxHashSlotNum": "500000",
     "maxIndexNum": "2000000",
 }
-"""Files of a size that keeps their number small, and the disk of a test machine free."""
+"""Few files, small enough for the disk of a test machine."""
 
 _LINE: Final = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -25,34 +25,30 @@ _FIXED: Final = ("cluster", "broker", "server")
 
 
 class Facts:
-    """Looks at one broker."""
-
     def __init__(self, broker: BrokerChild) -> None:
-        """Look at this one."""
         self._broker = broker
 
     def memory_mib(self, field: str = "VmRSS") -> float:
-        """Return the memory of the process; `VmHWM` is the most it ever was."""
+        """Return the resident memory; `VmHWM` is its peak."""
         lines = Path(f"/proc/{self._broker.pid}/status").read_text().splitlines()
         (value,) = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
         return int(value) / 1024
 
     def processor_s(self) -> float:
-        """Return the processor time of the process, which other work does not change."""
+        """Return the processor time used so far, which other load does not change."""
         fields = Path(f"/proc/{self._broker.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
     async def metrics(self) -> dict[str, float]:
-        """Return all metrics; labels that all have are left out of the names."""
+        """Return all samples by name; labels common to all samples are dropped."""
         url = f"http://{HOST}:{self._broker.http_port}/metrics"
         return parse_metrics(await asyncio.to_thread(_get, url))
 
 
 class LagWindow:
-    """How late the loop was between two looks at its metric."""
+    """The lag of the event loop between two readings of its histogram."""
 
     def __init__(self, before: dict[str, float], after: dict[str, float]) -> None:
-        """Compare."""
         name = "cometmq_loop_lag_seconds_bucket"
         self._counts = {
             float(key.removeprefix(f"{name}:")): count - before.get(key, 0)
@@ -61,7 +57,6 @@ class LagWindow:
         }
 
     def quantile_ms(self, share: float) -> float:
-        """Return the bound below which this share of the probes was."""
         total = max(self._counts.values(), default=0)
         for bound, count in sorted(self._counts.items()):
             if count >= total * share:
@@ -70,7 +65,7 @@ class LagWindow:
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Return each sample under its name, followed by `:VALUE` for each label of its own."""
+    """Return each sample as `NAME:LABEL_VALUE...`, without the labels common to all."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line)

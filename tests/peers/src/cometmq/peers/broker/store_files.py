@@ -17,12 +17,11 @@ _HEAD: Final = struct.Struct(">iI")
 
 
 def log_begin(store: Path) -> int:
-    """Return the offset that the log begins with."""
     return min((int(path.name) for path in (store / "commitlog").iterdir()), default=0)
 
 
 def read_log(store: Path) -> tuple[list[MessageRecord], int]:
-    """Return all records of the log, without bodies, and its end; behind it all must be zero."""
+    """Return all records, without bodies, and the end of the log; only zeros may follow it."""
     records: list[MessageRecord] = []
     end = -1
     for path in sorted((store / "commitlog").iterdir()):
@@ -31,12 +30,12 @@ def read_log(store: Path) -> tuple[list[MessageRecord], int]:
             found, end = _read_file(start, data)
             records += found
         else:
-            assert not any(data), f"{path} holds something behind the end {end}"
+            assert not any(data), f"{path} holds data behind the end {end}"
     return records, max(end, 0)
 
 
 def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
-    """Return the records of one file, and the log's end if it is in this file, else -1."""
+    """Return the records of one file, and the end of the log, or -1 if it is in a later file."""
     records: list[MessageRecord] = []
     cursor = 0
     while cursor < len(data):
@@ -57,7 +56,6 @@ def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
 
 
 def judge_queues(store: Path, records: list[MessageRecord]) -> list[str]:
-    """Return what is wrong with the queue files of a store that was stopped."""
     wrong = []
     expected: dict[tuple[str, int], dict[int, MessageRecord]] = {}
     for record in records:

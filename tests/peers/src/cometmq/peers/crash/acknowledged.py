@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker has promised, and what it shows after a crash: the differences, in words.
+"""What a broker has acknowledged, compared with what it returns after a crash.
 
-Pure. A key names one message for ever and says who sent it: `WORKER-NUMBER`. A worker sends one
-message after the other, so its numbers rise in every queue.
+Pure. The key of a message is unique and names its sender: `WORKER-NUMBER`. A worker waits for each
+answer, so its numbers rise in every queue.
 """
 
 import hashlib
@@ -17,27 +17,22 @@ Queue = tuple[str, int]
 
 
 class Place(NamedTuple):
-    """Where the answer to a send said that the message lies."""
+    """The place of a message according to the answer to its send."""
 
     key: str
     message_id: str
 
     @property
     def physical_offset(self) -> int:
-        """The byte of the log that the id names."""
         return parse_offset_message_id(self.message_id).physical_offset
 
 
 def digest(body: bytes) -> bytes:
-    """Return what is remembered of a body."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
 class Acknowledged:
-    """Everything sent, and everything answered."""
-
     def __init__(self) -> None:
-        """Nothing was promised."""
         self.attempted: dict[str, bytes] = {}
         self.places: dict[Queue, dict[int, Place]] = {}
         self.delayed: dict[str, bytes] = {}
@@ -50,27 +45,23 @@ class Acknowledged:
 
     @property
     def count(self) -> int:
-        """Messages that were acknowledged."""
         return sum(map(len, self.places.values())) + len(self.delayed)
 
     def note_attempt(self, key: str, body: bytes) -> None:
-        """A message is about to be sent."""
         self.attempted[key] = digest(body)
 
     def note_place(self, queue: Queue, offset: int, key: str, message_id: str) -> None:
-        """A send was answered with success."""
         there = self.places.setdefault(queue, {})
         assert offset not in there, f"{queue} {offset} was given to {there[offset].key} and {key}"
         there[offset] = Place(key, message_id)
 
     def note_delayed(self, key: str) -> None:
-        """A delayed send was answered with success."""
         self.delayed[key] = self.attempted[key]
 
     def judge_queue(
         self, queue: Queue, minimum: int, records: list[MessageRecord], *, log_begin: int
     ) -> list[str]:
-        """Return what is wrong with a queue that was read from its minimum to its end."""
+        """Return the faults of a queue that was read from its minimum to its end."""
         wrong = []
         places = self.places.get(queue, {})
         end = minimum + len(records)
@@ -92,9 +83,9 @@ class Acknowledged:
             return f"the record says {record.topic} {record.queue_id} {record.queue_offset}"
         key = record.properties.get("KEYS", "")
         if self.attempted.get(key) != digest(record.body):
-            return f"nobody has sent this as {key!r}"
+            return f"no message {key!r} with this body was sent"
         if place is not None and (key, record.offset_message_id) != place:
-            return f"holds {key} {record.offset_message_id}, promised to {place}"
+            return f"holds {key} {record.offset_message_id}, acknowledged for {place}"
         return ""
 
     def _judge_order(self, queue: Queue, records: Iterable[MessageRecord]) -> list[str]:
@@ -108,21 +99,19 @@ class Acknowledged:
         return wrong
 
     def judge_once(self, queues: dict[Queue, list[MessageRecord]]) -> list[str]:
-        """Return the messages that lie in more than one place."""
         keys = Counter(r.properties.get("KEYS") for records in queues.values() for r in records)
         return [f"{key} is there {count} times" for key, count in keys.items() if count > 1]
 
     def judge_delayed(self, records: list[MessageRecord]) -> list[str]:
-        """Return the delayed messages that never came, or came as something else."""
+        """Return delayed messages that were lost or changed."""
         keys = [record.properties.get("KEYS", "") for record in records]
-        wrong = [f"delayed {key} never came" for key in self.delayed.keys() - set(keys)]
+        wrong = [f"delayed {key} was not delivered" for key in self.delayed.keys() - set(keys)]
         for key, record in zip(keys, records, strict=True):
             if self.attempted.get(key) != digest(record.body):
-                wrong.append(f"nobody has sent the delayed {key!r}")
+                wrong.append(f"no delayed message {key!r} with this body was sent")
         return wrong
 
     def judge_tables(self, topics: dict[str, int], groups: dict[str, int]) -> list[str]:
-        """Return topics and groups that differ from what was answered."""
         wrong = [
             f"topic {name} has {topics.get(name)} queues, {count} were acknowledged"
             for name, count in self.topics.items()
@@ -136,9 +125,9 @@ class Acknowledged:
         ]
 
     def judge_commit(self, queue: Queue, found: int, *, safe_until: float) -> list[str]:
-        """Return whether an offset is older than the window between two saves allows.
+        """Return a fault if an offset is older than the interval between two saves allows.
 
-        What a start has read from the disk can never be lost again.
+        An offset that a start has read from disk must never go back.
         """
         safe = [offset for moment, offset in self.commits.pop(queue, []) if moment <= safe_until]
         low = max(safe, default=self.commit_min.get(queue, 0))

@@ -29,10 +29,7 @@ def fault(operation: str, path: str) -> int:
 
 
 class FaultyFile(disk.OsFile):
-    """A file that cannot always be written."""
-
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write, or leave a part of it."""
         number = fault("write", self.path)
         if number:
             data = b"".join(buffers)
@@ -41,7 +38,6 @@ class FaultyFile(disk.OsFile):
         super().write(offset, buffers)
 
     def sync(self) -> None:
-        """Sync, or fail."""
         number = fault("sync", self.path)
         if number:
             raise DiskError("sync", self.path, number)
@@ -49,14 +45,10 @@ class FaultyFile(disk.OsFile):
 
 
 class FaultyDisk(disk.OsDisk):
-    """A disk of such files."""
-
     def open(self, path: str) -> FaultyFile:
-        """Return the file."""
         return FaultyFile(self, path)
 
     def create(self, path: str, size: int, *, temporary: str) -> FaultyFile:
-        """Make a file, or fail."""
         number = fault("create", path)
         if number:
             raise DiskError("create", path, number)
@@ -65,10 +57,7 @@ class FaultyDisk(disk.OsDisk):
 
 
 class FaultyFiles(json_config.OsFiles):
-    """Config files that cannot always be saved."""
-
     def write(self, path: Path, data: bytes) -> None:
-        """Write, or fail."""
         number = fault("write", str(path))
         if number:
             raise OSError(number, os.strerror(number), str(path))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transactional producer that commits, rolls back, hangs or dies, as its seed says.
+"""A transactional producer that commits, rolls back, hangs or dies at random.
 
-The truth is a table in a file: who first writes how a transaction ends has decided it. A check
-that finds nothing gives a transaction some time, then decides it itself, so that the local
-transaction cannot commit any more.
+The outcomes are in an SQLite table, and the first one written counts. A check that finds none
+waits for PATIENCE_MS, then writes one itself, so that the local transaction can no longer commit.
 
-Arguments: name server, producer group, topic, table, seed, whether to send or to answer only.
+Arguments: name server, producer group, topic, table, seed, `send` or `answer` (checks only).
 """
 
 import asyncio
@@ -32,7 +31,7 @@ CLOCK: Final = SystemClock()
 WORKERS: Final = 8
 PATIENCE_MS: Final = 1_000
 HANG_S: Final = 1.5
-"""Longer than the patience: what hangs may be decided by a check meanwhile."""
+"""Longer than PATIENCE_MS, so that a check may decide a transaction that hangs."""
 
 STATES: Final = {"commit": TransactionState.COMMIT, "rollback": TransactionState.ROLLBACK}
 FATES: Final = {
@@ -48,10 +47,7 @@ _BUSY_S: Final = 30
 
 
 class Decisions:
-    """How transactions ended, for all processes."""
-
     def __init__(self, path: Path) -> None:
-        """Use the table in a file, which is made if it is not there."""
         self._path = path
         self._local = threading.local()
         self._database().execute(
@@ -69,34 +65,28 @@ class Decisions:
         return database
 
     def find(self, key: str) -> str | None:
-        """Return how a transaction ended."""
         query = "select outcome from decisions where id = ?"
         row = self._database().execute(query, (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def decide(self, key: str, outcome: str) -> str:
-        """Write how a transaction ends if nobody has; return what holds."""
+        """Write the outcome unless there is one; return the outcome that counts."""
         self._database().execute("insert or ignore into decisions values (?, ?)", (key, outcome))
         found = self.find(key)
         assert found is not None
         return found
 
     def all(self) -> dict[str, str]:
-        """Return everything."""
         with closing(self._database().execute("select id, outcome from decisions")) as rows:
             return dict(rows.fetchall())
 
 
 class Transactor:
-    """One producer's work."""
-
     def __init__(self, decisions: Decisions, random: Random) -> None:
-        """Decide by chance."""
         self._decisions = decisions
         self._random = random
 
     async def execute(self, message: Message, fate: Any) -> TransactionState | None:
-        """The local transaction."""
         key = str(message.keys)
         if fate == "die early":
             os._exit(1)
@@ -112,7 +102,6 @@ class Transactor:
         return STATES[outcome]
 
     def check(self, message: MessageExt) -> TransactionState | None:
-        """What brokers ask."""
         key = message.keys[0]
         outcome = self._decisions.find(key)
         if outcome is None and CLOCK.now_ms() - message.born_timestamp > PATIENCE_MS:
@@ -120,7 +109,7 @@ class Transactor:
         return None if outcome is None else STATES[outcome]
 
     async def work(self, producer: TransactionProducer, topic: str, name: str) -> None:
-        """Send one message after the other; broken servers are waited for."""
+        """Send without end; after an error, pause and go on."""
         fates, weights = list(FATES), list(FATES.values())
         for number in range(sys.maxsize):
             (fate,) = self._random.choices(fates, weights)
@@ -134,7 +123,6 @@ class Transactor:
 
 
 async def main(namesrv: str, group: str, topic: str, table: str, seed: str, mode: str) -> None:
-    """Work until killed."""
     transactor = Transactor(Decisions(Path(table)), Random(seed))
     options = TransactionOptions(
         instance_name=seed, send_timeout_ms=1_000, heartbeat_interval_ms=500,

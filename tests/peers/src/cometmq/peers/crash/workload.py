@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a broker does at once, until it dies: sends of all kinds, tables, offsets."""
+"""All kinds of writes at once, until the broker dies: sends, topics and groups, offsets."""
 
 import asyncio
 import contextlib
@@ -23,10 +23,10 @@ TABLE_CHANGES_MAX: Final = 40
 
 
 class Workload:
-    """One run against one process; the workers end when it dies."""
+    """One run against one broker process; the workers end when it dies."""
 
     def __init__(self, address: str, promised: Acknowledged, random: Random, run: int) -> None:
-        """`run` makes the names of this run its own."""
+        """`run` is part of all names, so that runs do not collide."""
         self._address = address
         self._promised = promised
         self._random = random
@@ -34,7 +34,7 @@ class Workload:
         self._clients = [Client(address) for _ in range(CONNECTION_COUNT + 1)]
 
     async def until_death(self, die: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Work while `die` waits for its moment; return when all have noticed."""
+        """Work until `die` has killed the broker and every worker has noticed."""
         *senders, admin = self._clients
         jobs = [
             self._send(client, f"r{self._run}w{number}c{connection}")

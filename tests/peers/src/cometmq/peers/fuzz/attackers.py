@@ -19,8 +19,6 @@ ANSWER_TIMEOUT_S: Final = 60.0
 
 
 class Tally(NamedTuple):
-    """What one process did and saw."""
-
     frames: int
     answers: int
     connections: int
@@ -30,7 +28,7 @@ class Tally(NamedTuple):
 
 
 class _Attack(asyncio.Protocol):
-    """One connection: reads answers until all that must come have come."""
+    """One connection, which reads until every expected answer has arrived."""
 
     def __init__(self, expected: dict[int, int]) -> None:
         self.expected = expected
@@ -63,7 +61,7 @@ class _Attack(asyncio.Protocol):
 
 
 def attack(address: str, codes: list[int], frames: int, seed: str) -> Tally:
-    """Send so many frames to one server, which serves these codes; the entry of a process."""
+    """Send frames to a server of these codes; the entry point of a process."""
     return asyncio.run(_attack(address, Hostile(GOLDEN, Random(seed), codes), frames, seed))
 
 
@@ -85,7 +83,7 @@ async def _attack(address: str, hostile: Hostile, frames: int, seed: str) -> Tal
 
 
 async def _one(address: str, shots: list[Shot], random: Random) -> Tally:
-    """Send the frames of one connection, the breaking one after all answers."""
+    """Send the frames of one connection; a frame that breaks it waits for all answers."""
     host, _, port = address.rpartition(":")
     expected = {shot.opaque: shot.code for shot in shots if shot.opaque is not None}
     loop = asyncio.get_running_loop()
@@ -116,7 +114,6 @@ async def _one(address: str, shots: list[Shot], random: Random) -> Tally:
 
 
 def total(tallies: list[Tally]) -> Tally:
-    """Add up."""
     codes: Counter[int] = Counter()
     unanswered: Counter[int] = Counter()
     for tally in tallies:
@@ -133,7 +130,7 @@ def total(tallies: list[Tally]) -> Tally:
 
 
 def _save(shots: list[Shot], unanswered: dict[int, int]) -> str:
-    """Keep the frames of a connection that ended too early; the cause is near the first left."""
+    """Save the frames of a connection that ended early, probably at the first unanswered one."""
     FUZZ_FAILURES.mkdir(parents=True, exist_ok=True)
     data = b"".join(shot.data for shot in shots)
     path = FUZZ_FAILURES / f"connection-{hashlib.sha256(data).hexdigest()[:12]}"
@@ -143,10 +140,9 @@ def _save(shots: list[Shot], unanswered: dict[int, int]) -> str:
 
 
 class Nuisance:
-    """Connections that take what they are given and behave badly all the time."""
+    """Slow readers, half-open connections and floods."""
 
     def __init__(self, address: str, random: Random) -> None:
-        """Attack this server."""
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._random = random
@@ -154,7 +150,6 @@ class Nuisance:
         self._sockets: list[asyncio.StreamWriter] = []
 
     async def forever(self) -> None:
-        """Keep slow readers, half-open peers and floods alive until cancelled."""
         async with asyncio.TaskGroup() as group:
             for behave in (self._never_read, self._half_frame, self._silent, self._never_read):
                 for _ in range(4):
@@ -176,7 +171,7 @@ class Nuisance:
     async def _never_read(
         self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Ask and ask, and never read an answer."""
+        """Send requests without ever reading an answer."""
         async with asyncio.timeout(20):
             while not writer.is_closing():
                 for shot in self._hostile.shots(50)[:-1]:
@@ -185,7 +180,6 @@ class Nuisance:
                 await asyncio.sleep(0.2)
 
     async def _half_frame(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Announce a long frame and send a byte of it now and then."""
         writer.write((12 << 20).to_bytes(4, "big") + (200).to_bytes(4, "big"))
         async with asyncio.timeout(10):
             while not writer.is_closing():
@@ -194,11 +188,10 @@ class Nuisance:
                 await asyncio.sleep(0.5)
 
     async def _silent(self, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        """Connect and say nothing."""
         async with asyncio.timeout(self._random.uniform(0.1, 5)):
             await reader.read()
 
 
 def be_a_nuisance(address: str, seed: str) -> None:
-    """Behave badly until the process is ended; its entry."""
+    """Run a nuisance until the process is killed; its entry point."""
     asyncio.run(Nuisance(address, Random(seed)).forever())

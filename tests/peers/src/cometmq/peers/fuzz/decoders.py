@@ -20,8 +20,6 @@ _FAILURES_MAX: Final = 5
 
 
 class Findings(NamedTuple):
-    """What one process saw."""
-
     inputs: int
     refused: int
     growth_kib: int
@@ -29,7 +27,7 @@ class Findings(NamedTuple):
 
 
 def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
-    """Run and print; True if nothing was found."""
+    """Run and print the result; return whether it is clean."""
     started = time.monotonic()
     shares = [inputs // processes + (index < inputs % processes) for index in range(processes)]
     context = multiprocessing.get_context("spawn")
@@ -52,7 +50,7 @@ def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
 
 
 def say(line: str) -> None:
-    """Write one line at once, for people who watch a long run."""
+    """Print a line and flush, for users who watch a long run."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -80,7 +78,7 @@ def _fuzz(inputs: int, seed: int, process: int) -> Findings:
 
 
 def _refuses(name: str, data: bytes) -> bool:
-    """Return whether the target refuses the input; raise if it does anything else."""
+    """Return whether the target refuses the input; any unexpected exception passes."""
     started = time.process_time()
     try:
         TARGETS[name](data)

@@ -25,7 +25,7 @@ REGISTER_EVERY: Final = 100  # rounds
 
 
 class _GoodClient:
-    """Works until it is told to stop, and measures each request."""
+    """Works until `is_over` is set, and times each request."""
 
     def __init__(self, address: str) -> None:
         self.is_over = False
@@ -34,7 +34,7 @@ class _GoodClient:
         self._errors: list[str] = []
 
     async def work(self) -> None:
-        """Do the same again and again; an error ends it."""
+        """Repeat `step` until the end or the first error."""
         async with Client(self._address) as client:
             await self.prepare(client)
             while not self.is_over and not self._errors:
@@ -47,18 +47,16 @@ class _GoodClient:
                 await asyncio.sleep(PAUSE_S)
 
     async def prepare(self, client: Client) -> None:
-        """Do what comes first."""
+        """Run once before the first step."""
 
     async def step(self, client: Client) -> None:
-        """Do a round of requests and check the answers."""
+        """Make one round of requests and check the answers."""
 
     @property
     def count(self) -> int:
-        """Rounds so far."""
         return len(self._elapsed_ms)
 
     def summary(self) -> str:
-        """Say how it was."""
         times = sorted(self._elapsed_ms) or [0.0]
         return (
             f"{type(self).__name__}: {self.count} rounds, {len(self._errors)} errors, "
@@ -67,7 +65,7 @@ class _GoodClient:
         )
 
     def problems(self, p50_ms_max: int, ms_max: int) -> list[str]:
-        """Return errors, and times that are out of bounds."""
+        """Return errors and times out of bounds."""
         times = sorted(self._elapsed_ms) or [0.0]
         wrong = list(self._errors)
         if self.count < 10:
@@ -78,21 +76,18 @@ class _GoodClient:
 
 
 class GoodBrokerClient(_GoodClient):
-    """Sends a message, pulls it, commits, asks by key; all of it must be right."""
+    """Sends a message, pulls it, commits and queries it by key; checks each answer."""
 
     def __init__(self, address: str) -> None:
-        """Work with this broker."""
         super().__init__(address)
         self.sent: list[bytes] = []
 
     async def prepare(self, client: Client) -> None:
-        """Make topic and group."""
         await client.create_topic(TOPIC, 1)
         await client.create_group(GROUP, 3)
         await client.create_group("READER", 3)
 
     async def step(self, client: Client) -> None:
-        """One round."""
         number = len(self.sent)
         body = b"good %d" % number
         place = await client.send(TOPIC, 0, body, keys=f"good-{number}")
@@ -110,14 +105,13 @@ class GoodBrokerClient(_GoodClient):
             assert found.body == body
 
     async def forbid_automatic_creation(self) -> None:
-        """Let only administrators create topics and groups from now on."""
+        """Turn off the automatic creation of topics and groups."""
         async with Client(self._address) as client:
             await client.configure(
                 autoCreateTopicEnable="false", autoCreateSubscriptionGroup="false"
             )
 
     async def judge(self, address: str) -> list[str]:
-        """Read everything that was sent, at a broker that has started again."""
         async with Client(address) as client:
             _, records = await client.read_queue(TOPIC, 0)
         is_whole = [record.body for record in records] == self.sent
@@ -128,11 +122,9 @@ class GoodNamesrvClient(_GoodClient):
     """Keeps a broker registered and looks up its topic."""
 
     async def prepare(self, client: Client) -> None:
-        """Register."""
         await self._register(client)
 
     async def step(self, client: Client) -> None:
-        """Look the topic up, and register again as a broker does."""
         answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteinfoByTopic(TOPIC))
         assert b"good-broker" in answer.body, answer
         if self.count % REGISTER_EVERY == REGISTER_EVERY - 1:

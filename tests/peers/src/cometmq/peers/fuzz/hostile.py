@@ -68,7 +68,7 @@ _FIXED: Final = struct.Struct(">hBhii")
 
 
 class Shot(NamedTuple):
-    """One frame, and the opaque whose answer it must get; None if it may get none."""
+    """One frame, and the opaque of the answer it must get; None if it may go unanswered."""
 
     data: bytes
     opaque: int | None
@@ -76,10 +76,9 @@ class Shot(NamedTuple):
 
 
 class Hostile:
-    """An endless source of frames; the same seed gives the same ones."""
+    """An endless source of frames, the same for the same seed."""
 
     def __init__(self, golden: Path, random: Random, codes: Collection[int] = ()) -> None:
-        """Read what was captured; most frames have one of these codes, which are served."""
         self._random = random
         self._requests: list[RawCommand] = []
         self._frames: list[bytes] = []
@@ -90,7 +89,7 @@ class Hostile:
         self._served = [request for request in self._requests if request.code in codes]
 
     def shots(self, count: int) -> list[Shot]:
-        """Return so many frames for one connection; only the last may break it."""
+        """Return `count` frames for one connection; only the last may break it."""
         random = self._random
         shots: list[Shot] = []
         while len(shots) < count - 1:
@@ -100,7 +99,6 @@ class Hostile:
         return shots
 
     def _bent_fields(self, opaque: int) -> Shot:
-        """A request whose header and body can be read, and say something absurd."""
         random = self._random
         is_served = self._served and random.random() < 0.85
         request = random.choice(self._served if is_served else self._requests)
@@ -144,7 +142,7 @@ class Hostile:
         return self._random.choice(_BODIES)
 
     def _bent_bytes(self) -> bytes:
-        """A captured frame with broken bytes, and a length that fits them."""
+        """Damage a captured frame, and correct its length."""
         while True:
             data = mutated(self._random, [self._random.choice(self._frames)])[4:]
             frame = struct.pack(">i", len(data)) + data
@@ -173,7 +171,7 @@ def _decoded(frame: bytes) -> RawCommand:
 
 
 def _is_unsafe(frame: bytes) -> bool:
-    """Whether a broken frame may still change settings, which a good client would feel."""
+    """Whether a damaged frame may still change settings that the good client depends on."""
     try:
         return any(
             decode_header(serialization, head).code in _UNSAFE

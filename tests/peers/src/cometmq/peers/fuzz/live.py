@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile frames at a live broker and a live name server, while good clients do their work."""
+"""Hostile frames sent to a live broker and name server, while good clients work."""
 
 import asyncio
 import multiprocessing
@@ -46,7 +46,7 @@ INDEX_SHAPE: Final = StoreSettings(
 
 
 def fuzz_servers(*, frames: int, seed: int) -> bool:
-    """Run and print; True if nothing was found."""
+    """Run and print the result; return whether it is clean."""
     with tempfile.TemporaryDirectory(prefix="cometmq-fuzz-") as folder, ExitStack() as stack:
         problems = asyncio.run(Fuzz(Path(folder), frames, seed, stack).run())
     for problem in problems:
@@ -55,10 +55,7 @@ def fuzz_servers(*, frames: int, seed: int) -> bool:
 
 
 class Fuzz:
-    """One run."""
-
     def __init__(self, folder: Path, frames: int, seed: int, stack: ExitStack) -> None:
-        """Start nothing yet; what is started ends with the stack."""
         self._folder = folder
         self._frames = frames
         self._seed = seed
@@ -67,7 +64,7 @@ class Fuzz:
         self._namesrv_log = folder / "namesrv.log"
 
     async def run(self) -> list[str]:
-        """Attack; return what is wrong."""
+        """Attack; return the faults."""
         broker = BrokerChild(self._folder, **SETTINGS)
         self._stack.callback(broker.kill)
         await broker.start()
@@ -112,7 +109,7 @@ class Fuzz:
     async def _attack(
         self, broker: str, namesrv: str, good: GoodBrokerClient, pids: dict[str, int]
     ) -> Tally:
-        """Attack twice: to warm up, with topics made by sends; then measured, without."""
+        """Attack twice: a warm-up with automatic topic creation, then a measured round without."""
         context = multiprocessing.get_context("spawn")
         warm_up = self._frames // WARM_UP_SHARE
         with ProcessPoolExecutor(2, mp_context=context) as pool:
@@ -169,7 +166,7 @@ class Fuzz:
             self._problems.append(f"requests without an answer, by code: {tally.unanswered}")
 
     def _judge_log(self, name: str, text: str) -> None:
-        """Nothing a peer says may be an error of ours."""
+        """Check that no input of a peer was logged as an error."""
         events = parse_log(text)
         bad = [
             event
@@ -181,7 +178,7 @@ class Fuzz:
         self._problems += [f"{name} logged {str(event)[:1500]}" for event in _distinct(bad)]
 
     async def _judge_store(self, broker: BrokerChild, good: GoodBrokerClient) -> None:
-        """Stop, look at the files, start again, and read what the good client has sent."""
+        """Stop, verify the files, start again, and read the messages of the good client."""
         if not broker.is_alive:
             self._problems.append("the broker died")
             return
@@ -205,7 +202,6 @@ class Fuzz:
 
 
 def _distinct(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one event of each kind, ten at most."""
     kinds = {(event.get("event"), str(event.get("error"))[:60]): event for event in events}
     return list(kinds.values())[:10]
 
@@ -218,7 +214,6 @@ def _memory_kib(pid: int, field: str) -> int:
 
 @contextmanager
 def _nuisances(context: Any, addresses: tuple[str, ...], seed: int) -> Iterator[None]:
-    """Run processes that behave badly meanwhile."""
     processes = [
         context.Process(target=be_a_nuisance, args=(address, f"{seed}:{address}"), daemon=True)
         for address in addresses

@@ -63,7 +63,7 @@ Target = Callable[[bytes], None]
 
 
 def frames(data: bytes) -> None:
-    """A stream of frames: split, headers and bodies decoded as a server and a client do."""
+    """A stream of frames: split it, and decode headers and bodies as server and client do."""
     reader = FrameReader(frame_bytes_max=1 << 20)
     cut = data[0] % len(data) if data else 0
     for part in (data[:cut], data[cut:]):
@@ -86,12 +86,10 @@ def _request(serialization: int, head: bytes, body: bytes) -> None:
 
 
 def json_header(data: bytes) -> None:
-    """The header of a JSON frame."""
     _header(0, data)
 
 
 def binary_header(data: bytes) -> None:
-    """The header of a ROCKETMQ frame."""
     _header(1, data)
 
 
@@ -107,7 +105,7 @@ def _header(serialization: int, data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    """A stored record; what decodes has the size that scanning says, and encodes again."""
+    """A stored record: if it decodes, it has the size that scanning found, and encodes again."""
     scan = scan_record(data, check_crc=True)
     try:
         found = decode_record(data, check_crc=True)
@@ -124,7 +122,7 @@ def record(data: bytes) -> None:
 
 
 def batch(data: bytes) -> None:
-    """A batch body; what is split joins to something that splits alike."""
+    """A batch body: its messages, joined again, split into the same messages."""
     items = split_batch(data)
     assert len(split_batch(join_batch(items))) == len(items), "a batch changes its length"
 
@@ -137,7 +135,6 @@ def compressed_body(data: bytes) -> None:
 
 
 def property_text(data: bytes) -> None:
-    """A property text and the hashes of its values."""
     text = str(data, "utf-8", "replace")
     properties = parse_properties(text)
     assert parse_properties(render_properties(properties)) == properties
@@ -164,7 +161,7 @@ def dialect(data: bytes) -> None:
 
 
 def register_body(data: bytes) -> None:
-    """A broker's registration in either form; what is neither is compressed first."""
+    """A broker's registration in either form; other input is compressed first."""
     if data[:1] not in (b"x", b"{"):
         data = zlib.compress(data, 1)
     body = decode_register_body(data, compressed=data[:1] == b"x")
@@ -207,7 +204,7 @@ _TABLES: Final = [
 
 
 def sql_expression(data: bytes) -> None:
-    """An SQL filter: it is one or an error, and it never fails on a message."""
+    """An SQL filter: it compiles or is refused, and never raises for a message."""
     text, _, value = data.decode(errors="replace").partition("\x00")
     try:
         sql = compile_sql(text)
@@ -218,7 +215,6 @@ def sql_expression(data: bytes) -> None:
 
 
 def filtered_record(data: bytes) -> None:
-    """A record under a filter by properties, damaged or not."""
     _RECORD_FILTER.matches(data)
 
 
@@ -244,7 +240,6 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 
 def seeds(golden: Path) -> Mapping[str, list[bytes]]:
-    """Return valid inputs for each target, taken from captured exchanges."""
     found: dict[str, list[bytes]] = {name: [] for name in TARGETS}
     for exchange in load_exchanges(golden):
         for side in (exchange.request, exchange.response):
@@ -301,7 +296,6 @@ def _seed_files(found: dict[str, list[bytes]]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Replay one saved input: `targets.py NAME FILE`."""
     name, path = arguments
     try:
         TARGETS[name](Path(path).read_bytes())

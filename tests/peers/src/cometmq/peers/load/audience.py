@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many consumers in one process, each with a connection of its own that holds a pull."""
+"""Many consumers in one process, each with its own connection and a held pull."""
 
 import asyncio
 import multiprocessing
@@ -30,18 +30,13 @@ _ANSWERS: Final = (
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Where the consumers of a process are."""
-
     positions: list[int]
     pull_count: int
     errors: list[str]
 
 
 class Listener:
-    """A member of a group that reads one queue."""
-
     def __init__(self, address: str, group: str, queue_id: int) -> None:
-        """Connect with the first request."""
         self.position = 0
         self.pull_count = 0
         self._group = group
@@ -49,7 +44,6 @@ class Listener:
         self._client = Client(address)
 
     async def greet(self) -> None:
-        """Tell who we are."""
         wanted = SubscriptionData(topic=TOPIC, sub_string="*", sub_version=SUB_VERSION)
         data = ConsumerData(group_name=self._group, subscription_data_set=[wanted])
         name = f"{self._group}@{self._queue_id}"
@@ -57,7 +51,6 @@ class Listener:
         await self._client.ask(RequestCode.HEART_BEAT, body=body)
 
     async def read(self) -> None:
-        """Pull, each time from behind the last message."""
         while True:
             header = PullMessage(
                 self._group, TOPIC, self._queue_id, self.position, 32, _COMMIT | _HOLD,
@@ -70,16 +63,12 @@ class Listener:
 
 
 class Audience:
-    """The consumers of one process."""
-
     def __init__(self, address: str, groups: range) -> None:
-        """One connection for each of these groups, and each of its queues."""
         self.errors: list[str] = []
         self._listeners = [Listener(address, f"crowd-{g}", g_q) for g in groups for g_q in (0, 1)]
         self._room = asyncio.Semaphore(CONNECTING_MAX)
 
     async def run(self, pipe: Any) -> None:
-        """Consume, and answer every question with the progress."""
         async with asyncio.TaskGroup() as group:
             for listener in self._listeners:
                 group.create_task(self._work(listener))
@@ -95,7 +84,7 @@ class Audience:
             async with self._room:
                 await listener.greet()
             await listener.read()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is a finding
+        except Exception as error:  # noqa: BLE001  # any error is a finding
             self.errors.append(repr(error))
 
     async def _keep_greeting(self) -> None:
@@ -114,14 +103,10 @@ async def _start(address: str, groups: range, pipe: Any) -> None:
 
 
 class Crowd:
-    """Audiences in several processes."""
-
     def __init__(self, pipes: list[Any]) -> None:
-        """Talk to them through these pipes."""
         self._pipes = pipes
 
     async def progress(self) -> Progress:
-        """Return where all of them are."""
         return await asyncio.to_thread(self._ask)
 
     def _ask(self) -> Progress:
@@ -129,7 +114,7 @@ class Crowd:
             pipe.send(None)
         answers: list[Progress] = []
         for pipe in self._pipes:
-            assert pipe.poll(ANSWER_S), "an audience does not answer"
+            assert pipe.poll(ANSWER_S), "a process of consumers does not answer"
             answers.append(pipe.recv())
         return Progress(
             [position for answer in answers for position in answer.positions],
@@ -140,7 +125,6 @@ class Crowd:
 
 @contextmanager
 def listening(address: str, *, group_count: int, process_count: int) -> Iterator[Crowd]:
-    """Run audiences meanwhile."""
     context = multiprocessing.get_context("spawn")
     share = group_count // process_count
     pipes = []

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members that join, leave and are killed at random, while messages come without a pause.
+"""Members join, leave, freeze and are killed at random under a constant stream of messages.
 
-Members and brokers freeze for a while, too. Three brokers, one name server, six members; each
-consumes one topic concurrently and another in order. Afterwards the history of all deliveries is
-judged as a whole.
+Brokers freeze as well. Three brokers, one name server, six members; each member consumes one topic
+concurrently and another in order. The history of all deliveries is judged at the end.
 """
 
 import asyncio
@@ -45,9 +44,9 @@ PAUSE_S: Final = (0.5, 3.0)
 FREEZE_SHARE: Final = 0.3
 BROKER_FREEZE_SHARE: Final = 0.1
 FREEZE_S_MAX: Final = 8.0
-"""Short of what makes brokers or others think that a member is gone: nothing may come of it."""
+"""Shorter than the timeouts of brokers and members, so a freeze must have no consequences."""
 DRAIN_S: Final = 150
-"""Longer than the life of a dead member's locks, a minute, and the sharing after it."""
+"""Longer than the lifetime of a dead member's locks, one minute, and the rebalance after it."""
 ROUTE_S: Final = 30
 SEND_TIMEOUT_MS: Final = 30_000
 SEND_AGAIN_S: Final = 0.1
@@ -60,16 +59,15 @@ BROKER: Final = {
 
 
 class Sent:
-    """What the brokers have acknowledged: topic and name, with the moment."""
+    """Acknowledged messages: topic and name, with the time of the answer."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.moments: dict[tuple[str, str], int] = {}
         self.failure_count = 0
         self.is_over = False
 
     async def send(self, namesrv: str) -> None:
-        """Send to both topics until it is over; of a key one message after the other."""
+        """Send to both topics until `is_over`, for each key one message at a time."""
         options = ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS, retry_times=0)
         async with (
             Producer("churn-producer", namesrv, options=options) as producer,
@@ -90,7 +88,7 @@ class Sent:
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
 
     async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
-        """Send until that succeeds; what failed may be stored all the same, and then twice."""
+        """Send until it succeeds; a failed send may be stored all the same, and then twice."""
         while True:
             try:
                 if message.topic == ORDERED_TOPIC:
@@ -105,14 +103,12 @@ class Sent:
 
 
 class Churn:
-    """One run."""
-
     def __init__(
         self, folder: Path, *, seconds: float, kill_seconds: float, java_count: int, seed: int
     ) -> None:
-        """Let members come and go for so long; kill them only in the first part of it.
+        """Run for `seconds`; kill members only in the first `kill_seconds`.
 
-        So many of the members are Java clients.
+        `java_count` of the members are Java clients.
         """
         self._folder = folder
         self._java_count = java_count
@@ -125,7 +121,6 @@ class Churn:
         self._members: list[Member] = []
 
     async def run(self) -> Findings:
-        """Run and judge."""
         with ExitStack() as stack:
             cluster = CometCluster(self._folder / "cluster", BROKER, broker_count=BROKER_COUNT)
             await asyncio.to_thread(stack.enter_context, cluster)
@@ -153,7 +148,7 @@ class Churn:
                 async def is_everywhere(topic: str = topic) -> bool:
                     return len(await admin.queues(topic)) == QUEUES_PER_BROKER * BROKER_COUNT
 
-                await until(is_everywhere, ROUTE_S)  # keys choose among all queues or none
+                await until(is_everywhere, ROUTE_S)  # the queue of a key depends on their number
 
     async def _come_and_go(self, group: asyncio.TaskGroup, brokers: Sequence[Child]) -> None:
         for member in self._members:
@@ -170,7 +165,6 @@ class Churn:
             self._act(self._random.choice(self._members), group, elapsed_s)
 
     def _act(self, member: Member, group: asyncio.TaskGroup, elapsed_s: float) -> None:
-        """Have one member do what it can."""
         if member.is_leaving:
             return
         if not member.is_alive:
@@ -194,7 +188,7 @@ class Churn:
         self._actions[action] += 1
 
     async def _drain(self) -> None:
-        """Wait until everything that was acknowledged is consumed, with all members back."""
+        """Start all members again, and wait until all acknowledged messages are consumed."""
         for member in self._members:
             if not member.is_alive:
                 member.join()
@@ -206,7 +200,7 @@ class Churn:
             for member in self._members:
                 member.look()
         for topic, name in sorted(missing)[:10]:
-            self._findings.add(f"{topic}: {name} was acknowledged and is lost")
+            self._findings.add(f"{topic}: {name} was acknowledged and never consumed")
         self._findings.add_all(p for member in self._members for p in member.problems)
 
     def _missing(self) -> set[tuple[str, str]]:
@@ -224,9 +218,11 @@ class Churn:
         lives = {life.member: life for m in self._members for life in m.lives_at(now_ns)}
         deliveries = [d for m in self._members for r in m.readers for d in r.deliveries]
         unknown = {(d.queue[0], d.name) for d in deliveries} - self._sent.moments.keys()
-        self._findings.add_all(f"{topic}: nobody has sent {name}" for topic, name in unknown)
+        self._findings.add_all(
+            f"{topic}: {name} was consumed and never sent" for topic, name in unknown
+        )
         actions = ", ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
-        say(f"churn: {actions}; sends that failed and were tried again {self._sent.failure_count}")
+        say(f"churn: {actions}; failed sends, repeated {self._sent.failure_count}")
         handovers = [h for m in self._members for r in m.readers for h in r.handovers()]
         explainer = Explainer(
             deliveries, lives, (one for one in handovers if one.queue[0] == ORDERED_TOPIC)
@@ -244,14 +240,14 @@ class Churn:
     def _causes(
         self, topic: str, queues: Iterable[list[Delivery]], explainer: Explainer
     ) -> Counter[Cause]:
-        """Explain every repeated delivery; an orderly group has few reasons to repeat."""
+        """Find the cause of each redelivery; in an orderly group few causes are allowed."""
         causes: Counter[Cause] = Counter()
         for queue in queues:
             for repeat in repeats(queue):
                 cause = explainer.cause(repeat)
                 if cause is None or (topic == ORDERED_TOPIC and cause not in ORDERLY_CAUSES):
                     before, again = repeat
-                    self._findings.add(f"{topic}: came again ({cause}): {before} then {again}")
+                    self._findings.add(f"{topic}: redelivered ({cause}): {before} then {again}")
                 if cause is not None:
                     causes[cause] += 1
         return causes
@@ -259,7 +255,8 @@ class Churn:
     def _say(self, topic: str, deliveries: Sequence[Delivery], causes: Counter[Cause]) -> None:
         sent = self._sent.moments
         waits_s = [
-            max(0, one.begin_ns - sent[topic, one.name]) / 1e9  # some are here before the answer
+            max(0, one.begin_ns - sent[topic, one.name])
+            / 1e9  # a delivery may precede the answer to the send
             for one in deliveries
             if (topic, one.name) in sent
         ]
@@ -267,7 +264,7 @@ class Churn:
         why = ", ".join(f"{cause} {causes[cause]}" for cause in Cause)
         say(
             f"churn: {topic}: {count} sent, {len(deliveries)} delivered, "
-            f"{causes.total()} again ({why}); "
+            f"{causes.total()} redelivered ({why}); "
             f"delivered after {statistics.median(waits_s) * 1000:.0f} ms, "
             f"the last after {max(waits_s):.1f} s"
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cap on the requests of one connection and turn is worth to a client beside a flood.
+"""The effect of the cap on requests per connection and turn of the loop.
 
-Two brokers, one of them without the cap, take turns under the same flood of many connections.
+Two brokers, one of them without the cap, alternate under the same flood of many connections.
 """
 
 from contextlib import ExitStack
@@ -18,16 +18,13 @@ from cometmq.peers.load.reporting import Findings, say
 UNCAPPED_BROKER: Final = "cometmq.peers.load.uncapped_broker"
 FLOOD_CONNECTIONS: Final = 32
 RATIO_MIN: Final = 1.5
-"""So much shorter p99 must be with the cap: without it there is nothing to show for it."""
+"""p99 without the cap over p99 with it, at least."""
 THROUGHPUT_MIN: Final = 0.6
-"""Of what is stored without the cap, that must be stored with it by the same processor time."""
+"""Messages stored per processor second with the cap, over those without it, at least."""
 
 
 class Contestant:
-    """One of the two brokers."""
-
     def __init__(self, name: str, folder: Path, module: str = "") -> None:
-        """Start nothing yet."""
         folder.mkdir(parents=True)
         self.name = name
         self.broker = BrokerChild(folder, module=module, **FILES)
@@ -37,7 +34,6 @@ class Contestant:
         self._facts = Facts(self.broker)
 
     async def prepare(self) -> None:
-        """Start, and make the topics."""
         await self.broker.start()
         async with Client(self.broker.address) as client:
             for topic in (FLOOD_TOPIC, TOPIC):
@@ -54,16 +50,15 @@ class Contestant:
 
     @property
     def p99(self) -> float:
-        """The best of the rounds, which other work on the machine has disturbed least."""
+        """The best round, the one least disturbed by other load."""
         return min(times.p99 for times in self.flooded)
 
     @property
     def rate(self) -> float:
-        """Messages stored per second of processor time: the best of the rounds."""
+        """Messages stored per second of processor time, in the best round."""
         return max(self.rates)
 
     def show(self) -> None:
-        """Print the rounds."""
         for calm, flooded, rate in zip(self.calm, self.flooded, self.rates, strict=True):
             say(
                 f"fairness: {self.name}: calm {calm}; flooded {flooded}, "
@@ -75,17 +70,13 @@ class Contestant:
 
 
 class FairnessRun:
-    """One run of several rounds."""
-
     def __init__(self, folder: Path, *, seconds: float, rounds: int) -> None:
-        """Start nothing yet."""
         self._capped = Contestant("with the cap", folder / "capped")
         self._uncapped = Contestant("without", folder / "uncapped", UNCAPPED_BROKER)
         self._seconds = seconds
         self._rounds = rounds
 
     async def run(self) -> Findings:
-        """Run and judge."""
         contestants = (self._capped, self._uncapped)
         with ExitStack() as stack:
             probes = []
@@ -105,11 +96,11 @@ class FairnessRun:
         ratio = self._uncapped.p99 / self._capped.p99
         throughput = self._capped.rate / self._uncapped.rate
         say(
-            f"fairness: without the cap p99 is {ratio:.1f} times as long; "
-            f"with it {throughput:.2f} times as much is stored in the same processor time"
+            f"fairness: p99 is {ratio:.1f} times as long without the cap; "
+            f"{throughput:.2f} of the messages are stored per processor second with it"
         )
         if ratio < RATIO_MIN:
-            findings.add(f"fairness: without the cap p99 is only {ratio:.2f} times as long")
+            findings.add(f"fairness: p99 is only {ratio:.2f} times as long without the cap")
         if throughput < THROUGHPUT_MIN:
             findings.add(f"fairness: the cap costs too much: {throughput:.2f} of the rate")
         return findings

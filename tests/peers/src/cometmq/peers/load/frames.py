@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as bytes, for peers that do not behave as a client would."""
+"""Requests as bytes, for peers that do not behave like a client."""
 
 from typing import Any, Final
 
@@ -15,13 +15,12 @@ _HOLD, _SUBSCRIPTION = 2, 4
 
 
 def send_frame(topic: str, queue_id: int, body: bytes, opaque: int) -> bytes:
-    """Return a send."""
     header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, f"UNIQ_KEY\x01U{opaque}")
     return _frame(RequestCode.SEND_MESSAGE_V2, header, body, opaque)
 
 
 def pull_frame(topic: str, queue_id: int, offset: int, opaque: int, *, hold_ms: int = 0) -> bytes:
-    """Return a pull, which waits for messages if `hold_ms` is given."""
+    """Return a pull, which is held for messages if `hold_ms` is given."""
     flags = _SUBSCRIPTION | (_HOLD if hold_ms else 0)
     header = PullMessage("READER", topic, queue_id, offset, 32, flags, 0, hold_ms, 0, "*")
     return _frame(RequestCode.PULL_MESSAGE, header, b"", opaque)

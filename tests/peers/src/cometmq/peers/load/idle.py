@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker without traffic takes of a core, empty and after thousands of topics and groups."""
+"""Processor use of a broker without traffic, empty and with thousands of topics and groups."""
 
 import asyncio
 import time
@@ -17,22 +17,18 @@ GROUP_COUNT: Final = 1_000
 IN_FLIGHT: Final = 200
 WINDOW_S: Final = 10.0
 SETTLE_S: Final = 150.0
-"""After the traffic the checkpoint makes the folders of all new queues durable."""
+"""After the traffic, the checkpoint syncs the folders of all new queues."""
 EMPTY_SHARE_MAX: Final = 0.01
 USED_SHARE_MAX: Final = 0.015
 
 
 class IdleRun:
-    """One run."""
-
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._broker = BrokerChild(folder, **FILES)
         self._facts = Facts(self._broker)
         self._findings = Findings()
 
     async def run(self) -> Findings:
-        """Run and judge."""
         with ExitStack() as stack:
             stack.callback(self._broker.kill)
             await self._broker.start()
@@ -43,7 +39,6 @@ class IdleRun:
         return self._findings
 
     async def _use(self) -> None:
-        """Send to each topic, and let a group read it and store its offset."""
         async with Client(self._broker.address) as client:
             for start in range(0, TOPIC_COUNT, IN_FLIGHT):
                 async with asyncio.TaskGroup() as group:
@@ -51,7 +46,7 @@ class IdleRun:
                         group.create_task(_use_topic(client, number))
 
     async def _share_below(self, wanted: float) -> float:
-        """Return the share of a core in the first window below a bound, else in the last one."""
+        """Return the share of a core in the first window below `wanted`, else in the last."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             begin, spent_s = time.monotonic(), self._facts.processor_s()

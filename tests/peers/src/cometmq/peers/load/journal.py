@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers write down about each delivery, and how it is read while they still write.
+"""Journals of deliveries, written by consumers and read while they write.
 
-Ours write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`, so
-that a kill loses nothing; Java's print theirs, and their client's own log tells which offset it
-stored when it left a queue. The clock is that of the machine: lines of all processes compare.
+Our consumers write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`,
+so that a kill loses nothing. Java consumers print JSON, and the log of their client shows the
+offset that it stored when it left a queue. All use the machine's monotonic clock.
 """
 
 import json
@@ -29,55 +29,48 @@ JAVA_STORED: Final = re.compile(
     r"(?P<moment>[\d-]+ [\d:]+,\d+) INFO RocketmqClient - \[persist\] .* MessageQueue "
     r"\[topic=(?P<topic>\S+), brokerName=(?P<broker>\S+), queueId=(?P<queue>\d+)\] (?P<offset>\d+)"
 )
-"""What a Java client logs when it leaves a queue, and only then."""
+"""A Java client logs this when it leaves a queue, and only then."""
 
 Queue = tuple[str, str, int]
 """Topic, broker, queue id."""
 
 
 class Delivery(msgspec.Struct):
-    """One message at one listener."""
-
     queue: Queue
     offset: int
     name: str
-    """`KEY-NUMBER`: which message it is."""
+    """`KEY-NUMBER`, unique within the topic."""
     member: str
     period: int
-    """Which of its times with this queue the member is in."""
+    """How many times the member had been assigned this queue before."""
     begin_ns: int
     end_ns: int | None = None
-    """None: the listener did not return."""
+    """None if the listener did not return."""
 
 
 class Handover(NamedTuple):
-    """A member left a queue in order: it had stored its offset."""
+    """A member gave up a queue cleanly, with its offset stored."""
 
     member: str
     queue: Queue
     moment_ns: int
     offset: int | None = None
-    """None: that after the last message which its listener had."""
+    """None: the offset behind the last message of its listener."""
 
 
 class JournalWriter:
-    """Appends lines to one file."""
-
     def __init__(self, path: Path) -> None:
-        """Make the file."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, kind: str, *words: object) -> None:
-        """Write a line with the present moment."""
         text = " ".join(map(str, (kind, time.monotonic_ns(), *words)))
         os.write(self._descriptor, f"{text}\n".encode())
 
 
 class LineReader(ABC):
-    """Reads the file of one member, as far as it is written."""
+    """Reads the file of one member up to the last complete line."""
 
     def __init__(self, member: str, path: Path) -> None:
-        """Begin at the first line."""
         self.deliveries: list[Delivery] = []
         self.done: set[tuple[str, str]] = set()
         """Topic and name of the messages that the listener has finished."""
@@ -87,7 +80,6 @@ class LineReader(ABC):
         self._periods: dict[Queue, int] = {}
 
     def read(self) -> None:
-        """Take what was written since the last time."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -103,7 +95,7 @@ class LineReader(ABC):
 
     @abstractmethod
     def handovers(self) -> Iterable[Handover]:
-        """Return when queues were left in order."""
+        """Return the clean handovers so far."""
 
     def _begin(self, queue: Queue, offset: int, name: str, moment: int) -> Delivery:
         period = self._periods.get(queue, 0)
@@ -113,20 +105,15 @@ class LineReader(ABC):
 
 
 class JournalReader(LineReader):
-    """Reads a journal."""
-
     def __init__(self, member: str, path: Path) -> None:
-        """Begin at the first line."""
         super().__init__(member, path)
         self._open: dict[tuple[Queue, int], deque[Delivery]] = defaultdict(deque)
         self._handovers: list[Handover] = []
 
     def handovers(self) -> Iterable[Handover]:
-        """Return what was read of them."""
         return self._handovers
 
     def take(self, lines: Iterable[str]) -> None:
-        """Take lines."""
         for line in lines:
             kind, moment, topic, broker, queue_id, *rest = line.split(" ")
             queue = (topic, broker, int(queue_id))
@@ -140,21 +127,21 @@ class JournalReader(LineReader):
             if kind == BEGUN:
                 delivery = self._begin(queue, offset, rest[1], int(moment))
                 self._open[queue, offset].append(delivery)
-            else:  # a queue that went and came back may bring what is still in work
+            else:  # after a revocation, a message may be delivered again before its first run ends
                 delivery = self._open[queue, offset].popleft()
                 delivery.end_ns = int(moment)
                 self.done.add((topic, delivery.name))
 
 
 class JavaReader(LineReader):
-    """Reads what a Java consumer prints: its listener returns at once.
+    """Reads the output of a Java consumer, whose listener returns at once.
 
-    It does not tell when it gets a queue anew. In order, an offset that is not the next says so,
-    otherwise one that it has had before.
+    It does not report assignments. A new period begins, in an orderly topic, with an offset that is
+    not the next one, otherwise with an offset that was seen before.
     """
 
     def __init__(self, member: str, path: Path, *, stores: Path, is_ordered: bool) -> None:
-        """Begin at the first line; `stores` is the log of the client itself."""
+        """`stores` is the log of the Java client itself."""
         super().__init__(member, path)
         self._stores = stores
         self._is_ordered = is_ordered
@@ -162,7 +149,6 @@ class JavaReader(LineReader):
         self._seen: dict[Queue, set[int]] = {}
 
     def take(self, lines: Iterable[str]) -> None:
-        """Take lines."""
         for line in lines:
             if not line.startswith(JAVA_EVENT):
                 continue
@@ -175,7 +161,6 @@ class JavaReader(LineReader):
             self.done.add((queue[0], delivery.name))
 
     def handovers(self) -> Iterator[Handover]:
-        """Yield what the client says of them."""
         if not self._stores.exists():
             return
         wall_ns = time.time_ns() - time.monotonic_ns()

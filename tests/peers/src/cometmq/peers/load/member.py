@@ -23,17 +23,16 @@ PLAIN_TOPIC: Final = "churn-plain"
 ORDERED_TOPIC: Final = "churn-ordered"
 WORK_S_MAX: Final = 0.01
 READY: Final = "member.ready"
-"""Printed as soon as the member would leave in order."""
+"""Printed as soon as SIGTERM makes the member leave cleanly."""
 
 
 class PrintedLog:
-    """Prints what the client logs, except for details."""
+    """Prints the client's log from info on."""
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Drop a detail."""
+        """Drop details."""
 
     def info(self, event: str, /, **facts: object) -> None:
-        """Print."""
         sys.stdout.write(f"{event} {msgspec.json.encode(facts, enc_hook=str).decode()}\n")
         sys.stdout.flush()
 
@@ -41,15 +40,13 @@ class PrintedLog:
 
 
 class NotingListener:
-    """Notes every message, and takes its time for it."""
+    """Journals every message, and takes up to WORK_S_MAX for it."""
 
     def __init__(self, journal: JournalWriter, random: Random) -> None:
-        """Write to a journal."""
         self._journal = journal
         self._random = random
 
     async def __call__(self, messages: list[MessageExt]) -> None:
-        """Take one message."""
         (message,) = messages
         place = (*_place(message.queue), message.queue_offset)
         self._journal.write(BEGUN, *place, message.keys[0])
@@ -57,18 +54,15 @@ class NotingListener:
         self._journal.write(ENDED, *place)
 
     async def assigned(self, queues: list[MessageQueue]) -> None:
-        """Note where a new time with a queue begins."""
         for queue in queues:
             self._journal.write(ASSIGNED, *_place(queue))
 
     async def revoked(self, queues: list[MessageQueue]) -> None:
-        """Note where a time with a queue has ended in order."""
         for queue in queues:
             self._journal.write(REVOKED, *_place(queue))
 
 
 def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> PushConsumer:
-    """Return a consumer whose client id is the same in every life of the member."""
     one = PushConsumer(
         f"{topic}-group",
         namesrv,
@@ -81,14 +75,13 @@ def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> P
         log=PrintedLog(),
     )
     one.on_assigned(listener.assigned)
-    if topic == ORDERED_TOPIC:  # the other goes the way of a consumer that wants to hear nothing
+    if topic == ORDERED_TOPIC:  # the plain one tests consumers without a callback
         one.on_revoked(listener.revoked)
     one.subscribe(topic)
     return one
 
 
 async def main(name: str, namesrv: str, journal: str) -> None:
-    """Consume until told to end."""
     log = PrintedLog()
     listener = NotingListener(JournalWriter(Path(journal)), Random(journal))
     plain = consumer(PLAIN_TOPIC, name, namesrv, listener)

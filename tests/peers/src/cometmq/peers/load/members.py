@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of the groups as processes that can be started, told to leave, and killed."""
+"""Group members as processes that can be started, stopped, frozen and killed."""
 
 import asyncio
 import os
@@ -25,7 +25,6 @@ ENDLESS: Final = 1_000_000_000
 
 
 async def freeze(children: Sequence[Child], seconds: float) -> None:
-    """Have processes stand still for a while, as on a machine that swaps."""
     for child in children:
         os.killpg(child.pid, signal.SIGSTOP)
     try:
@@ -37,10 +36,7 @@ async def freeze(children: Sequence[Child], seconds: float) -> None:
 
 
 class Member(ABC):
-    """One member, in all its lives."""
-
     def __init__(self, number: int, folder: Path, namesrv: str) -> None:
-        """Absent until it joins."""
         self.name = f"member-{number}"
         self.is_leaving = False
         self.is_frozen = False
@@ -55,30 +51,26 @@ class Member(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, and is to go on."""
         return bool(self._children) and not self.is_leaving
 
     def join(self) -> None:
-        """Start."""
         self._begin_ns = time.monotonic_ns()
         self._life_count += 1
         self._children = self._start(self._life)
 
     def kill(self) -> None:
-        """End at once."""
         if self._children:
             for child in self._children:
                 child.kill()
             self._ended(End.KILLED)
 
     async def freeze(self, seconds: float) -> None:
-        """Do nothing for a while; meanwhile it may be killed."""
+        """Stop the processes for a while; they may be killed meanwhile."""
         self.is_frozen = True
         await freeze(self._children, seconds)
         self.is_frozen = False
 
     async def leave(self) -> None:
-        """Ask it to end, and see that it does so in order."""
         self.is_leaving = True
         for child in self._children:
             status = await asyncio.to_thread(child.stop, LEAVE_S)
@@ -88,7 +80,6 @@ class Member(ABC):
         self._ended(End.LEFT)
 
     def look(self) -> None:
-        """Notice a process that has ended by itself."""
         dead = [child for child in self._children if child.exit_status is not None]
         if dead and not self.is_leaving:
             if not all(map(self._may_end, dead)):
@@ -96,7 +87,7 @@ class Member(ABC):
             self.kill()
 
     def lives_at(self, now_ns: int) -> list[Life]:
-        """Return all lives; one that goes on ends now."""
+        """Return all lives; the current one ends now."""
         if not self._children:
             return self.lives
         return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
@@ -104,14 +95,13 @@ class Member(ABC):
     @property
     @abstractmethod
     def can_leave(self) -> bool:
-        """Whether it says goodbye when it is told to."""
+        """Whether SIGTERM makes it leave cleanly."""
 
     @abstractmethod
     def _start(self, life: str) -> list[Child]:
-        """Start the processes of a life, and have readers for what they write."""
+        """Start the processes of a life, and add readers of their output."""
 
     def _may_end(self, child: Child) -> bool:
-        """Whether a process may end by itself in this state."""
         del child
         return False
 
@@ -125,11 +115,11 @@ class Member(ABC):
 
 
 class OwnMember(Member):
-    """Our client: one process for both topics, with the same client id in each life."""
+    """CometMQ's client: one process for both topics, with the same client id in each life."""
 
     @property
     def can_leave(self) -> bool:
-        """Whether it has got so far; before, a signal just ends it."""
+        """Whether it handles SIGTERM already."""
         return all(READY in child.log() for child in self._children)
 
     def _start(self, life: str) -> list[Child]:
@@ -140,7 +130,7 @@ class OwnMember(Member):
 
 
 class JavaMember(Member):
-    """The official client: a process for each topic, which knows no goodbye."""
+    """The official client: one process per topic, which does not unregister on SIGTERM."""
 
     can_leave = False
 
@@ -168,5 +158,5 @@ class JavaMember(Member):
         return children
 
     def _may_end(self, child: Child) -> bool:
-        """Whether it was not started yet: a Java client gives up when a route comes late."""
+        """Whether it had not started: a Java client gives up if its route is late."""
         return JAVA_STARTED not in child.log()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that disturb: each kind runs in a process of its own, until that is killed."""
+"""Misbehaving peers: each kind runs in its own process until it is killed."""
 
 import asyncio
 import ctypes
@@ -27,7 +27,7 @@ _DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: retur
 
 
 def flood(address: str, connections: int, ready: Any) -> None:
-    """Send without ever waiting for an answer."""
+    """Send at full speed without waiting for answers."""
     asyncio.run(_flood(address, connections, ready))
 
 
@@ -55,22 +55,22 @@ async def _drop_answers(reader: asyncio.StreamReader) -> None:
 
 
 def stall(address: str, connections: int, ready: Any) -> None:
-    """Ask for far more than a connection may hold, and never read it."""
+    """Request far more than a connection may buffer, and never read."""
     pulls = b"".join(pull_frame(BIG_TOPIC, 0, 0, n) for n in range(STALLED_PULLS))
     sockets = [_connected(address) for _ in range(connections)]
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         one.setblocking(False)
-        one.send(pulls)  # as many as fit: the broker stops reading soon
+        one.send(pulls)  # as many as fit, since the broker stops reading
     ready.set()
     threading.Event().wait()
 
 
 def vanish(address: str, connections: int, ready: Any) -> None:
-    """Have pulls held, then be gone without a word.
+    """Let the broker hold pulls, then vanish.
 
-    A filter drops whatever the kernel gets for these sockets: nothing is acknowledged, and the
-    other end learns of no reset, as if a cable were cut.
+    A socket filter drops all incoming packets, so nothing is acknowledged and no reset is sent, as
+    if the cable were cut.
     """
     program = ctypes.create_string_buffer(_DROP_ALL)
     filter_all = struct.pack("HL", 1, ctypes.addressof(program))
@@ -91,15 +91,15 @@ def _connected(address: str) -> socket.socket:
 def disturbing(
     kind: Callable[[str, int, Any], None], address: str, connections: int
 ) -> Iterator[None]:
-    """Run one kind meanwhile; it must not give up."""
+    """Run peers of one kind inside the context; they must survive it."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=kind, args=(address, connections, ready), daemon=True)
     process.start()
     try:
-        assert ready.wait(READY_S), f"{kind.__name__} did not begin"
+        assert ready.wait(READY_S), f"{kind.__name__} did not start"
         yield
-        assert process.is_alive(), f"{kind.__name__} has given up"
+        assert process.is_alive(), f"{kind.__name__} has ended"
     finally:
         process.kill()
         process.join()

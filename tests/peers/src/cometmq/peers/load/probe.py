@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that does nothing wrong, in a process of its own, and measures how it is served."""
+"""A well-behaved client in its own process that measures its latency."""
 
 import asyncio
 import multiprocessing
@@ -21,7 +21,7 @@ ANSWER_S: Final = 60.0
 
 
 class Times(NamedTuple):
-    """How long sends took, in milliseconds."""
+    """Latencies of sends in milliseconds."""
 
     sample_count: int
     p50: float
@@ -29,7 +29,6 @@ class Times(NamedTuple):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Times":
-        """Sum up."""
         ordered = sorted(samples)
         return cls(len(ordered), ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100])
 
@@ -38,28 +37,24 @@ class Times(NamedTuple):
 
 
 class Probe:
-    """Measures when it is told to."""
-
     def __init__(self, pipe: Any) -> None:
-        """Talk to the process through this pipe."""
         self._pipe = pipe
 
     async def measure(self, seconds: float) -> list[float]:
-        """Send for so long, each connection one message at a time; return how long each took."""
+        """Send for `seconds`, one message at a time per connection; return the latencies in ms."""
         self._pipe.send(seconds)
         samples: list[float] = await asyncio.to_thread(self._receive, seconds)
         assert len(samples) >= SAMPLES_MIN, f"only {len(samples)} sends in {seconds} s"
         return samples
 
     def _receive(self, seconds: float) -> list[float]:
-        assert self._pipe.poll(seconds + ANSWER_S), "the good client gets no answers"
+        assert self._pipe.poll(seconds + ANSWER_S), "the probe gets no answers"
         samples: list[float] = self._pipe.recv()
         return samples
 
 
 @contextmanager
 def probing(address: str) -> Iterator[Probe]:
-    """Run a probe meanwhile."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(address, theirs), daemon=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says, and what it found."""
+"""Output and findings of a run."""
 
 import sys
 from collections.abc import Iterable
@@ -9,26 +9,22 @@ SHOWN_MAX: Final = 20
 
 
 class Findings:
-    """What is wrong: all of it is counted, the first of it is kept."""
+    """Counts all findings and keeps the first SHOWN_MAX."""
 
     def __init__(self) -> None:
-        """Nothing is wrong yet."""
         self.count = 0
         self.texts: list[str] = []
 
     def add(self, text: str) -> None:
-        """Take a finding."""
         self.count += 1
         if len(self.texts) < SHOWN_MAX:
             self.texts.append(text)
 
     def add_all(self, texts: Iterable[str]) -> None:
-        """Take several."""
         for text in texts:
             self.add(text)
 
     def show(self) -> None:
-        """Print them."""
         for text in self.texts:
             say(f"FOUND: {text}")
         if self.count > len(self.texts):
@@ -36,6 +32,6 @@ class Findings:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

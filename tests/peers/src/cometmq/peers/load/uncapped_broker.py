@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`uncapped_broker.py FILE`: the broker as it would be if a connection's requests were all served
-in a row, however many have come."""
+"""`uncapped_broker FILE`: the broker without the cap on requests per connection and turn."""
 
 import sys
 from typing import Final
@@ -17,7 +16,6 @@ _server_settings: Final = app.server_settings
 
 
 def uncapped_settings(settings: BrokerSettings) -> ServerSettings:
-    """Return the bounds of the server, but one."""
     return msgspec.structs.replace(_server_settings(settings), calls_per_turn_max=UNCAPPED)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a history of deliveries, in words, and why messages came more than once.
+"""Faults in a history of deliveries, and the causes of redeliveries.
 
-Pure. A group may deliver a message again only when its queue has moved to another member, or away
-and back; and then only what the last owner had not committed yet.
+Pure. A group may redeliver a message only if its queue has moved to another member, or away and
+back, and only if the last owner had not committed it yet.
 """
 
 from bisect import bisect_right
@@ -16,23 +16,21 @@ from cometmq.peers.load.journal import Delivery, Handover, Queue
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS
-"""Consumers commit every 5 s; the rest is what a busy machine may be late."""
+"""Consumers commit every 5 s; the rest is tolerance for a loaded machine."""
 CLOCKS_NS: Final = SECOND_NS
-"""How much a moment in a log may differ from one in a journal."""
+"""Tolerance between timestamps of logs and of journals."""
 SETTLE_NS: Final = 45 * SECOND_NS
-"""Members share queues every 20 s even if no broker tells them to; as above."""
+"""Members rebalance every 20 s even without a notification; the rest is tolerance."""
 
 
 class End(StrEnum):
-    """How a member's life ended."""
-
     KILLED = "killed"
     LEFT = "left"
     AT_WORK = "at work"
 
 
 class Life(NamedTuple):
-    """From the start of a member's process to its end."""
+    """The lifetime of a member's process."""
 
     member: str
     begin_ns: int
@@ -41,33 +39,28 @@ class Life(NamedTuple):
 
 
 class Cause(StrEnum):
-    """Why a message came again."""
-
     KILL = "kill"
     EARLY = "early"
-    """A Java client that leaves a queue stores its offset first, and drops what its listener says
-    of the message that is in work: the next owner gets that one again."""
+    """A Java client that gives up a queue stores its offset first, and ignores the result of the
+    message in process, which the next owner then gets again."""
     LEAVE = "leave"
     MOVE = "move"
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.KILL, Cause.EARLY})
-"""What alone may repeat a message of an orderly group."""
+"""The only causes that may redeliver a message of an orderly group."""
 
 
 Tenure = tuple[Queue, str, int]
-"""A time that one member had one queue."""
+"""One period in which one member owned one queue."""
 
 
 class Repeat(NamedTuple):
-    """A message that came again."""
-
     before: Delivery
     again: Delivery
 
 
 def by_queue(deliveries: Iterable[Delivery]) -> dict[Queue, list[Delivery]]:
-    """Return the deliveries of each queue in the order in which they began."""
     queues: dict[Queue, list[Delivery]] = defaultdict(list)
     for delivery in sorted(deliveries, key=lambda one: one.begin_ns):
         queues[delivery.queue].append(delivery)
@@ -75,10 +68,10 @@ def by_queue(deliveries: Iterable[Delivery]) -> dict[Queue, list[Delivery]]:
 
 
 def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> list[str]:
-    """Return what is out of order in one queue of an orderly topic.
+    """Return violations of the order in one queue of an orderly topic.
 
-    One listener at a time; one offset after the other; a new owner begins at most one behind
-    the last that was delivered, and goes on from there.
+    Only one listener runs at a time, offsets are consecutive, and a new owner begins at most one
+    offset behind the last delivery.
     """
     wrong: list[str] = []
     owner, last, top, busy_until = ("", 0), -1, -1, 0.0
@@ -95,7 +88,7 @@ def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> li
 
 
 def judge_keys(deliveries: Iterable[Delivery]) -> list[str]:
-    """Return keys whose messages did not first come in the order in which they were sent."""
+    """Return keys whose first deliveries were not in the order of sending."""
     expected: Counter[tuple[str, str]] = Counter()
     seen: set[tuple[str, str]] = set()
     wrong: list[str] = []
@@ -106,13 +99,13 @@ def judge_keys(deliveries: Iterable[Delivery]) -> list[str]:
         seen.add((topic, one.name))
         key, _, number = one.name.rpartition("-")
         if int(number) != expected[topic, key]:
-            wrong.append(f"{topic}: {one.name} came where {expected[topic, key]} was to come")
+            wrong.append(f"{topic}: {one.name} came where {expected[topic, key]} was expected")
         expected[topic, key] = int(number) + 1
     return wrong
 
 
 def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
-    """Yield each message of one queue that came again, with the delivery before."""
+    """Yield each redelivery of one queue with the delivery before it."""
     before: dict[int, Delivery] = {}
     for one in deliveries:
         if one.offset in before:
@@ -121,7 +114,7 @@ def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
 
 
 class Explainer:
-    """Knows who was there when, who had which queue, and who left one in order."""
+    """Finds causes in the lifetimes of members, their periods with queues, and clean handovers."""
 
     def __init__(
         self,
@@ -129,7 +122,6 @@ class Explainer:
         lives: Mapping[str, Life],
         handovers: Iterable[Handover] = (),
     ) -> None:
-        """Take the whole history."""
         self._lives = lives
         self._handovers: dict[tuple[str, Queue], list[Handover]] = defaultdict(list)
         for handover in handovers:
@@ -142,7 +134,7 @@ class Explainer:
             self._begins[_tenure(one)].append(one.begin_ns)
 
     def cause(self, repeat: Repeat) -> Cause | None:
-        """Return why a message came again; None if it should not have."""
+        """Return the cause of a redelivery; None if there is no legitimate one."""
         before, again = repeat
         if _tenure(before) == _tenure(again):
             return None
@@ -161,7 +153,7 @@ class Explainer:
         return Cause.MOVE if is_near else None
 
     def _is_stored_early(self, repeat: Repeat) -> bool:
-        """Whether the former owner left the queue with the message still to be consumed."""
+        """Whether the former owner gave up the queue before it finished the message."""
         before, again = repeat
         return any(
             one.offset == before.offset
@@ -170,7 +162,7 @@ class Explainer:
         )
 
     def _is_left_behind(self, repeat: Repeat) -> bool:
-        """Whether the former owner left the queue with the message consumed and stored."""
+        """Whether the former owner gave up the queue with the message consumed and committed."""
         before, again = repeat
         return any(
             (one.offset is None or one.offset > before.offset)
@@ -184,7 +176,6 @@ def _tenure(delivery: Delivery) -> Tenure:
 
 
 def _end(delivery: Delivery, lives: Mapping[str, Life]) -> float:
-    """Return when the listener was certainly done with a message."""
     if delivery.end_ns is not None:
         return delivery.end_ns
     life = lives[delivery.member]
