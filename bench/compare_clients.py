@@ -70,7 +70,7 @@ def clients() -> list[Client]:
 
 
 class Bench:
-    """A running server and what is done with it."""
+    """The operations on a running server."""
 
     def __init__(self, cluster: ProxyCluster, home: Path) -> None:
         """Use a started server; clients write their logs below `home`."""
@@ -79,7 +79,7 @@ class Bench:
         self._numbers = iter(range(1_000_000))
 
     def prepare(self, count: int) -> str:
-        """Return a new topic with so many messages to consume."""
+        """Return a new topic that holds `count` messages."""
         topic = f"CLIENTS_{next(self._numbers)}"
         address = self._cluster.layout.brokers[0].address
         fields = {
@@ -150,7 +150,7 @@ def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
 
 
 def one_round(bench: Bench, client: Client, count: int) -> Iterator[tuple[str, Figure]]:
-    """Yield what one client does: its sends, then the consumption of a topic of its own."""
+    """Yield the figures of one client: its sends, then the consumption of its own topic."""
     for window in WINDOWS:
         topic = bench.prepare(0)
         part = count if window > 1 else count // 5

@@ -20,7 +20,7 @@ BENCH: Final = Path(__file__).resolve().parent
 OUT: Final = BENCH / "out"
 BASELINE: Final = BENCH / "baseline.json"
 OTHERS_CPUS_MAX: Final = 0.2  # more than this, used by other programs, distorts the rates
-WORSE_MAX: Final = 1.10  # a ratio may be worse than the baseline's by so much
+WORSE_MAX: Final = 1.10  # allowed loss of a ratio against the baseline
 
 Result: TypeAlias = dict[str, Any]
 
@@ -198,7 +198,7 @@ def write(result: Result, directory: Path = OUT) -> None:
 def write_baseline(result: Result, path: Path = BASELINE) -> Result:
     """Make a result the one that later runs are compared with; return the whole of it.
 
-    A run of some workloads replaces these: the others keep what was measured of them.
+    A run of some workloads replaces these: the other workloads keep their figures.
     """
     before = load(path)
     if before is not None:

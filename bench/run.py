@@ -45,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Result, list[str]]:
-    """Run what was asked for; the result, and the steps that failed."""
+    """Run the selected workloads; the result, and the steps that failed."""
     plan = Plan(
         directory=directory,
         servers=["comet", "java"] if arguments.server == "both" else [arguments.server],

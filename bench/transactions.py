@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions beside Java RocketMQ 4.9.4: pairs per second, and what open ones write.
+"""Transactions beside Java RocketMQ 4.9.4: pairs per second, and the writes of open ones.
 
     .venv/bin/python bench/transactions.py --rounds 3 --open 100000
 
-A pair is a half message and its commit, sent as Java's producer does: nobody waits for the answer
-to a commit. A sample ends when all commits are carried out. CometMQ runs with its txn-checker, Java
-checks inside the broker. For the writes, that many transactions are left open, and a producer that
-never knows is asked about each of them so many times; what the log grows by meanwhile counts.
+A pair is a half message and its commit, sent as Java's producer does, without waiting for an answer
+to the commit. A sample ends when all commits are carried out. CometMQ runs with its txn-checker,
+Java checks inside the broker. For the writes, `--open` transactions stay open while a producer is
+asked about each of them several times and answers "unknown"; the growth of the log counts.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def transact(cluster: Cluster, *options: object, may_refuse: bool = False) -> di
 
 
 def create_topic(cluster: Cluster) -> None:
-    """Have the topic."""
+    """Create the topic."""
     fields = {
         "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -137,7 +137,7 @@ def _medians(samples: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
-    """Each maker on its own: what so many questions about open transactions write."""
+    """Each maker on its own: the writes caused by checks of open transactions."""
     logs: dict[str, float] = {}
     disks: dict[str, float] = {}
     for maker in MAKERS:
@@ -150,7 +150,7 @@ def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
 
 
 async def _asked(cluster: Cluster, open_count: int, rounds: int) -> tuple[int, int]:
-    """Return the growth of the log, and of what was written, while producers are asked."""
+    """Return the growth of the log and of all writes while producers are asked."""
     await asyncio.to_thread(transact, cluster, "--count", open_count, "--leave-open")
     count = 0
 

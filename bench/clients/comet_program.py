@@ -15,7 +15,7 @@ OPTIONS = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 
 
 async def send(options: argparse.Namespace) -> None:
-    """Send from as many tasks as messages are to be in flight."""
+    """Send from `in_flight` tasks."""
     meter = Meter(options.count)
     async with Producer("CLIENTS", options.namesrv) as producer:
 
@@ -32,7 +32,7 @@ async def send(options: argparse.Namespace) -> None:
 
 
 def send_and_wait(options: argparse.Namespace) -> None:
-    """Send from as many threads as messages are to be in flight."""
+    """Send from `in_flight` threads."""
     meter = Meter(options.count)
     with waiting.Producer("CLIENTS", options.namesrv) as producer:
 
@@ -51,7 +51,7 @@ def send_and_wait(options: argparse.Namespace) -> None:
 
 
 async def consume(options: argparse.Namespace) -> None:
-    """Count what a listener gets."""
+    """Count the messages of a listener."""
     meter = Meter(options.count)
     finished = asyncio.Event()
 
@@ -67,7 +67,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def consume_in_threads(options: argparse.Namespace) -> None:
-    """Count what a function as listener gets."""
+    """Count the messages of a listener that is a function."""
     meter = Meter(options.count)
 
     def listener(messages: list[MessageExt]) -> None:
@@ -82,7 +82,7 @@ def consume_in_threads(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run in the asked form."""
+    """Run in the form of `--form`."""
     options = parse()
     if options.form == "sync":
         {"send": send_and_wait, "consume": consume_in_threads}[options.command](options)

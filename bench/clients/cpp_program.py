@@ -15,7 +15,7 @@ from rocketmq.client import Message, Producer, PushConsumer, RecvMessage
 
 
 def send(options: Namespace) -> None:
-    """Send from as many threads as messages are to be in flight."""
+    """Send from `in_flight` threads."""
     producer = Producer("CLIENTS", timeout=10_000)
     producer.set_namesrv_addr(options.namesrv)
     producer.start()
@@ -28,7 +28,9 @@ def send(options: Namespace) -> None:
             producer.send_sync(message)
 
     threads = [threading.Thread(target=work) for _ in range(options.in_flight)]
-    producer.send_sync(first_message(options))  # route and connection are not what is measured
+    producer.send_sync(
+        first_message(options)
+    )  # looking up the route and connecting are not measured
     meter.start()
     for thread in threads:
         thread.start()
@@ -45,7 +47,7 @@ def first_message(options: Namespace) -> Message:
 
 
 def consume(options: Namespace) -> None:
-    """Count what a listener gets."""
+    """Count the messages of a listener."""
     meter = Meter(options.count)
 
     def listener(_: RecvMessage) -> None:

@@ -38,10 +38,10 @@ def make_message(options: Namespace) -> Message:
 
 
 def send(options: Namespace) -> None:
-    """Send one by one with `send`, or so many at a time with `send_async`."""
+    """Send one by one with `send`, or keep `in_flight` sends pending with `send_async`."""
     producer = Producer(configuration(options), (options.topic,))
     producer.startup()
-    producer.send(make_message(options))  # route and connection are not what is measured
+    producer.send(make_message(options))  # looking up the route and connecting are not measured
     meter = Meter(options.count)
     meter.start()
     if options.in_flight == 1:
@@ -53,7 +53,7 @@ def send(options: Namespace) -> None:
 
 
 def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
-    """Keep so many sends under way."""
+    """Keep `in_flight` sends pending."""
     room = threading.Semaphore(options.in_flight)
     failures: list[BaseException] = []
 
@@ -85,7 +85,7 @@ class Counter(MessageListener):  # type: ignore[misc]  # its types are in its ow
 
 
 def consume(options: Namespace) -> None:
-    """Count what a listener gets."""
+    """Count the messages of a listener."""
     meter = Meter(options.count)
     subscription = {options.topic: FilterExpression()}
     consumer = PushConsumer(configuration(options), options.group, Counter(meter), subscription)

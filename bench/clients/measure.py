@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of all clients share: options, and a meter of wall and processor time.
+"""Options, and a meter of wall and processor time, shared by the programs of all clients.
 
 Imports nothing but the standard library: every program runs in its client's own environment.
 """
@@ -14,7 +14,7 @@ TIMEOUT_S = 120.0
 
 
 def parse() -> argparse.Namespace:
-    """The command line, the same for every client."""
+    """Parse the command line, which is the same for every client."""
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["send", "consume"])
     parser.add_argument("--namesrv", default="", help="for clients that speak remoting")
@@ -38,7 +38,7 @@ class Meter:
         self._finished = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the clock."""
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
 
     def claim(self) -> bool:
@@ -48,7 +48,7 @@ class Meter:
             return self._done <= self._count
 
     def seen(self, count: int = 1) -> bool:
-        """Count messages that came; True with the last of them."""
+        """Count received messages; return True with the last one."""
         with self._lock:
             if not self._done:
                 self.start()
@@ -64,7 +64,7 @@ class Meter:
         self._finished.set()
 
     def show(self) -> None:
-        """End, and print what was measured."""
+        """End the measurement and print it."""
         if not self._finished.is_set():
             self._stop()
         facts = {"messages": self._count, "seconds": self._wall_s, "cpu_seconds": self._cpu_s}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says about a server: processor time, anonymous memory, bytes on disk."""
+"""Facts from the kernel about a server: processor time, anonymous memory, bytes on disk."""
 
 import os
 import resource

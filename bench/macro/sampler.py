@@ -31,7 +31,7 @@ def note(_signal: int, frame: FrameType | None) -> None:
 
 
 def forget(_signal: int, _frame: FrameType | None) -> None:
-    """Drop what was counted so far: the start of the program, or a preparation."""
+    """Drop the counts so far: the start of the program, or a preparation."""
     _lines.clear()
 
 

@@ -35,7 +35,7 @@ Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # workload -> server ->
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure, of what, where."""
+    """The size and the place of a run."""
 
     directory: Path
     servers: Sequence[str]
@@ -102,7 +102,7 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Server]) -> None:
 
 
 def prepare(load: Load, server: Server) -> None:
-    """Have the workload's topics, and in them the messages that it reads."""
+    """Create the workload's topics and fill those that it reads."""
     for topic in load.topic_names:
         server.create_topic(topic, queues=load.queues)
     if not load.preload:
@@ -154,7 +154,7 @@ def run_delay(plan: Plan) -> None:
 
 
 def _delay(server: Server, *, topic: str) -> Sample:
-    """One sample, on a topic of its own so that its length tells what was delivered."""
+    """Take one sample on a topic of its own, whose length shows the number of deliveries."""
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)

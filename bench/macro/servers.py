@@ -83,7 +83,7 @@ class Server:
         return report
 
     def _settle(self) -> None:
-        """Wait while the broker still works off what it took: that must not burden the next one.
+        """Wait until the broker has worked off its load, which must not burden the next sample.
 
         RocketMQ builds its queues behind the answers; with thousands of them it falls behind.
         """
@@ -95,7 +95,7 @@ class Server:
             used, before = (now - before) / SETTLE_STEP_S, now
 
     def create_topic(self, topic: str, *, queues: int) -> None:
-        """Have a topic with so many queues."""
+        """Create a topic with `queue_count` queues."""
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
             "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
@@ -124,7 +124,7 @@ class Server:
         return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
 
     def fill(self, count: int, **options: object) -> None:
-        """Store so many messages."""
+        """Store `count` messages."""
         fill(self.port, count, serialization=self._serialization, **options)
 
     def _others_cpu_seconds(self) -> float:
@@ -143,7 +143,7 @@ class Server:
 
 
 def heartbeat(topic: str, expression: str) -> bytes:
-    """The body with which a Java push consumer says what it wants."""
+    """The heartbeat of a Java push consumer with a subscription."""
     subscription = {
         "classFilterMode": False, "codeSet": [], "expressionType": "SQL92",
         "subString": expression, "subVersion": 1, "tagsSet": [], "topic": topic,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured and what is aimed at: every line of the performance table, as data."""
+"""The workloads and their aims: every line of the performance table, as data."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -87,7 +87,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What takes more than a run of the generator; code in `scenarios.py`."""
+    """A workload that takes more than one run of the generator; code in `scenarios.py`."""
 
     name: str
     title: str

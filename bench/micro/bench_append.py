@@ -56,7 +56,7 @@ def one_round(store: MessageStore, messages: list[NewMessage], batch_size: int) 
 
 
 def _forget(_result: object) -> None:
-    """Take an answer, as the sender of the reply would."""
+    """Discard an answer."""
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ ENCODER: Final = FrameEncoder()
 
 
 class Sink:
-    """A transport whose other end takes everything at once."""
+    """A transport whose peer reads everything at once."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -54,14 +54,14 @@ class Sink:
         return ("127.0.0.1", 40_000 + self._number)
 
     def set_write_buffer_limits(self, **_: int) -> None:
-        """Have no buffer to limit."""
+        """Do nothing: there is no buffer."""
 
     def get_write_buffer_size(self) -> int:
         """Return how much has not left."""
         return 0
 
     def write(self, data: bytes) -> None:
-        """Drop the data."""
+        """Discard the data."""
         self.count += 1
 
 

@@ -28,7 +28,7 @@ async def serve(pipe: Connection) -> None:
 
 
 def run_server(pipe: Connection) -> None:
-    """Be the server's process."""
+    """Run the server: the entry point of its process."""
     uvloop.run(serve(pipe))
 
 
@@ -38,7 +38,7 @@ def report(name: str, count: int, wall_s: float, cpu_s: float) -> None:
 
 
 async def time_sends(producer: Producer, in_flight: int, count: int) -> None:
-    """Send `count` messages, so many of them at a time."""
+    """Send `count` messages, `in_flight` of them at a time."""
     message = Message("T", BODY)
 
     async def work() -> None:

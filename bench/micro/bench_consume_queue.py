@@ -58,7 +58,7 @@ def _stage(queue: ConsumeQueue) -> None:
 
 
 def _forget(_result: object) -> None:
-    """Take an answer."""
+    """Discard an answer."""
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ READER = FrameReader()
 
 
 def read_by_slices(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """The obvious way, to compare with."""
+    """The obvious implementation, for comparison."""
     frames = []
     while data:
         length = int.from_bytes(data[:4], "big")
@@ -31,7 +31,7 @@ def feed_in_halves() -> None:
 
 
 def main() -> None:
-    """Print one line per operation; those of a chunk are for 32 frames."""
+    """Print one line per operation; figures of a chunk are for 32 frames."""
     compare_and_print(
         {
             "feed one frame": (lambda: READER.feed(FRAME), 600),

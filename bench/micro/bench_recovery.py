@@ -30,7 +30,7 @@ def open_store(folder: str) -> MessageStore:
 
 
 def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
-    """Store messages as fast as one thread can, and end without a stop."""
+    """Store messages as fast as one thread can, and exit without stopping."""
     store = open_store(folder)
     messages = make_messages(10_000, queue_count=16)
     for number in range(MESSAGE_COUNT // BATCH_SIZE):
@@ -45,7 +45,7 @@ def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
 
 
 def _forget(_result: object) -> None:
-    """Take an answer."""
+    """Discard an answer."""
 
 
 def main() -> None:

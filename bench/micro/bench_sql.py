@@ -102,7 +102,7 @@ def _get(store: MessageStore, matches: RecordTest, offset: int = 0) -> GetResult
 
 
 def _forget(_result: object) -> None:
-    """Take an answer."""
+    """Discard an answer."""
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ SHAPES: Final = ((1, 1), (64, 1), (8, 32))
 
 
 class Store:
-    """Answers sends at once, or all of a turn of the loop together."""
+    """Answers sends at once, or all sends of one turn of the loop together."""
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ async def serve(pipe: Connection, *, is_deferred: bool) -> None:
 
 
 def run_server(pipe: Connection, loop_name: str, is_deferred: bool) -> None:
-    """Be the server's process."""
+    """Run the server: the entry point of its process."""
     run = uvloop.run if loop_name == "uvloop" else asyncio.run
     run(serve(pipe, is_deferred=is_deferred))
 
@@ -119,7 +119,7 @@ def load(
 
 
 def main() -> None:
-    """Measure every combination that was asked for."""
+    """Measure every selected combination."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--loops", nargs="*", default=["uvloop", "asyncio"])

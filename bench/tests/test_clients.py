@@ -25,7 +25,7 @@ def test_threads_claim_every_message_once():
     assert len(claimed) == 1000
 
 
-def test_what_comes_after_the_last_message_changes_nothing(capsys):
+def test_messages_after_the_last_one_change_nothing(capsys):
     meter = Meter(3)
     assert [meter.seen(2), meter.seen(2), meter.seen(2)] == [False, True, False]
     meter.wait_and_show()

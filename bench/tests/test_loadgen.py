@@ -51,7 +51,7 @@ def test_every_message_of_a_count_is_answered_once(serialization, connections, i
     assert 0 < report["latency_us"]["p50"] <= report["latency_us"]["max"]
 
 
-def test_a_send_carries_what_the_java_producer_sends():
+def test_a_send_has_the_content_of_the_java_producers():
     seen = []
 
     def success(header):
@@ -205,7 +205,7 @@ def test_a_lock_that_is_not_granted_is_an_error():
     assert report["errors"] == 1
 
 
-def test_filling_sends_again_what_was_refused():
+def test_filling_resends_refused_messages():
     codes = iter([0, 2, 0, 2, 2, 0, 2, 0, 0])
     with broker(lambda *_: (next(codes), {}, b"")) as port:
         fill(port, 5, topic="T", serialization="json")

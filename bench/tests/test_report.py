@@ -68,7 +68,7 @@ def test_a_stored_result_is_read_back(tmp_path):
     assert (tmp_path / "result.png").stat().st_size > 1000
 
 
-def test_a_run_of_some_workloads_keeps_what_the_baseline_has_of_the_others(tmp_path):
+def test_a_run_of_some_workloads_keeps_the_baseline_of_the_others(tmp_path):
     path = tmp_path / "baseline.json"
     report.write_baseline(result_of(FAST, SLOW), path)
     samples = {"pull-sql": {"comet": [SLOW], "java": [FAST]}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access control: the same accounts may do the same on both makers, and are told the same.
+"""Access control: the same accounts have the same rights on both brokers, and get the same answers.
 
 Clients are RocketMQ's, of both releases, its mqadmin with `conf/tools.yml`, and our own.
 """
@@ -155,7 +155,7 @@ def administrator(guarded: Cluster, tmp_path: Path) -> Iterator[MqAdmin]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_accounts_may_what_their_permissions_say(
+def test_accounts_are_limited_to_their_permissions(
     guarded: Cluster, version: str, tmp_path: Path
 ) -> None:
     client = JavaClient(tmp_path, version)
@@ -243,7 +243,7 @@ def test_files_changed_by_hand_are_used_and_broken_ones_are_not(guarded: Cluster
     path.write_text(ACCOUNTS + entry)
     wait_for(guarded, HAND, "AclByHand", "SEND_OK")
     if isinstance(guarded, JavaCluster):
-        return  # what it does with a broken file depends on what is broken
+        return  # its reaction to a broken file depends on the fault
     path.write_text(ACCOUNTS + "- accessKey: short\n")
     wait_until(
         lambda: "accounts.unreadable" in guarded.brokers[guarded.broker_names[0]].log(),

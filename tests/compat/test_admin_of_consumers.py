@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools ask of connected Java consumers through a broker, and replies to Java requesters."""
+"""Tools ask connected Java consumers through a broker, and Java requesters get replies."""
 
 import asyncio
 import json
@@ -104,7 +104,7 @@ def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[S
 def test_a_connected_group_is_reset(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
 ) -> None:
-    """Codes 222 and 220: back to the first message, which comes again with all others."""
+    """Codes 222 and 220: back to the first message, so that all messages are redelivered."""
     with online(cluster, java, topic, group) as scene:
         output = mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
         scene.consumer.wait_for("received", COUNT)
@@ -141,7 +141,7 @@ def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
     assert received(java.run("consume", count=COUNT, **server)) == messages
 
 
-def test_a_group_that_nobody_knows_cannot_be_reset(mqadmin: MqAdmin, topic: str) -> None:
+def test_an_unknown_group_cannot_be_reset(mqadmin: MqAdmin, topic: str) -> None:
     """Code 222 answers 1; the tool shows the remark."""
     errors = mqadmin.run("resetOffsetByTime", "-g", "Nobody", "-t", topic, "-s", "0").errors
 
@@ -180,7 +180,7 @@ def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None
     assert named(java.run("members", **asked, client_id="nobody"), "member") == []
 
 
-def test_nobody_says_how_far_an_unknown_group_is(scene: Scene) -> None:
+def test_an_unknown_group_has_no_progress(scene: Scene) -> None:
     """Code 223 answers 1."""
     fields = {"group": "Nobody", "topic": scene.topic}
 

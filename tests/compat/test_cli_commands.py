@@ -240,7 +240,7 @@ async def test_producers_read_the_same(
 @pytest.mark.parametrize(
     "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
 )
-def test_what_is_over_is_cleaned(
+def test_expired_data_is_cleaned(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, command: str
 ) -> None:
     for target in (("-b", cluster.broker_addrs[0]), ("-c", CLUSTER_NAME), ()):
@@ -298,7 +298,7 @@ def test_all_brokers_are_timed_again_and_again(
 
 
 def _rounds(command: list[str], log_path: Path) -> str:
-    """What a tool prints until it has timed the cluster twice."""
+    """The output of a tool until it has timed the cluster twice."""
     child = Child("clusterRT", command, log_path=log_path)
     try:
         child.wait_until(lambda: child.log().count(CLUSTER_NAME) >= 2, DEADLINE_S, "rounds")
@@ -533,7 +533,7 @@ def test_strangers_are_refused(guarded: Guarded) -> None:
         assert (done.status, done.output, done.errors.count("\n")) == (1, "", 1)
 
 
-def test_what_fails_has_one_line_and_a_status(ours: CometCli) -> None:
+def test_a_failure_prints_one_line_and_sets_the_status(ours: CometCli) -> None:
     """mqadmin prints a stack trace and ends with 0."""
     for arguments, line in (
         (("topicStatus", "-t", "NoSuchTopic"), "cometmq: no broker has the topic NoSuchTopic"),

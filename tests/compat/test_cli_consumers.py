@@ -472,7 +472,7 @@ def test_members_on_line_are_moved(
 # -- dead letters -----------------------------------------------------------------------------
 
 
-def test_dead_letters_come_again(
+def test_dead_letters_are_redelivered(
     cluster: Cluster, java: ClientProgram, ours: Ask, topic: str, group: str
 ) -> None:
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command of mqadmin exists in `cometmq` under its name, with its options.
 
-What mqadmin has is read from its own help pages.
+The options of mqadmin are read from its own help pages.
 """
 
 import re
@@ -41,7 +41,7 @@ def helping() -> Iterator[MqAdmin]:
 
 
 def test_every_command_exists() -> None:
-    """None of ours is missing there, but for those that it hides; each has a test of its own."""
+    """Each of our commands is there, except for those that it hides; each has a test of its own."""
     theirs = set(_COMMAND.findall(mqadmin([], "127.0.0.1:1").stdout))
     assert "updateTopic" in theirs
     assert set(COMMANDS) - theirs == UNREGISTERED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unmodified clients of other makers send and consume: what arrives is what was sent."""
+"""Unmodified clients of other makers send and consume: bodies arrive unchanged."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def mixed(cluster: Cluster, clients: dict[str, ClientProgram]) -> dict[str, Even
 
 
 @pytest.mark.parametrize("receiver", CLIENTS)
-def test_every_client_receives_what_every_client_sent(
+def test_every_client_receives_the_messages_of_every_client(
     cluster: Cluster,
     clients: dict[str, ClientProgram],
     mixed: dict[str, Event],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers rely on beyond receiving: retries, dead letters, sharing, progress, pulls."""
+"""Guarantees to consumers beyond delivery: retries, dead letters, sharing, progress, pulls."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ def test_a_refused_message_comes_back(
 
 
 @pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"])
-def test_a_new_group_gets_what_a_young_topic_holds(
+def test_a_new_group_gets_all_messages_of_a_young_topic(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, start: str
 ) -> None:
     """Sent first, consumed by a group that is new: both makers answer 0 to 14."""
@@ -162,7 +162,7 @@ def test_progress_survives_a_consumer(
 def test_two_consumers_share_a_topic(
     cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Both are told of each other (40) and take half of the queues; one takes over all."""
+    """Both are notified of each other (40) and take half of the queues; one takes over all."""
     options = {
         "namesrv": cluster.namesrv_addr,
         "topic": topic,

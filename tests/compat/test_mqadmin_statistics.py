@@ -110,7 +110,7 @@ def test_broker_status_has_all_that_exporters_read(mqadmin: MqAdmin, scene: Scen
 
 
 def test_consume_stats_of_all_groups(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 317: a row for each queue of each group, and the sum of what is left."""
+    """Code 317: a row for each queue of each group, and the total lag."""
     answer = mqadmin.run("brokerConsumeStats", "-b", scene.broker)
 
     rows = [row for row in answer.rows() if row[0] == TOPIC and row[1] == GROUP]
@@ -232,7 +232,7 @@ def test_topic_status(mqadmin: MqAdmin, scene: Scene) -> None:
     ]
 
 
-def test_who_consumes_a_topic(scene: Scene) -> None:
+def test_the_consumers_of_a_topic(scene: Scene) -> None:
     """Code 300."""
     answer = scene.ask(QUERY_TOPIC_CONSUME_BY_WHO, topic=TOPIC)
 

@@ -22,7 +22,7 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, in the short form too: this is the client's own proof."""
+    """Both makers, even in the short form, since no other test covers the client."""
     return running(request.param)
 
 
@@ -41,7 +41,7 @@ def _consumer(cluster: Cluster, group: str) -> LitePullConsumer:
 
 
 async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
-    """SHA-256 of each body by key, when so many have come."""
+    """Pull until `count` messages have arrived; return SHA-256 of each body by key."""
     digests: dict[str, str] = {}
     async with asyncio.timeout(DEADLINE_S):
         async for message in consumer:
@@ -54,7 +54,7 @@ async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
 async def test_messages_are_pulled_and_progress_is_kept(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, messages: list[Event]
 ) -> None:
-    """A second consumer of the group gets what came after the first."""
+    """A second consumer of the group gets the messages after the first one's."""
     async with _consumer(cluster, group) as consumer:
         consumer.subscribe(topic)
         assert await _pull(consumer, COUNT) == sent(messages)

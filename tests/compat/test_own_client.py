@@ -31,7 +31,7 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, in the short form too: this is the client's own proof."""
+    """Both makers, even in the short form, since no other test covers the client."""
     return running(request.param)
 
 
@@ -130,7 +130,7 @@ async def test_send_results_name_the_places(
 
 
 class Collector:
-    """A listener that keeps what it gets and knows when everything wanted has come."""
+    """A listener that keeps messages and signals when all expected ones have arrived."""
 
     def __init__(self, wanted: set[str], *, fail_first: int = 0) -> None:
         self._missing = set(wanted)

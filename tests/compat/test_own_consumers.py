@@ -42,7 +42,7 @@ Places = Mapping[tuple[str, int], Sequence[int]]
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, in the short form too: this is the client's own proof."""
+    """Both makers, even in the short form, since no other test covers the client."""
     return running(request.param)
 
 
@@ -53,7 +53,7 @@ def tools(cluster: Cluster) -> Iterator[MqAdmin]:
 
 
 class Seen:
-    """An orderly listener that notes where messages came from, and answers what a test wants."""
+    """An orderly listener that records the place of each message and returns scripted results."""
 
     def __init__(self, answer: Callable[[MessageExt], OrderlyResult | None] = lambda _: None):
         self.messages: list[MessageExt] = []
@@ -178,7 +178,7 @@ async def test_order_is_shared_with_a_java_consumer(
 async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_such(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """What is behind it waits; then it is read from the dead-letter topic."""
+    """The messages behind it wait; then it is read from the dead-letter topic."""
     seen = Seen(lambda m: OrderlyResult.SUSPEND if m.body == b"4" else None)
     await send_in_order(cluster, topic, 12)
     async with orderly(cluster, group, topic, seen, max_reconsume_times=2):
@@ -202,7 +202,7 @@ async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_suc
 async def test_java_and_ours_continue_from_each_others_files(
     cluster: Cluster, log_dir: Path, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each broadcasting client begins behind what the other has noted in the file."""
+    """Each broadcasting client begins behind the offsets that the other stored in the file."""
     java = JavaClient(log_dir, properties={"rocketmq.client.localOffsetStoreDir": str(tmp_path)})
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
 
@@ -252,7 +252,7 @@ async def test_java_and_ours_continue_from_each_others_files(
 
 
 async def test_a_pull_consumer_reads_any_queue(cluster: Cluster, topic: str, group: str) -> None:
-    """Offsets are kept by hand; a message given back comes in the retry topic."""
+    """Offsets are kept by hand; a message sent back arrives in the retry topic."""
     await send_in_order(cluster, topic, 40)
     await asyncio.to_thread(wait_for_dispatch, cluster)
     consumer = PullConsumer(group, cluster.namesrv_addr)
@@ -278,7 +278,7 @@ async def test_a_pull_consumer_reads_any_queue(cluster: Cluster, topic: str, gro
 
 
 async def test_our_queues_are_pulled_at_intervals(cluster: Cluster, topic: str, group: str) -> None:
-    """Two members share; what one did is not done by the other."""
+    """Two members share the queues; no message is consumed twice."""
     got: list[tuple[MessageQueue, int]] = []
 
     async def callback(consumer: PullConsumer, queue: MessageQueue) -> int:
@@ -343,7 +343,7 @@ async def test_lite_pull_shares_with_a_java_consumer(
 
 
 async def reset(tools: MqAdmin, group: str, topic: str) -> None:
-    """Have a group begin anew, as soon as it has committed offsets in all queues."""
+    """Reset a group to the beginning once it has committed offsets in all queues."""
     arguments = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     await until(lambda: topic in tools.run(*arguments).output, "committed offsets")
 
@@ -352,7 +352,7 @@ async def reset(tools: MqAdmin, group: str, topic: str) -> None:
 async def test_a_running_consumer_is_reset(
     cluster: Cluster, tools: MqAdmin, topic: str, group: str, is_orderly: bool
 ) -> None:
-    """resetOffsetByTime: everything comes again, in order."""
+    """resetOffsetByTime: all messages are redelivered in order."""
     offsets: dict[int, list[int]] = defaultdict(list)
 
     async def listener(messages: list[MessageExt]) -> None:
@@ -436,7 +436,7 @@ def pair(
 
 @pytest.mark.slow
 async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
-    """Its queues wait for it; what comes twice is what it had not stored as consumed."""
+    """Its queues wait for it; only messages whose offset was not stored are redelivered."""
     topic = f"{group}Topic"
     create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
     first, second = Seen(), Seen()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our client does beside sending and consuming: traces, namespaces, requests, message ids.
+"""Features of our client beside sending and consuming: traces, namespaces, requests, message ids.
 
 The other end is RocketMQ's own client or tool each time, at a Java broker and at ours.
 """
@@ -38,7 +38,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, in the short form too: this is the client's own proof."""
+    """Both makers, even in the short form, since no other test covers the client."""
     return running(request.param)
 
 
@@ -54,7 +54,7 @@ def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
 
 
 class Receiver:
-    """A listener that keeps messages and says when it has enough."""
+    """A listener that keeps messages and signals when it has enough."""
 
     def __init__(self, count: int, *, failures: int = 0) -> None:
         self.messages: list[MessageExt] = []
@@ -107,7 +107,7 @@ async def test_mqadmin_reads_our_traces(
 
 
 def _traced(mqadmin: MqAdmin, message_id: str) -> str:
-    """What queryMsgTraceById prints once both clients' traces are in the trace topic's index."""
+    """Return the output of queryMsgTraceById once the traces of both clients are indexed."""
     answers: list[str] = []
 
     def is_there() -> bool:
@@ -206,7 +206,9 @@ async def test_a_request_without_a_replier_ends_in_time(cluster: Cluster, topic:
             await producer.request(Message(topic, b"hello?"), 300)
 
 
-async def test_a_reply_to_who_is_gone_is_refused(cluster: Cluster, topic: str, group: str) -> None:
+async def test_a_reply_to_a_disconnected_requester_is_refused(
+    cluster: Cluster, topic: str, group: str
+) -> None:
     """The broker answers 1, which is tried again as Java does, and then raised."""
     received: list[MessageExt] = []
     async with Producer("OwnRequester", cluster.namesrv_addr) as requester:
@@ -236,7 +238,7 @@ def tenant(cluster: Cluster, topic: str) -> str:
     return name
 
 
-async def test_java_reads_what_we_send_in_a_namespace(
+async def test_java_reads_our_messages_in_a_namespace(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
     options = ProducerOptions(namespace=tenant)
@@ -256,7 +258,7 @@ async def test_java_reads_what_we_send_in_a_namespace(
     assert {event["key"] for event in named(events, "received")} == {"own", "batched"}
 
 
-async def test_we_read_what_java_sends_in_a_namespace(
+async def test_we_read_messages_of_java_in_a_namespace(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}

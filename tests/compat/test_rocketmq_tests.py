@@ -97,9 +97,9 @@ def pair(
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out: a class that Java itself fails twice in five runs, and DLedger's.
+    """Left out: a class that fails on Java's broker in two of five runs, and DLedger's.
 
-    What fails may do so once, whoever's broker it is: several tests send as soon as a consumer has
+    A test may fail once, on any maker's broker: several tests send as soon as a consumer has
     started, which on a busy machine has not looked up yet where its queues end, and others demand
     that the machine has time for them to the tenth of a second.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same requests to both makers, the same answers: code, remark, fields and body.
 
-What differs by nature (ports, times, version counters) is masked in one place.
+Values that always differ (ports, times, version counters) are masked in one place.
 """
 
 import json
@@ -52,7 +52,7 @@ class Side:
     namesrv: Connection
 
     def ask(self, probe: Probe) -> Answer:
-        """Send the probe's request, once what those before it sent is in its queue."""
+        """Send the probe's request once the messages of earlier probes are dispatched."""
         if probe.to == "broker":
             wait_for_dispatch(self.cluster)
         connection = self.broker if probe.to == "broker" else self.namesrv
@@ -68,7 +68,7 @@ def sides(
 ) -> Iterator[list[Side]]:
     """Java and another, prepared alike: a topic, three messages, a client that stays connected.
 
-    Java beside Java shows that the probes ask for nothing that changes from run to run.
+    Java beside Java shows that the probes' answers do not change from run to run.
     """
     with ExitStack() as stack:
         clusters = [
@@ -100,7 +100,7 @@ def _texts(fields: Mapping[str, object]) -> dict[str, str]:
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.to} {probe.code} {probe.name}")
 def test_both_answer_alike(sides: list[Side], probe: Probe) -> None:
-    """In the order of the list: later probes see what earlier ones did, on both sides."""
+    """Probes run in the order of the list, since later ones depend on earlier ones."""
     expected, actual = (_meaning(side.ask(probe), probe.compare_body) for side in sides)
 
     assert actual == expected

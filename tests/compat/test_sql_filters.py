@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 filters: the same messages for the same expression, whoever made broker and client."""
+"""SQL92 filters: both makers' brokers and clients select the same messages."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ ClusterOf = Callable[[str], Cluster]
 
 
 def messages() -> list[Message]:
-    """Every value once, and some without it; small numbers and texts beside it."""
+    """Every value once, messages without it, and small numbers and texts beside it."""
     found = []
     for number in range(len(VALUES) + 9):
         properties = {"b": str(number % 5), "c": "xyz"[number % 3], "number": str(number % 4)}
@@ -172,7 +172,7 @@ def test_equal_expressions_match_equal_messages(filtering: ClusterOf, java: Clie
 
 
 @pytest.mark.parametrize("expression", ["b = 2 OR c = 'y'", "TAGS = 'TagB' AND b BETWEEN 1 AND 3"])
-def test_a_java_push_consumer_gets_what_matches(
+def test_a_java_push_consumer_gets_matching_messages(
     sql_cluster: Cluster,
     java: ClientProgram,
     fresh_name: Callable[[str], str],
@@ -191,7 +191,7 @@ def test_a_java_push_consumer_gets_what_matches(
     assert {event["key"] for event in named(printed, "received")} == wanted
 
 
-async def test_our_push_consumer_gets_what_matches(
+async def test_our_push_consumer_gets_matching_messages(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
     expression = "a IS NOT NULL AND b > 2"
@@ -213,7 +213,7 @@ async def test_our_push_consumer_gets_what_matches(
     assert seen == wanted
 
 
-async def test_our_lite_pull_consumer_gets_what_matches(
+async def test_our_lite_pull_consumer_gets_matching_messages(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
     expression = "c = 'x' AND NOT (b = 0)"
@@ -230,7 +230,7 @@ async def test_our_lite_pull_consumer_gets_what_matches(
 async def test_a_held_pull_hears_of_the_message_that_matches(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Those before it wake nobody, or only to be left out."""
+    """Messages before it do not complete the pull, or are filtered out."""
     seen: list[bytes] = []
     done = asyncio.Event()
     name = fresh_name("held")
@@ -258,10 +258,10 @@ async def test_a_held_pull_hears_of_the_message_that_matches(
     assert seen == [b"9"]
 
 
-async def test_what_is_wrong_with_an_expression_is_told_in_the_same_words(
+async def test_errors_in_expressions_have_the_same_text(
     filtering: ClusterOf,
 ) -> None:
-    """By the error of our consumer, from either broker."""
+    """The error of our consumer has the same text from either broker."""
     for expression in BROKEN:
         texts = [await _refusal(filtering(name), expression) for name in MAKERS]
         assert texts[0] == texts[1], expression
@@ -305,7 +305,7 @@ def test_filters_go_from_one_maker_to_the_other(
 def test_a_java_store_with_extended_queues_goes_both_ways(
     tmp_path: Path, java: ClientProgram
 ) -> None:
-    """Bit maps beside the queues survive us, and both makers find every message in the store."""
+    """Extended queues survive our broker, and both makers find every message in the store."""
     conf = {
         "enablePropertyFilter": True,
         "enableCalcFilterBitMap": True,

@@ -47,7 +47,7 @@ ENDS = {"clean stop": Cluster.stop, "kill -9": Cluster.kill}
 
 @dataclass
 class Written:
-    """What is in a store, as the clients that filled it saw it."""
+    """The content of a store, as reported to the clients that filled it."""
 
     messages: dict[str, list[Event]] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Written:
 
 
 class Exchange:
-    """Brokers of several makers, one after the other, on one store and under one address."""
+    """Brokers of both makers, one after the other, on one store and one address."""
 
     def __init__(
         self, directory: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
@@ -147,7 +147,7 @@ def exchange(
 def test_the_reader_serves_all_that_the_writer_stored(
     exchange: Exchange, writer: str, reader: str, end: str
 ) -> None:
-    """Nothing acknowledged is missing, whichever way the writer ended; writing goes on."""
+    """No acknowledged message is lost, however the writer ended, and writing goes on."""
     first = exchange.run(writer)
     exchange.fill(first, "first")
     ENDS[end](first)
@@ -192,7 +192,7 @@ def _saved_progress(cluster: Cluster) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None:
-    """Five owners in turn; each finds what all before it stored and adds its own."""
+    """Five owners in turn; each finds all earlier messages and adds its own."""
     for turn, name in enumerate(["comet", "java", "comet", "java", "comet"]):
         cluster = exchange.run(name)
         if turn > 0:

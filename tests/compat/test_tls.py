@@ -32,7 +32,7 @@ TOPIC: Final = "OwnTlsTopic"
 
 
 class Authority(NamedTuple):
-    """An own certificate authority with the certificates that it gave."""
+    """A private certificate authority and the certificates that it issued."""
 
     folder: Path
 
@@ -159,7 +159,7 @@ def test_java_clients_without_a_certificate_are_refused(
         client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
 
 
-def test_java_clients_without_tls_are_told_why(comet: CometCluster, tmp_path: Path) -> None:
+def test_java_clients_without_tls_get_the_reason(comet: CometCluster, tmp_path: Path) -> None:
     client = JavaClient(tmp_path)
     with pytest.raises(PeerError, match="TLS is required on this port"):
         client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
@@ -220,7 +220,7 @@ def test_certificates_are_renewed_while_servers_run(
 
 
 def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:
-    """A stranger's certificate, none, a server that is not trusted, no TLS at all."""
+    """A foreign certificate, no certificate, an untrusted server, no TLS at all."""
     return [
         ours.own_client(cert_path=strange.cert("client"), key_path=strange.key("client")),
         ours.own_client(cert_path=None, key_path=None),

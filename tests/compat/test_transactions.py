@@ -64,7 +64,7 @@ STATES = {
 
 
 class Bench:
-    """One cluster, and what tests do with its transactions."""
+    """One cluster, with operations on its transactions."""
 
     def __init__(self, cluster: Cluster, java: ClientProgram) -> None:
         self.cluster = cluster
@@ -87,17 +87,17 @@ class Bench:
         )
 
     def keys(self, topic: str, stem: str | None = None) -> set[str]:
-        """Return the keys of all messages of a topic, of those that are named after another."""
+        """Return the keys of all messages of a topic whose name derives from another."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             keys = admin.call(lambda admin: _keys(admin, topic))
         return {key for key in keys if key.rpartition("-")[0] == (stem or topic)}
 
     def wait_for(self, topic: str, keys: set[str], stem: str | None = None) -> None:
-        """Wait until these messages are there."""
+        """Wait until these messages are stored."""
         wait_until(lambda: self.keys(topic, stem) >= keys, OUTCOME_TIMEOUT_S, f"{keys} in {topic}")
 
     def ends(self, message_id: str) -> list[EndTransaction]:
-        """Return what the traces of a message say of its transaction's ends, in their order."""
+        """Return the ends of a transaction in the traces of its message, in their order."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             messages = admin.call(lambda admin: admin.query_by_key(TRACE_TOPIC, message_id))
         records = [record for message in messages for record in decode_trace(message.body)]
@@ -211,7 +211,7 @@ def test_another_producer_of_the_group_answers_for_one_that_died(
 def own_producer(
     bench: Bench, group: str, answers: Callable[[str, int], TransactionState | None]
 ) -> Iterator[tuple[TransactionProducer, list[str]]]:
-    """Our producer, whose plan is a function of the step; and the keys that it was asked about."""
+    """Our producer, whose plan is a function of the step, and the keys that it was asked about."""
     asked: list[str] = []
 
     def check(message: MessageExt) -> TransactionState | None:
@@ -265,7 +265,7 @@ def test_our_producer_does_the_same(
 
 
 class Owners:
-    """Servers of several makers, one after the other, on one store."""
+    """Servers of both makers, one after the other, on one store."""
 
     def __init__(
         self, folder: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
@@ -293,10 +293,10 @@ def owners(tmp_path: Path, maker: Callable[[str], type[Cluster]], java: ClientPr
 
 @pytest.mark.parametrize("end", ENDS)
 @PAIRS
-def test_the_other_maker_finishes_what_is_open(
+def test_the_other_maker_finishes_open_transactions(
     owners: Owners, writer: str, reader: str, end: str
 ) -> None:
-    """Nobody was asked before; some were ended, so that both queues hold something."""
+    """No check was sent before; some transactions ended, so that neither queue is empty."""
     plans = ["commit", "unknown>commit", "rollback", "unknown>rollback", "commit", "hang>commit"]
     with owners.run(writer, NEVER) as cluster:
         bench = owners.bench(cluster)
@@ -319,10 +319,8 @@ def test_the_other_maker_finishes_what_is_open(
 
 
 @PAIRS
-def test_the_other_maker_goes_on_with_what_was_asked_about(
-    owners: Owners, writer: str, reader: str
-) -> None:
-    """The first owner has asked a producer that did not know; Java has stored copies meanwhile."""
+def test_the_other_maker_continues_the_checks(owners: Owners, writer: str, reader: str) -> None:
+    """The first owner's checks were answered "unknown", and Java stored copies meanwhile."""
     with owners.run(writer, PATIENT) as cluster:
         bench = owners.bench(cluster)
         topic = bench.topic("TxAsked")

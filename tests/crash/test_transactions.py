@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions under kill -9 of everything: what was committed is delivered, nothing else is.
+"""Transactions under kill -9 of everything: committed messages are delivered, and no others.
 
 Producers are processes that commit, roll back, forget, hang and die (transactor.py); broker,
 txn-checker and name server are killed and started again at moments that the seed chooses.
@@ -153,7 +153,7 @@ class Chaos:
             await asyncio.sleep(0.1)
 
     async def work_enough(self) -> None:
-        """Let the producers work until enough outcomes exist, however slow the machine is."""
+        """Keep the producers working until enough outcomes exist, however slow the machine is."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while (
                 len(self.ended("commit")) <= COMMITTED_MIN

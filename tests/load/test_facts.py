@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the load run reads out of a broker's metrics."""
+"""The metrics of a broker as the load run reads them."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_a_quantile_is_the_bound_that_holds_it(share: float, bound_ms: float) ->
     assert LagWindow({}, parse_metrics(TEXT)).quantile_ms(share) == bound_ms
 
 
-def test_only_what_came_since_the_first_look_counts() -> None:
+def test_only_samples_after_the_first_reading_count() -> None:
     after = parse_metrics(TEXT)
     before = {**after, "cometmq_loop_lag_seconds_bucket:0.001": 0.0}
     assert LagWindow(before, after).quantile_ms(1) == 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judges of the churn find what is wrong, and nothing else."""
+"""The judges of the churn find each kind of fault, and raise no false alarms."""
 
 import time
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ def test_a_key_that_comes_in_another_order_is_found() -> None:
     ]
 
 
-def test_only_what_is_delivered_twice_is_a_repeat() -> None:
+def test_only_a_second_delivery_is_a_repeat() -> None:
     first, again = delivered(0, "a", 1), delivered(0, "b", 3)
     assert list(repeats([first, delivered(1, "a", 2), again])) == [Repeat(first, again)]
 
@@ -102,7 +102,7 @@ def test_a_repeat_without_a_move_has_no_cause() -> None:
     assert Explainer(repeat, lives()).cause(repeat) is None
 
 
-def test_what_was_committed_long_ago_must_not_come_again() -> None:
+def test_a_redelivery_long_after_the_commit_has_no_cause() -> None:
     repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 30))
     later = delivered(9, "a", 1 + COMMIT_NS / SECOND_NS + 1)
     after = delivered(99, "a", 31)
@@ -130,7 +130,7 @@ def test_a_move_long_after_the_last_change_has_no_cause() -> None:
     ],
     ids=["stored while in work", "just before", "consumed", "too late", "too early", "not last"],
 )
-def test_java_repeats_what_was_in_work_when_it_stored_its_offset(
+def test_java_repeats_the_message_in_process_when_it_stored_its_offset(
     offset: int, stored_s: float, is_last: bool, cause: Cause
 ) -> None:
     repeat = Repeat(delivered(0, "a", 1), delivered(0, "b", 3))
@@ -154,7 +154,7 @@ def test_a_kill_explains_nothing_of_a_queue_that_was_left_in_order(
     assert Explainer(repeat, found, [left]).cause(repeat) is cause
 
 
-def test_what_a_java_client_stored_is_in_its_log(tmp_path: Path) -> None:
+def test_the_log_of_a_java_client_shows_stored_offsets(tmp_path: Path) -> None:
     now_ns = time.monotonic_ns()
     moment = f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S},123"
     queue = "MessageQueue [topic=t, brokerName=broker-b, queueId=3]"
@@ -193,7 +193,7 @@ def test_a_journal_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
     ("is_ordered", "offsets", "periods"),
     [(True, [0, 1, 1, 4], [0, 0, 1, 2]), (False, [0, 2, 1, 2, 4], [0, 0, 0, 1, 1])],
 )
-def test_what_java_prints_is_read_too(
+def test_the_output_of_java_consumers_is_read(
     tmp_path: Path, is_ordered: bool, offsets: list[int], periods: list[int]
 ) -> None:
     lines = [

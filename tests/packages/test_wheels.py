@@ -155,7 +155,7 @@ def test_the_address_of_a_clone_is_that_of_its_web_pages(remote):
 
 
 def test_a_suite_from_wheels_stores_and_delivers_a_message(environment, tmp_path):
-    """Nothing of the repository is used: the programs run elsewhere, with a bare environment."""
+    """The programs run outside the repository with a bare environment."""
     cometmq = environment / "cometmq"
     port = free_port()
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NAMESRV_ADDR": f"127.0.0.1:{port}"}

@@ -42,7 +42,7 @@ def test_the_pipeline_makes_targets_that_exist() -> None:
 
 
 def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
-    """All of them: those that start Spark and the blocks of its guide are not deselected."""
+    """All of them: tests that start Spark and the blocks of its guide are not deselected."""
     assert makes()["spark-test"] == []
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)
@@ -61,7 +61,7 @@ def test_the_check_is_the_pipeline_and_nothing_else() -> None:
     assert job["timeout-minutes"] == MINUTES_MAX
 
 
-def test_what_the_pipeline_shortens_runs_in_full_at_night() -> None:
+def test_shortened_runs_of_the_pipeline_run_in_full_at_night() -> None:
     nightly = set(workflow("nightly.yml")["strategy"]["matrix"]["target"])
     assert nightly - targets() == set()
     shortened = {target for target, variables in makes().items() if variables}

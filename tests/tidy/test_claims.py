@@ -59,7 +59,7 @@ def options_of(command: Any) -> frozenset[str]:
 
 
 def fault(words: list[str]) -> str | None:
-    """Return what is wrong with a use of the command, or None."""
+    """Return the fault of a use of the command, or None."""
     command: Any = typer.main.get_command(app)
     path: list[str] = []
     words = [word for word in words if word != "..."]

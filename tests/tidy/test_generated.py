@@ -72,7 +72,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def test_what_the_code_cites_of_the_documents_exists() -> None:
+def test_document_sections_cited_by_the_code_exist() -> None:
     missing = []
     count = 0
     for name in TRACKED:

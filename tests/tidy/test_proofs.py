@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/compatibility.md says is proved is all that there is, and the tests are there."""
+"""docs/compatibility.md lists every code and command, and the tests that it names exist."""
 
 import ast
 from collections import defaultdict
@@ -22,7 +22,7 @@ ACTORS = {"broker": "broker", "namesrv": "name server", "client": "client"}
 
 @pytest.fixture(scope="module")
 def captured() -> dict[int, set[str]]:
-    """Which programs of RocketMQ 4.9.4 served a code, by the exchanges captured from them."""
+    """The programs of RocketMQ 4.9.4 that served each code in the captured exchanges."""
     found: dict[int, set[str]] = defaultdict(set)
     for exchange in load_exchanges(ROOT / "tests" / "golden", "[0-9]*.jsonl"):
         number = int(exchange.name.partition("-")[0])

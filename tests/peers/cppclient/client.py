@@ -27,7 +27,7 @@ def show(event: str, **fields: object) -> None:
 
 
 def text(value: bytes | None) -> str | None:
-    """Strings come as bytes or None."""
+    """Strings arrive as bytes or None."""
     return None if value is None else value.decode()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port given out is nobody else's, in this process and in others, until we end."""
+"""A port given out is reserved across processes until this one ends."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ print(ports.free_port())
 
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[int, int]:
-    """The only ports that can be drawn, which nobody has yet."""
+    """The only ports that can be drawn; none is reserved yet."""
     drawn = (ports.free_port(), ports.free_port())
     monkeypatch.setattr(ports, "_LOCKS", tmp_path)
     monkeypatch.setattr(ports, "_PORTS", drawn)

@@ -9,12 +9,12 @@ from cometmq.peers import settled
 from cometmq.peers.processes import PeerError
 
 
-def test_what_both_say_in_the_end_is_returned() -> None:
+def test_the_value_that_both_agree_on_is_returned() -> None:
     said = iter([1, 2, 2, 3])
     assert settled.agreed(lambda: next(said), lambda: 3) == 3
 
 
-def test_what_they_never_agree_on_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_difference_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settled, "SETTLE_TIMEOUT_S", 0.0)
     with pytest.raises(PeerError, match="'mine'\n'theirs'"):
         settled.agreed(lambda: "mine", lambda: "theirs")

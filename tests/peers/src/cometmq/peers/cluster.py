@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server and its brokers on loopback, whoever made them.
+"""A name server and its brokers on loopback, of either maker.
 
 `JavaCluster` and `CometCluster` differ only in the commands they run and the line that says a
 program serves. Both read the same properties files, so a `Layout` (ports, names, stores) can be
@@ -36,7 +36,7 @@ class BrokerPlace:
 
 @dataclass(frozen=True)
 class Layout:
-    """What outlives the processes of a cluster: ports, broker names, stores."""
+    """The parts of a cluster that outlive its processes: ports, broker names, stores."""
 
     namesrv_port: int
     brokers: tuple[BrokerPlace, ...]
@@ -212,7 +212,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def _ready_text(self) -> str:
-        """What a program prints once it serves."""
+        """The text that a program prints once it serves."""
 
 
 def write_properties(path: Path, values: Mapping[str, object]) -> None:

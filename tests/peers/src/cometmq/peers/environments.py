@@ -13,7 +13,7 @@ _INSTALL_TIMEOUT_S: Final = 300
 
 
 def environment(name: str, *pip_arguments: str) -> Path:
-    """Interpreter of an environment that has only what is asked for; made on first use."""
+    """Interpreter of an environment that holds only the given packages; made on first use."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with cache_entry(f"{name}-{version}") as (folder, complete):
         if not complete:

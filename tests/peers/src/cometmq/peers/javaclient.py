@@ -77,7 +77,7 @@ class JavaClient(ClientProgram):
 
 @dataclass(frozen=True)
 class AdminAnswer:
-    """What one `mqadmin` command printed."""
+    """The output of one `mqadmin` command."""
 
     output: str
     errors: str

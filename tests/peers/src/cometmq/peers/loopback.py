@@ -20,7 +20,7 @@ _OURS: Final = Path("/proc/thread-self/ns/net")
 
 
 def has_ipv6_loopback() -> bool:
-    """Whether this network talks IPv6 to itself."""
+    """Whether this network namespace has ::1."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True
@@ -30,7 +30,7 @@ def has_ipv6_loopback() -> bool:
 
 @contextmanager
 def ipv6_loopback() -> Iterator[None]:
-    """Stay where ::1 is, or move this thread and what it starts into a network that has it."""
+    """Run where ::1 exists: here, or in a new network namespace of this thread."""
     if has_ipv6_loopback():
         yield
     else:
@@ -42,7 +42,7 @@ def ipv6_loopback() -> Iterator[None]:
 
 @contextmanager
 def own_network() -> Iterator[None]:
-    """Put this thread, and the processes that it starts, into a network of a loopback alone."""
+    """Move this thread and its children into a network namespace with a loopback device only."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open(_OURS, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe is, and the fields and bodies of those in `cometmq.peers.probes`."""
+"""The type of a probe, and the fields and bodies of `cometmq.peers.probes`."""
 
 import json
 import struct

@@ -21,7 +21,7 @@ class PeerError(Exception):
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Ask `condition` again and again until it holds, or raise after `timeout_s`."""
+    """Poll `condition` until it holds; raise after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
@@ -51,13 +51,13 @@ def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
 
 
 def _not_outliving_us() -> list[str]:
-    """A command prefix that has the kernel end the program with us, even if we are killed."""
+    """A command prefix that makes the kernel kill the program when this process dies."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
 class Child:
-    """A program in its own process group whose output goes to one file."""
+    """A program in its own process group, with its output in one file."""
 
     def __init__(
         self,

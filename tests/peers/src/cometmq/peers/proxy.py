@@ -19,7 +19,7 @@ def proxy_class_path() -> str:
 
 
 class ProxyCluster(JavaCluster):
-    """Clients of 4.x speak with the broker, those of 5.x with the proxy, about the same topics."""
+    """A broker for 4.x clients with a proxy for 5.x clients; both serve the same topics."""
 
     programs = "proxy"
 
@@ -35,7 +35,7 @@ class ProxyCluster(JavaCluster):
         self.endpoint = f"{HOST}:{free_port()}"
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        """`ProxyStartup`, which starts the broker, too."""
+        """`ProxyStartup`, which starts the broker as well."""
         conf = {
             "rocketMQClusterName": CLUSTER_NAME,
             "namesrvAddr": self.namesrv_addr,

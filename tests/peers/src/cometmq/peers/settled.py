@@ -34,7 +34,7 @@ def wait_for_dispatch(cluster: Cluster) -> None:
 
 
 def _bytes_behind(address: str) -> int:
-    """How much of the log is not dispatched; a Java broker cannot say in its first seconds."""
+    """Undispatched bytes of the log; a Java broker cannot tell in its first seconds."""
     answer = call(address, GET_BROKER_RUNTIME_INFO)
     return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.code == 0 else -1
 
@@ -57,7 +57,7 @@ def committed(
 def wait_for_offsets(
     cluster: Cluster, topic: str, group: str, total: int, *, queue_count: int = QUEUE_COUNT
 ) -> None:
-    """Wait until a group's offsets in a topic that began at 0 say that it consumed so many."""
+    """Wait until a group has committed `count` messages of a topic whose queues begin at 0."""
     wait_until(
         lambda: sum(committed(cluster, topic, group, queue_count=queue_count)) == total,
         SETTLE_TIMEOUT_S,
@@ -66,7 +66,7 @@ def wait_for_offsets(
 
 
 def wait_for_messages(cluster: Cluster, topic: str, total: int, *, queue_count: int) -> None:
-    """Wait until the queues of a topic hold so many messages."""
+    """Wait until the queues of a topic hold `count` messages."""
 
     def held() -> int:
         queues = ({"topic": topic, "queueId": str(number)} for number in range(queue_count))
@@ -77,9 +77,9 @@ def wait_for_messages(cluster: Cluster, topic: str, total: int, *, queue_count: 
 
 
 def agreed(first: Callable[[], _T], second: Callable[[], _T]) -> _T:
-    """Return what both say, as soon as they say the same.
+    """Poll both until they agree; return the value.
 
-    What they speak of may change between two questions: who is connected, what is registered.
+    The state that both report, such as connections, may change between two calls.
     """
     answers: list[_T] = []
 
@@ -95,7 +95,7 @@ def agreed(first: Callable[[], _T], second: Callable[[], _T]) -> _T:
 
 
 def text_of(path: Path) -> str:
-    """Return the content of a file that its owner replaces, empty while there is none."""
+    """Return the text of a file that may be replaced at any time; empty if it is missing."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8")
     return ""

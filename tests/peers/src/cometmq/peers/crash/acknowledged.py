@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker has acknowledged, compared with what it returns after a crash.
+"""The acknowledged messages, offsets and tables, compared with the broker's after a crash.
 
 Pure. The key of a message is unique and names its sender: `WORKER-NUMBER`. A worker waits for each
 answer, so its numbers rise in every queue.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that nobody should send: every captured one, bent in its fields, body and bytes.
+"""Invalid requests: every captured one with damaged fields, body or bytes.
 
 Most keep the framing whole, so that they reach the handlers; the others end their connection.
 """

@@ -67,7 +67,7 @@ def stall(address: str, connections: int, ready: Any) -> None:
 
 
 def vanish(address: str, connections: int, ready: Any) -> None:
-    """Let the broker hold pulls, then vanish.
+    """Leave pulls held at the broker, then vanish.
 
     A socket filter drops all incoming packets, so nothing is acknowledged and no reset is sent, as
     if the cable were cut.
