@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python clients beside each other: CometMQ's, the C++-based one, the official one for 5.x.
+"""Compares Python clients: CometMQ's, the C++-based one and the official one for 5.x.
 
     make bench-clients ARGS="--count 20000 --rounds 3"
 

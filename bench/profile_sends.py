@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processor time of CometMQ's broker goes, per message and function.
+"""Processor time of CometMQ's broker per message and function.
 
     make profile ARGS="--workload pull --tool calls"
 

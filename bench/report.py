@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns samples into ratios: a table for people, JSON for machines, a plot for the docs.
+"""Turns samples into ratios: a table, JSON, and a plot for the documents.
 
 python bench/report.py [RESULT.json]    print a stored result again, with its plot
 """

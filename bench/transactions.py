@@ -60,7 +60,7 @@ QUESTIONS_TIMEOUT_S: Final = 1_800.0
 
 
 def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluster:
-    """Servers of one maker that check transactions so."""
+    """Servers of one maker with these settings of transaction checks."""
     if maker == "java":
         return JavaCluster(folder, BROKER, transaction_conf=checks, heap=JAVA_HEAP)
     own = {**checks, "questionsPerSecond": 1_000_000}

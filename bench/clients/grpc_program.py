@@ -30,7 +30,7 @@ def configuration(options: Namespace) -> ClientConfiguration:
 
 
 def make_message(options: Namespace) -> Message:
-    """A message of the asked size."""
+    """A message with a body of `--body-bytes`."""
     message = Message()
     message.topic = options.topic
     message.body = b"x" * options.body_bytes

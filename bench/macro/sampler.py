@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a Python program under a sampling profiler that hardly costs anything.
+"""Run a Python program under a sampling profiler with negligible overhead.
 
     python sampler.py OUT.json PROGRAM ARGUMENT...
 

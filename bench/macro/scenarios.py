@@ -144,7 +144,7 @@ def _checked(report: Report) -> Report:
 
 
 def run_delay(plan: Plan) -> None:
-    """Delayed messages: how fast they are taken, and how fast all are delivered."""
+    """Delayed messages: the rate of acceptance, and the rate of delivery."""
     with _warm_servers(plan, "delay") as servers:
         for number in range(plan.rounds + 1):
             for server in servers:

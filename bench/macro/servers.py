@@ -52,7 +52,7 @@ CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
 
 
 class Server:
-    """One running cluster and the load that is put on its broker."""
+    """One running cluster and the load on its broker."""
 
     def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
         self.name = name
@@ -128,7 +128,7 @@ class Server:
         fill(self.port, count, serialization=self._serialization, **options)
 
     def _others_cpu_seconds(self) -> float:
-        """Processor time of everything but the broker and the generators that have ended."""
+        """Processor time of everything except the broker and ended generators."""
         return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
     def restart_after_kill(self, **options: object) -> float:

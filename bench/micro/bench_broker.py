@@ -57,7 +57,7 @@ class Sink:
         """Do nothing: there is no buffer."""
 
     def get_write_buffer_size(self) -> int:
-        """Return how much has not left."""
+        """Return the unsent bytes, always 0."""
         return 0
 
     def write(self, data: bytes) -> None:

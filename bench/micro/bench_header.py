@@ -40,7 +40,7 @@ BINARY_PULL = head_of(BINARY, RequestCode.PULL_MESSAGE, PULL)
 
 
 def parse_binary_send() -> object:
-    """The full parse that the memo spares."""
+    """The full parse that the memo avoids."""
     *_, position, head = parse_fixed(BINARY_SEND)
     return convert_ext(parse_ext(head, position), SendMessageV2)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of both makers and clients of all makers, for every test in this folder.
+"""Fixtures: servers of both makers, and clients of all makers.
 
 A test that takes `cluster` runs against CometMQ, and in the long form against Java too: that
 proves that the test itself asks for what RocketMQ does.

@@ -42,7 +42,7 @@ class Place:
 
     @property
     def consumed(self) -> list[int]:
-        """How many messages each queue has: where the group is in it."""
+        """The number of messages of each queue: the position of the group in it."""
         counts = [0] * QUEUE_COUNT
         for message in self.messages:
             counts[int(message["queue_id"])] += 1

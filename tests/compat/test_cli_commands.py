@@ -174,7 +174,7 @@ def test_settings_of_brokers_read_the_same_and_are_changed(
 def test_figures_of_brokers_have_the_same_names(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """brokerStatus in both forms; the values move, the names do not."""
+    """brokerStatus in both forms: values change, names do not."""
     address = cluster.broker_addrs[0]
     mine = ours.run("brokerStatus", "-b", address).output.splitlines()
     theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()

@@ -78,7 +78,7 @@ def test_a_refused_message_comes_back(
 def test_a_new_group_gets_all_messages_of_a_young_topic(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, start: str
 ) -> None:
-    """Sent first, consumed by a group that is new: both makers answer 0 to 14."""
+    """Messages are sent first and consumed by a new group: both makers answer 0 to code 14."""
     wanted = _send(java, cluster, topic)
 
     printed = java.run(
@@ -223,7 +223,7 @@ def test_every_broadcasting_consumer_gets_everything(
 def test_namespaces_are_apart(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """A topic and a group of one name, with and without namespace, know nothing of each other."""
+    """Topics and groups of the same name, with and without namespace, are independent."""
     namespace = "Compat-Space"
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{namespace}%{topic}")
     consume = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}

@@ -209,7 +209,7 @@ async def test_a_request_without_a_replier_ends_in_time(cluster: Cluster, topic:
 async def test_a_reply_to_a_disconnected_requester_is_refused(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """The broker answers 1, which is tried again as Java does, and then raised."""
+    """The broker answers 1, which is retried as in Java's client, and then raised."""
     received: list[MessageExt] = []
     async with Producer("OwnRequester", cluster.namesrv_addr) as requester:
         with pytest.raises(NoReply):

@@ -125,7 +125,7 @@ def _standalone(folder: Path, namesrv_port: int, broker_port: int) -> Iterator[s
 def test_standalone_serves_java_clients_and_keeps_their_messages(
     tmp_path: Path, java: ClientProgram
 ) -> None:
-    """Topics appear by themselves; a second start has what the first was given."""
+    """Topics are created automatically, and a restart keeps all messages."""
     options = {"topic": "StandaloneTopic", "count": COUNT}
     place = (tmp_path / "data", free_port(), free_broker_port())
     with _standalone(*place) as namesrv:

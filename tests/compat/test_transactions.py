@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional messages: the same script has the same outcome with either maker's servers.
 
-Java's broker asks by itself; beside CometMQ's broker runs a txn-checker. What each producer
-answers is its plan (see Transact.java), for example `unknown>commit`.
+Java's broker asks by itself; beside CometMQ's broker runs a txn-checker. The plan of a
+producer scripts its answers (see Transact.java), for example `unknown>commit`.
 """
 
 from collections import Counter

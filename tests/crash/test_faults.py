@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full and failing disks under a real broker: clear answers, reads go on, sends resume."""
+"""Full and failing disks under a real broker: sends are refused clearly and resume, reads go on."""
 
 import asyncio
 import errno
@@ -240,7 +240,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Ballast:
-    """Uses up the space of a disk and frees it, or injects faults where nothing can be mounted."""
+    """Uses up the space of a disk and frees it; injects faults where mounting is not permitted."""
 
     def __init__(self, folder: Path, broker: BrokerChild) -> None:
         self._file = folder / "ballast"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kill inside the write of a record, at chosen bytes: the log ends before it, and goes on."""
+"""Records torn at chosen bytes: the log ends before them, and writing goes on."""
 
 import struct
 from pathlib import Path

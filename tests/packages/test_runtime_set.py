@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set that `make run` installs: what running needs, and no developers' tools."""
+"""`make run` installs the packages needed at run time, and no developers' tools."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheels of all members: what they hold, what they say, and that they work on their own."""
+"""The wheels of all members: content, metadata, and that they work on their own."""
 
 import importlib.util
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline runs what changes must pass, and at night the long forms of what it shortens."""
+"""The pipeline runs all required checks, and their long forms at night."""
 
 import re
 import shlex

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the documents that a machine can check: figures, commands, targets, installations."""
+"""Claims of the documents that can be checked: figures, commands, targets, installations."""
 
 import functools
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that are derived from the code are up to date, and the code says what they need."""
+"""Generated pages are up to date, and the code has the descriptions that they need."""
 
 import ast
 import re

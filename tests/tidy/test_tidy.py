@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Style that matters is a test: what a reviewer would otherwise have to look for."""
+"""Rules of style that are checked by tests instead of reviewers."""
 
 import ast
 import re

@@ -25,7 +25,7 @@ class Suite(NamedTuple):
 
 
 class Result(NamedTuple):
-    status: int
+    status: int | str
     out: str
     err: str
 
@@ -72,7 +72,7 @@ def call(capfdbinary, monkeypatch):
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])
         capfdbinary.readouterr()
-        status = 0
+        status: int | str = 0
         try:
             main()
         except SystemExit as end:

@@ -118,6 +118,7 @@ def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
 def test_a_stopped_demo_leaves_nothing_behind(tmp_path):
     command = ["env", f"TMPDIR={tmp_path}", sys.executable, "-u", "-m", "cometmq.cli.demo"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
     lines = iter(process.stdout)
     assert any(line.startswith("  consumers") for line in lines)
     process.send_signal(signal.SIGTERM)

@@ -53,7 +53,8 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.text, self._open = set(), "", []
+        self.tags, self.text = set(), ""
+        self._open: list[str] = []
         self.feed(text)
         assert self._open == []
 

@@ -215,6 +215,8 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
     ask("produce", topic, "x" * 1000, "--count", 300)
     command = [str(PROGRAM), "consume", topic, "--from", "first", "-n", suite.namesrv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
         assert process.stdout.readline() == b"x" * 1000 + b"\n"
         process.stdout.close()
         assert process.wait(30) == -signal.SIGPIPE

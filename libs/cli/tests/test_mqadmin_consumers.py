@@ -336,7 +336,7 @@ def running(*, started_ms=0, orderly="false", expression="*", **state):
 
 def test_subscriptions_must_be_the_same_after_a_while():
     def same(*infos):
-        members = dict(enumerate(infos))
+        members = {str(number): info for number, info in enumerate(infos)}
         return running_text.is_same_subscription(members, now_ms=NOW_MS)
 
     assert same(running(), running())
@@ -391,7 +391,7 @@ def test_the_file_of_a_body_stays_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     message = MessageExt(
         *("T", b"body", None, (), {}, "../../etc/x", "id", MessageQueue("T", "b", 0)),
-        *(0, 0, 0, 0, 0, 0, "1.2.3.4:1", 0, "1.2.3.4:2"),
+        *(0, 0, 0, 0, 0, 0, "1.2.3.4:1", 0, "1.2.3.4:2"),  # type: ignore[arg-type]
     )
     path = write_body(message)
     assert path == tmp_path / "rocketmq" / "msgbodys" / "______etc_x"

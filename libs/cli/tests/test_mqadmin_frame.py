@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 import typer
@@ -92,7 +93,7 @@ class Broker:
 
 def test_all_brokers_are_asked_whichever_fail(capsys):
     gone, slow = ConnectFailed("gone"), RequestTimeout("slow")
-    brokers = [Broker("x:1"), Broker("y:1", gone), Broker("z:1", slow)]
+    brokers: list[Any] = [Broker("x:1"), Broker("y:1", gone), Broker("z:1", slow)]
     answers, failures = asyncio.run(ask_each(brokers, Broker.facts))
     assert answers == {"x:1": {"a": "b"}}
     assert failures == {"y:1": gone, "z:1": slow}

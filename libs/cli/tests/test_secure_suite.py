@@ -6,6 +6,7 @@ import json
 import subprocess
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -109,12 +110,22 @@ async def test_an_open_transaction_is_resolved_with_tls_and_accounts(suite):
         execute=lambda message, argument: TransactionState.UNKNOWN,
         options=options,
     )
-    secure = ("--tls", "--credentials", "tools.yml")
-    query = ("-n", suite.namesrv, "Orders", "--from", "first", "--max", 1, "--timeout", 30)
+    secure = ["--tls", "--credentials", "tools.yml"]
+    query: list[Any] = [
+        "-n",
+        suite.namesrv,
+        "Orders",
+        "--from",
+        "first",
+        "--max",
+        1,
+        "--timeout",
+        30,
+    ]
     async with producer:
         result = await producer.send_in_transaction(Message("Orders", b"one book"), None)
         assert result.state is TransactionState.UNKNOWN
-        consumed = await asyncio.to_thread(suite.run, *secure, "consume", *query)
+        consumed = await asyncio.to_thread(suite.run, *secure, "consume", *query)  # type: ignore[call-arg]
 
     assert (consumed.returncode, "one book" in consumed.stdout) == (0, True), consumed.stderr
     assert readiness(suite.http_port)["status"] == "ok"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_server_that_refuses_while_input_flows_is_one_line(suite, ask, topic):
 
 
 def test_an_abandoned_line_reader_ends_silently(monkeypatch):
-    raised = []
+    raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
 
     async def take_one(descriptor):
@@ -128,6 +129,7 @@ def test_an_abandoned_line_reader_ends_silently(monkeypatch):
         return line
 
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as source:
+        assert source.stdout
         assert asyncio.run(take_one(source.stdout.fileno())) == b"y"
         for thread in threading.enumerate():
             if thread.name == "read-lines":

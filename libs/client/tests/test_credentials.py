@@ -69,7 +69,7 @@ async def test_every_client_signs_everything(
     cluster: MemoryCluster, guard: Guard, serialization: Serialization
 ) -> None:
     common: dict[str, Any] = {"credentials": GOOD, "serialization": serialization}
-    first = {"consume_from": ConsumeFrom.FIRST_OFFSET}
+    first: dict[str, Any] = {"consume_from": ConsumeFrom.FIRST_OFFSET}
     got: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def listen(messages: list[MessageExt]) -> None:

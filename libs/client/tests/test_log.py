@@ -295,4 +295,4 @@ async def test_a_broker_is_no_name_server(cluster: MemoryCluster) -> None:
 
 
 def test_the_log_is_that_of_clients_by_default() -> None:
-    assert Producer("pg", "127.0.0.1:1")._log._log is PROGRAM_LOG  # type: ignore[attr-defined]
+    assert Producer("pg", "127.0.0.1:1")._log._log is PROGRAM_LOG

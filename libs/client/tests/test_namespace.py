@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -91,8 +92,8 @@ async def test_a_producer_lives_in_its_namespace(cluster: MemoryCluster) -> None
         queues = await producer.queues("T")
         seen: list[MessageQueue] = []
 
-        def selector(choice: object, _message: object, _argument: object) -> MessageQueue:
-            seen.extend(choice)  # type: ignore[call-overload]
+        def selector(choice: Any, _message: object, _argument: object) -> MessageQueue:
+            seen.extend(choice)
             return seen[-1]
 
         results = [

@@ -292,6 +292,7 @@ async def test_a_lock_taken_by_another_ends_the_queue_in_the_middle_of_a_list(
         await begun.wait()
         await eventually(lambda: cluster.committed("cg", "T").get(QUEUE_0) == 1)
         cluster.broker.locks["cg", QUEUE_0] = "somebody"
+        assert consumer._member
         consumer._member.wake()
         await eventually(lambda: QUEUE_0 not in consumer.queues)
         gate.set()
@@ -329,9 +330,9 @@ async def test_order_holds_while_members_come_and_go(pair: MemoryCluster) -> Non
             async with orderly(pair, seen, pull_count_max=3) as second:
                 for queue in queues:
                     await send(pair, *texts(20), queue=queue)
-                await eventually(lambda c=second: len(c.queues) == 2)
+                await eventually(lambda c=second: len(c.queues) == 2)  # type: ignore[misc]
             wanted = 80 * (round_number + 1)
-            await eventually(lambda w=wanted: seen.count == w)
+            await eventually(lambda w=wanted: seen.count == w)  # type: ignore[misc]
     assert seen.errors == []
     assert all(offsets == list(range(60)) for offsets in seen.offsets.values())
 

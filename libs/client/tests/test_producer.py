@@ -177,7 +177,7 @@ async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> N
     """The list equals that of Java's DefaultMQProducer."""
     async with Producer("pg", cluster.namesrv) as producer:
         for code in ResponseCode:
-            if code in SendStatus.__members__.values():
+            if int(code) in {int(status) for status in SendStatus}:
                 continue
             before = cluster.broker.requests[SEND]
             cluster.broker.fail(SEND, CommandError(code, "why"), times=1)

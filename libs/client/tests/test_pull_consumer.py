@@ -213,7 +213,7 @@ async def test_another_member_continues_where_we_were(cluster: MemoryCluster) ->
         scheduled.register("T", lambda consumer, queue: consume(consumer, queue, seen))
         async with scheduled:
             await send(cluster, *texts(3))
-            await eventually(lambda n=round_number: len(seen) == 3 * (n + 1))
+            await eventually(lambda n=round_number: len(seen) == 3 * (n + 1))  # type: ignore[misc]
     assert seen == [b"0", b"1", b"2"] * 2
 
 

@@ -254,7 +254,7 @@ async def test_a_message_kept_for_too_long_is_given_back(cluster: MemoryCluster)
         if not messages[0].reconsume_times:
             await asyncio.Event().wait()
 
-    seen = Recorder(listener)  # type: ignore[arg-type]
+    seen = Recorder(listener)
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, consume_timeout_ms=50, drain_ms=20)
     async with consumer_of(cluster, seen, options):
         await send(cluster, Message("T", b"x"))

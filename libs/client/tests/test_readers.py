@@ -78,7 +78,7 @@ async def background() -> AsyncIterator[TaskSet]:
     await tasks.close()
 
 
-def context_of(puller: Any, offsets: SlowOffsets) -> ReadContext:
+def context_of(puller: Any, offsets: Any) -> ReadContext:
     return ReadContext(
         puller=puller,
         offsets=offsets,

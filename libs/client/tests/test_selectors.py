@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors by tag and by SQL condition, and the errors that brokers report."""
 
+from typing import Any
+
 import pytest
 
 from cometmq.client import (
@@ -51,7 +53,7 @@ def test_a_condition_must_say_something() -> None:
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
 async def test_a_broker_that_takes_the_condition_is_asked_once(
-    cluster: MemoryCluster, make: type[PushConsumer]
+    cluster: MemoryCluster, make: Any
 ) -> None:
     async with make(cluster, MessageSelector.by_sql("a > 5")):
         assert cluster.broker.requests[CHECK] == 1
@@ -59,7 +61,7 @@ async def test_a_broker_that_takes_the_condition_is_asked_once(
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
 async def test_a_wrong_condition_raises_at_the_start(
-    cluster: MemoryCluster, make: type[PushConsumer]
+    cluster: MemoryCluster, make: Any
 ) -> None:
     cluster.broker.fail(CHECK, SubscriptionParseFailed('Encountered "<EOF>" at line 1'))
     with pytest.raises(SubscriptionParseFailed, match=r'Encountered "<EOF>" at line 1'):
@@ -67,8 +69,6 @@ async def test_a_wrong_condition_raises_at_the_start(
 
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
-async def test_tags_are_no_question_for_the_broker(
-    cluster: MemoryCluster, make: type[PushConsumer]
-) -> None:
+async def test_tags_are_no_question_for_the_broker(cluster: MemoryCluster, make: Any) -> None:
     async with make(cluster, MessageSelector.by_tag("A")):
         assert cluster.broker.requests[CHECK] == 0

@@ -36,7 +36,7 @@ def test_messages_go_through_without_an_event_loop(served: MemoryCluster) -> Non
     consumer = PushConsumer(
         "cg",
         served.namesrv,
-        listener=lambda messages: [arrived.put(message) for message in messages] and None,
+        listener=lambda messages: [arrived.put(message) for message in messages] and None,  # type: ignore[arg-type]
         options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET),
     )
     consumer.subscribe("T", "A")
@@ -130,7 +130,7 @@ def test_requests_wait_for_their_reply(served: MemoryCluster) -> None:
             message = Message("T", b"ask", message_id=requester.new_message_id())
             assert requester.request(message, 10_000).body == b"ASK"
             queues = consumer.call_admin(lambda admin: admin.queues("T"))
-            ends = [requester.call_admin(lambda admin, q=q: admin.max_offset(q)) for q in queues]
+            ends = [requester.call_admin(lambda admin, q=q: admin.max_offset(q)) for q in queues]  # type: ignore[misc]
     assert sum(ends) == 1
 
 

@@ -121,7 +121,7 @@ def test_opentelemetry_is_used_by_its_public_names(
 ) -> None:
     attached: list[str] = []
     context = ModuleType("opentelemetry.context")
-    context.attach = lambda found: attached.append(found) or "token"  # type: ignore[attr-defined,func-returns-value]
+    context.attach = lambda found: attached.append(found) or "token"  # type: ignore[attr-defined]
     context.detach = attached.append  # type: ignore[attr-defined]
     propagation = ModuleType("opentelemetry.trace.propagation.tracecontext")
     propagation.TraceContextTextMapPropagator = FakePropagator  # type: ignore[attr-defined]

@@ -137,7 +137,7 @@ async def test_the_prepared_bit_travels(cluster: MemoryCluster) -> None:
             flags.append(header.sys_flag)
             return await invoke(address, code, header, *rest)
 
-        transactions._sending()._invoke = watched  # type: ignore[method-assign]
+        transactions._sending()._invoke = watched  # type: ignore[method-assign,assignment]
         await transactions.begin(MESSAGE)
         await transactions.send(MESSAGE)
     assert [flag & TRANSACTION_PREPARED for flag in flags] == [TRANSACTION_PREPARED, 0]

@@ -134,7 +134,7 @@ async def test_consumers_without_a_subscription_say_so(cluster: MemoryCluster) -
         (lambda n: LitePullConsumer("cg", n), lambda c: c.poll()),
         (lambda n: PullConsumer("cg", n), lambda c: c.commit()),
         (
-            lambda n: TransactionProducer("pg", n, check=print),  # type: ignore[arg-type]
+            lambda n: TransactionProducer("pg", n, check=print),
             lambda c: c.begin(Message("T", b"x")),
         ),
     ],

@@ -3,7 +3,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -93,7 +93,7 @@ def is_plain_java(frame: GoldenFrame) -> bool:
     return b'"serializeTypeCurrentRPC"' in frame.data and (ext is None or len(ext) == 1)
 
 
-PLAIN_JAVA = [param for param in FRAMES if is_plain_java(param.values[0])]
+PLAIN_JAVA = [param for param in FRAMES if is_plain_java(cast("GoldenFrame", param.values[0]))]
 
 
 @pytest.mark.parametrize("frame", PLAIN_JAVA)

@@ -74,7 +74,7 @@ async def test_a_connection_too_many_is_dropped(admin, monkeypatch):
 
 async def test_readiness_follows_its_checks_and_liveness_does_not():
     http = AdminHttp()
-    reasons = {"store": None}
+    reasons: dict[str, str | None] = {"store": None}
     http.add_ready_check("store", lambda: reasons["store"])
     http.add_live_check("loop", lambda: None)
     assert (await http.answer("GET", "/readyz?x=1")).status is HTTPStatus.OK

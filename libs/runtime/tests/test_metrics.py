@@ -3,6 +3,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def scrape(*sources):
 
 
 def test_families_read_one_snapshot():
-    families = (
+    families: Any = (
         counter("cometmq_put_total", "Puts.", lambda s: s.puts),
         gauge("cometmq_held", "Held.", lambda s: s.held),
         labelled_counter("cometmq_codes_total", "Codes.", ("code",), lambda s: s.codes),

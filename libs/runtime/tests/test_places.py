@@ -4,12 +4,12 @@
 import errno
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime import places
 from cometmq.runtime.places import listening, prepare_folder
 
 
@@ -77,7 +77,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def refuse(**_: object) -> None:
         raise OSError(numbers[0], os.strerror(numbers[0]))
 
-    monkeypatch.setattr(places.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     return numbers
 
 

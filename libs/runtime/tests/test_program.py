@@ -4,6 +4,7 @@
 import asyncio
 import gc
 import socket
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ async def ask_for_health(port):
 
 
 async def test_health_is_served_while_the_service_runs(port):
-    notes, stop = [], Stop()
+    notes: list[Any] = []
+    stop = Stop()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(main_of(notes, stop, port))
         asking = tasks.create_task(ask_for_health(port))
@@ -72,7 +74,8 @@ async def test_health_is_served_while_the_service_runs(port):
 
 
 async def test_a_port_in_use_stops_the_service_that_had_started():
-    notes, stop = [], Stop()
+    notes: list[Any] = []
+    stop = Stop()
     with (
         socket.create_server(("0.0.0.0", 0)) as other,
         pytest.raises(SettingsError, match="in use"),
@@ -83,7 +86,8 @@ async def test_a_port_in_use_stops_the_service_that_had_started():
 
 
 async def test_a_service_runs_without_an_http_port():
-    notes, stop = [], Stop()
+    notes: list[Any] = []
+    stop = Stop()
     stop.request("test")
     await main_of(notes, stop, -1)
     assert notes == ["started", "stopped"]

@@ -2,6 +2,7 @@
 """Loops survive errors or end as declared, and never silently."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,16 @@ from cometmq.runtime.tasks import LoopStats, every
 
 class RecordingLog:
     def __init__(self):
-        self.events = []
+        self.events: list[Any] = []
 
     def debug(self, event, /, **facts):
         self.events.append(("debug", event, facts))
 
     def warning(self, event, /, **facts):
         self.events.append(("warning", event, facts))
+
+    def info(self, event, /, **facts):
+        self.events.append(("info", event, facts))
 
     def error(self, event, /, **facts):
         self.events.append(("error", event, facts))

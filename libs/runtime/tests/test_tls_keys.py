@@ -71,7 +71,7 @@ def settings(**given: str) -> Settings:
 
 
 CERT = {"tls__server__certPath": "/c.pem", "tls__server__keyPath": "/k.pem"}
-OWN = {"cert_path": Path("/c.pem"), "key_path": Path("/k.pem"), "test_mode": False}
+OWN: dict[str, Any] = {"cert_path": Path("/c.pem"), "key_path": Path("/k.pem"), "test_mode": False}
 
 
 @pytest.mark.parametrize(

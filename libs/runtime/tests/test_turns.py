@@ -2,6 +2,7 @@
 """Long work yields to the loop between its parts, and only one work runs at a time."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def work(name, parts, seen):
 
 
 def test_finish_runs_all_parts_at_once():
-    seen = []
+    seen: list[Any] = []
     assert finish(work("a", 2, seen)) == "a"
     assert seen == ["a0", "a1"]
 

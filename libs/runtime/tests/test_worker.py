@@ -2,6 +2,7 @@
 """A worker runs jobs in order on one named thread, and its queue is bounded."""
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from cometmq.runtime.worker import Worker
 async def test_jobs_run_in_order_on_one_named_thread():
     worker = Worker("disk")
     seen: list[int] = []
-    futures = [worker.submit(lambda i=i: seen.append(i)) for i in range(100)]
+    futures = [worker.submit(partial(seen.append, i)) for i in range(100)]
     name = await worker.submit(lambda: threading.current_thread().name)
     for future in futures:
         await future

@@ -2,6 +2,7 @@
 """Crashes, clock steps and disk faults within windows of milliseconds."""
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
         ),
     )
     disk.used_percent = 86
-    results = []
+    results: list[Any] = []
     for _ in range(6):
         rig.store.put(make_message(body=bytes(900)), results.append)
     rig.store.commit()
@@ -158,7 +159,7 @@ def test_a_clock_that_is_set_back_stops_neither_syncs_nor_checkpoints(disk):
 
 def test_a_put_that_waits_is_answered_although_the_clock_is_set_back(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
     assert rig.store.flush_job(rig.clock.now_ms) is not None  # this sync never ends
@@ -171,7 +172,7 @@ def test_delays_count_from_the_clock_as_it_is_after_it_was_set_back(disk):
     rig.put(make_message("SCHEDULE_TOPIC_XXXX", 2))
     now_ms = rig.clock.advance(-3_600_000)
     rig.put(make_message("SCHEDULE_TOPIC_XXXX", 2))
-    entry = rig.store.queue("SCHEDULE_TOPIC_XXXX", 2).entry(1)
+    entry = rig.entry("SCHEDULE_TOPIC_XXXX", 2, 1)
     assert entry.tag_code == now_ms + 10_000
 
 
@@ -196,7 +197,7 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_end_from_syncing(disk):
     rig.store.commit()
     rig.work(3)
     rig.store.delete_topic("Gone")
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(body=b"last"), results.append)
     rig.store.commit()
     disk.fault = lambda operation, path: (

@@ -2,6 +2,7 @@
 """A full or failing disk gives an answer: nothing hangs, no acknowledged message is lost."""
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_failed_append_is_answered_invisible_and_mended(disk, rig, number, ope
     body = bytes(300)
     rig.put(make_message(body=b"before"))
     disk.fault = failing(number, operation, "commitlog")
-    results = []
+    results: list[Any] = []
     for _ in range(20):  # reaches the next file
         rig.store.put(make_message(body=body), results.append)
     rig.store.commit()
@@ -102,7 +103,7 @@ def test_a_failed_sync_is_for_good(disk, kind):
     """The kernel may have dropped the pages, so the content of the disk is unknown."""
     rig = StoreRig(disk, small_settings(flush_disk_type=kind))
     disk.fault = failing(errno.EIO, "sync", "commitlog")
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
     is_sync = kind is FlushDiskType.SYNC_FLUSH
@@ -125,7 +126,7 @@ def test_a_failed_sync_of_a_checkpoint_is_for_good(disk, rig):
 
 
 def test_messages_staged_while_writes_are_refused_are_answered(disk, rig):
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.role_writable = False
     rig.store.commit()

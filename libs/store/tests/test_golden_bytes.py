@@ -93,8 +93,8 @@ def test_a_batch_is_stored_as_javas(disk):
     message.flag = 3
     message.born_timestamp += 1
     for _ in range(2):
-        rig.store.queue("T", 0).stage(0, 91, 0, 0)
-        rig.store.queue("T", 0).publish()
+        rig.queue("T", 0).stage(0, 91, 0, 0)
+        rig.queue("T", 0).publish()
     assert rig.put(message).physical_offset == 409
     stored = rig.store.get_messages("T", 0, 3, 1).records[0]
     assert bytes(stored) == bytes.fromhex(
@@ -134,7 +134,7 @@ def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1024))
     for _ in range(30):
         rig.put(make_message(body=bytes(114 - 30)))
-    entry = rig.store.queue("T", 0).entry(16)
+    entry = rig.entry("T", 0, 16)
     rig.store.close()
     disk.remove_tree("/store/consumequeue")
     disk.remove("/store/progress")

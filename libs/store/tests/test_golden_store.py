@@ -5,6 +5,7 @@ import hashlib
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ def described(record):
 
 
 def read_all(store, queue):
-    records = []
+    records: list[Any] = []
     offset = store.min_offset(queue["topic"], queue["queueId"])
     while True:
         result = store.get_messages(queue["topic"], queue["queueId"], offset, 32)
@@ -110,8 +111,8 @@ def check(golden, store):
         assert found == wanted, place
         check_search_by_time(store, queue)
     for row in expected["keys"]:
-        found = finish(store.query(row["topic"], row["key"], 64, 0, 1 << 62))
-        offsets = [record.physical_offset for record in found.records]
+        by_key = finish(store.query(row["topic"], row["key"], 64, 0, 1 << 62))
+        offsets = [record.physical_offset for record in by_key.records]
         assert set(offsets) <= set(row["physicalOffsets"]), row
         assert offsets, row
         strangers = set(row["physicalOffsets"]) - set(offsets)

@@ -51,6 +51,7 @@ def test_inspect_says_what_a_store_holds(disk):
         ("T", 0, 0, 50),
         ("T", 1, 0, 50),
     ]
+    assert found.progress
     assert found.progress.offset == found.max_offset
     assert sum(file.entry_count for file in found.index_files) == 100
     assert found.damages == []

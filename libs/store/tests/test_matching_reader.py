@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads with a record test return and skip the same messages as reads by tag."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,7 +103,7 @@ def test_one_read_gets_a_few_neighbours(rig):
 def test_the_limits_change_where_memory_begins(rig, behind):
     """As in a read by tag, fewer messages are returned from disk than from memory."""
     fill(rig, 12)
-    queue, log = rig.store.queue("T", 0), rig.store.commit_log.view()
+    queue, log = rig.queue("T", 0), rig.store.commit_log.view()
     limits = ReadLimits(8, 1 << 20, 3, 400, behind)
     by_tag = read_queue(queue, 0, log, lambda tag: tag == ODD, limits)
     matching = finish(read_matching(queue, 0, log, is_odd, limits))
@@ -125,7 +127,7 @@ def test_a_queue_that_is_not_there(rig):
 
 def test_a_damaged_record_is_left_out_and_reported(disk, rig):
     fill(rig, 4)
-    place = ENTRY.unpack(rig.store.queue("T", 0).plan(1, 1).read(may_block=True))[0]
+    place = ENTRY.unpack(rig.queue("T", 0).plan(1, 1).read(may_block=True))[0]
     rig.store.commit_log.files.file_at(place).write(place + 4, [b"\xff\xff\xff\xff"])
     rig.store.commit_log.files.file_at(place).write(place + 28, [bytes(8)])
 
@@ -146,7 +148,8 @@ def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
     store.put(make_message(tags="a"), lambda _: None)
     store.commit()
     address = -(2**63)
-    tail = store.queue("T", 0)._tail
+    queue: Any = store.queue("T", 0)
+    tail = queue._tail
     tail[12:20] = address.to_bytes(8, signed=True)
 
     assert store.get_messages("T", 0, 0, 32, accept=lambda _: False).count == 1

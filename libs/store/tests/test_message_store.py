@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def rig(disk):
 
 
 def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
-    found = []
+    found: list[Any] = []
     while True:
         result = rig.store.get_messages(topic, queue_id, offset, count)
         if result.status is not GetStatus.FOUND:
@@ -35,7 +36,7 @@ def bodies(rig, topic="T", queue_id=0, offset=0, count=1000):
 
 
 def test_a_message_is_visible_only_after_the_commit(rig):
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(body=b"one"), results.append)
     assert results == []
     assert rig.store.max_offset("T", 0) == 0
@@ -47,7 +48,7 @@ def test_a_message_is_visible_only_after_the_commit(rig):
 
 
 def test_answers_come_in_the_order_of_the_log(rig):
-    results = []
+    results: list[Any] = []
     for number in range(50):
         rig.store.put(make_message(queue_id=number % 3), results.append)
     rig.store.commit()
@@ -65,7 +66,7 @@ def test_messages_go_on_in_the_next_file_and_none_is_lost(rig):
 
 
 def test_a_batch_of_one_commit_may_span_files(rig):
-    results = []
+    results: list[Any] = []
     for number in range(100):
         rig.store.put(make_message(body=b"%0100d" % number), results.append)
     rig.store.commit()
@@ -280,7 +281,7 @@ def test_prepared_and_rolled_back_messages_take_no_place_in_the_queue(rig, sys_f
 
 def test_delayed_messages_carry_their_delivery_time(rig):
     rig.put(make_message("SCHEDULE_TOPIC_XXXX", queue_id=2, tags="A"))
-    entry = rig.store.queue("SCHEDULE_TOPIC_XXXX", 2).entry(0)
+    entry = rig.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
     assert entry.tag_code == rig.clock.now_ms + 10_000
 
 
@@ -352,12 +353,12 @@ def test_deleting_a_topic_frees_its_files_and_offsets_begin_again(disk, rig):
 
 def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.put(make_message(wait=False), results.append)
     rig.store.commit()
     assert [result.queue_offset for result in results] == [1]
-    job = rig.store.flush_job(rig.clock.now_ms)
+    job: Any = rig.store.flush_job(rig.clock.now_ms)
     rig.store.put(make_message(), results.append)
     rig.store.commit()
     assert rig.store.flush_job(rig.clock.now_ms) is None  # one at a time
@@ -372,7 +373,7 @@ def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
 def test_a_put_waits_for_replicas_when_they_count(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     rig.store.needs_replicas = True
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.put(make_message(wait=False), results.append)
     rig.store.commit()
@@ -387,7 +388,7 @@ def test_a_put_waits_for_replicas_when_they_count(disk):
 def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
     rig = StoreRig(disk, small_settings())
     rig.store.needs_replicas = True
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
     rig.store.flush_job(rig.clock.advance(5_000))
@@ -396,10 +397,10 @@ def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
 
 def test_a_slow_disk_is_answered_as_flush_timeout(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
-    results = []
+    results: list[Any] = []
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    job = rig.store.flush_job(rig.clock.now_ms)
+    job: Any = rig.store.flush_job(rig.clock.now_ms)
     rig.store.flush_job(rig.clock.advance(5_000))
     assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
     job.run()
@@ -491,7 +492,7 @@ def test_files_that_are_made_at_the_same_time_have_different_temporary_names():
 def test_damaged_bytes_never_reach_a_reader(disk, rig):
     for number in range(4):
         rig.put(make_message(body=b"%d" % number))
-    offset = rig.store.queue("T", 0).entry(1).physical_offset
+    offset = rig.entry("T", 0, 1).physical_offset
     log = disk.contents["/store/commitlog/" + "0" * 20]
     log[offset : offset + 40] = bytes(40)
     result = rig.store.get_messages("T", 0, 0, 32)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """After any sequence of operations, the store equals a list of messages."""
 
+from functools import partial
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -28,11 +31,15 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self):
         self.rig = StoreRig(self.disk, SETTINGS, self.clock)
 
-    def message(self, place, size):
+    def message(self, place: Any, size):
         self.next_number += 1
         body = b"%d-" % self.next_number + bytes(size)
         key = f"k{self.next_number}"
-        return make_message(*place, body, keys=key, tags="A"), body
+        topic, queue_id = place
+        return make_message(topic, queue_id, body, keys=key, tags="A"), body
+
+    def note(self, place, body, result):
+        self.remember(place, result.status, [body])
 
     def remember(self, place, status, group):
         assert status is PutStatus.PUT_OK
@@ -44,9 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, place, sizes):
         for size in sizes:
             message, body = self.message(place, size)
-            self.rig.store.put(
-                message, lambda result, body=body: self.remember(place, result.status, [body])
-            )
+            self.rig.store.put(message, partial(self.note, place, body))
         self.rig.store.commit()
 
     @rule(
@@ -106,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         for place in QUEUES:
             expected = [body for topic, queue_id, body in self.sent if (topic, queue_id) == place]
             assert self.rig.store.max_offset(*place) == len(expected)
-            found = []
+            found: list[Any] = []
             while len(found) < len(expected):
                 result = self.rig.store.get_messages(*place, len(found), 32)
                 assert result.status is GetStatus.FOUND

@@ -2,6 +2,7 @@
 """Groups that read the same offsets share the bytes of the first read."""
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -96,7 +97,7 @@ def test_a_full_place_stays_good_when_the_queue_has_grown(rig, disk):
 def test_what_retention_took_is_gone(rig):
     for _ in range(3):
         read(rig)
-    rig.store.queue("T", 0).trim(4)
+    rig.queue("T", 0).trim(4)
     assert read(rig).status is GetStatus.OFFSET_TOO_SMALL
 
 
@@ -121,7 +122,7 @@ def test_other_settings_hold_at_once(rig):
 def test_a_cut_log_is_read_again(rig):
     for _ in range(3):
         assert read(rig, 36).count == 4
-    place = ENTRY.unpack(rig.store.queue("T", 0).plan(36, 1).read(may_block=True))[0]
+    place = ENTRY.unpack(rig.queue("T", 0).plan(36, 1).read(may_block=True))[0]
     rig.store.truncate(place)
     for number in range(4):
         rig.put(make_message(topic="T", body=b"new %d" % number))
@@ -129,7 +130,7 @@ def test_a_cut_log_is_read_again(rig):
 
 
 def test_damaged_places_are_not_kept(rig):
-    place = ENTRY.unpack(rig.store.queue("T", 0).plan(1, 1).read(may_block=True))[0]
+    place = ENTRY.unpack(rig.queue("T", 0).plan(1, 1).read(may_block=True))[0]
     rig.store.commit_log.files.file_at(place).write(place + 28, [bytes(8)])
     assert [read(rig).damaged_count for _ in range(3)] == [1, 1, 1]
 
@@ -191,7 +192,7 @@ def apply(rig, name, number):
 
 
 def test_shared_reads_answer_as_reads_that_share_nothing():
-    counts = Counter()
+    counts: Any = Counter()
 
     @given(OPERATIONS)
     def check(operations):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every row of the recovery tables, and the crashes that lead to it."""
 
+from typing import Any
+
 import pytest
 
 from cometmq.remoting.message.new_message import encode_record
@@ -244,8 +246,8 @@ def test_a_torn_tail_and_another_crash_revive_nothing(disk):
     """A later end may coincide with an old record border; the cut records must not reappear."""
     rig = StoreRig(disk)
     fill(rig, 12)
-    last = rig.store.queue("T", 1).last_entry()
-    cut = rig.store.queue("T", 0).entry(4)
+    last: Any = rig.queue("T", 1).last_entry()
+    cut = rig.entry("T", 0, 4)
     data = disk.contents[LOG + "0" * 20]
     data[cut.physical_offset + 4 : cut.physical_offset + 8] = b"torn"
     disk.crash()
@@ -265,9 +267,9 @@ def test_entries_of_cut_off_records_are_zero_on_disk(disk):
     fill(rig, 10)
     rig.work(2)
     fill(rig, 10, start=10)
-    position = rig.store.queue("T", 0).max_offset
-    rig.store.queue("T", 0).write_tail()
-    first_lost = rig.store.queue("T", 0).entry(7).physical_offset
+    position = rig.queue("T", 0).max_offset
+    rig.queue("T", 0).write_tail()
+    first_lost = rig.entry("T", 0, 7).physical_offset
     disk.contents[LOG + "0" * 20][first_lost : first_lost + 8] = bytes(8)
     disk.crash()
     rig = StoreRig(disk)
@@ -292,7 +294,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(disk):
     rig.work(3)
     rig.clock.advance(10_000)
     fill(rig, 10, start=20)
-    damage(disk, rig.store.queue("T", 0).entry(12).physical_offset)  # body-24
+    damage(disk, rig.entry("T", 0, 12).physical_offset)  # body-24
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig) == sent(24)
@@ -303,7 +305,7 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
     fill(rig, 20)
     rig.work(3)
     fill(rig, 10, start=20)
-    offset = rig.store.queue("T", 0).entry(3).physical_offset
+    offset = rig.entry("T", 0, 3).physical_offset
     damage(disk, offset)
     disk.crash()
     with pytest.raises(CorruptStore) as caught:
@@ -320,7 +322,7 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     rig = StoreRig(disk)
     fill(rig, 20)
     rig.work(3)
-    damage(disk, rig.store.queue("T", 0).entry(3).physical_offset)  # body-6
+    damage(disk, rig.entry("T", 0, 3).physical_offset)  # body-6
     disk.crash()
     before = all_files(disk, "/store/")
     with pytest.raises(CorruptStore):
@@ -337,7 +339,7 @@ def test_a_short_last_file_is_padded_and_keeps_whole_records(disk):
     rig = StoreRig(disk)
     fill(rig, 10)
     rig.work(3)
-    keep = rig.store.queue("T", 0).entry(3).physical_offset  # body-6
+    keep = rig.entry("T", 0, 3).physical_offset  # body-6
     disk.crash()
     del disk.contents[LOG + "0" * 20][keep + 10 :]
     rig = StoreRig(disk)
@@ -392,7 +394,7 @@ def test_a_spare_file_of_zeros_is_accepted(disk):
 def test_what_was_acknowledged_after_a_sync_survives_a_power_loss(disk):
     settings = small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     rig = StoreRig(disk, settings)
-    acknowledged = []
+    acknowledged: list[Any] = []
     for number in range(40):
         message = make_message("T", number % 2, b"body-%d" % number, keys=f"k{number}")
         rig.store.put(message, acknowledged.append)

@@ -76,7 +76,9 @@ def test_readers_see_the_log_up_to_the_confirm_offset_only():
     assert finish(rig.store.read_record(last)) is None
     rig.store.append_raw(len(log) - 5, log[-5:])
     assert rig.store.confirm_offset == rig.store.commit_log.view().end == len(log)
-    assert finish(rig.store.read_record(last)).physical_offset == last
+    found = finish(rig.store.read_record(last))
+    assert found
+    assert found.physical_offset == last
 
 
 def test_bytes_that_do_not_fit_are_refused():
@@ -114,7 +116,7 @@ def test_truncation_takes_log_queues_and_index_back():
     for number in range(100):
         rig.put(make_message("T", number % 2, b"%d" % number, keys=f"k{number}"))
     rig.work(3)
-    border = rig.store.queue("T", 0).entry(30).physical_offset  # message 60
+    border = rig.entry("T", 0, 30).physical_offset  # message 60
     rig.store.truncate(border)
     assert rig.store.commit_log.end == rig.store.confirm_offset == border
     assert bodies(rig.store) == [b"%d" % number for number in range(60)]
@@ -133,7 +135,7 @@ def test_a_crash_within_a_truncation_leaves_a_prefix(at):
     rig = StoreRig(disk)
     for number in range(60):
         rig.put(make_message("T", number % 2, b"%d" % number))
-    border = rig.store.queue("T", 0).entry(20).physical_offset
+    border = rig.entry("T", 0, 20).physical_offset
     calls = 0
 
     def fault(operation, _path):

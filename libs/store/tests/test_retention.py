@@ -85,8 +85,8 @@ def test_expired_files_go_and_queues_and_index_follow(disk):
     assert first > 0
     assert disk.names("/store/commitlog")[0] == f"{first:020d}"
     for queue_id in range(2):
-        queue = store.queue("T", queue_id)
-        assert queue.entry(queue.min_offset).physical_offset >= first
+        queue = rig.queue("T", queue_id)
+        assert rig.entry("T", queue_id, queue.min_offset).physical_offset >= first
         assert queue.entry(queue.min_offset - 1) is None
         name = disk.names(f"/store/consumequeue/T/{queue_id}")[0]
         assert int(name) <= queue.min_offset * 20 < int(name) + 200
@@ -113,13 +113,13 @@ def test_a_queue_whose_messages_are_all_gone_is_empty_but_remembers_its_end(disk
     rig = StoreRig(disk)
     rig.put(make_message("Gone", 0))
     expire(rig, disk, 300)
-    queue = rig.store.queue("Gone", 0)
+    queue = rig.queue("Gone", 0)
     assert (queue.min_offset, queue.max_offset) == (1, 1)
     result = rig.store.get_messages("Gone", 0, 0, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 1)
     rig.store.close()
     rig = StoreRig(disk)
-    queue = rig.store.queue("Gone", 0)
+    queue = rig.queue("Gone", 0)
     assert (queue.min_offset, queue.max_offset) == (1, 1)
     assert rig.put(make_message("Gone", 0)).queue_offset == 1
     assert rig.store.get_messages("Gone", 0, 1, 32).count == 1
@@ -167,7 +167,7 @@ def test_queues_follow_the_log_when_asked(disk):
     job.run()
     job.done(None)
 
-    queue = rig.store.queue("Old", 0)
+    queue = rig.queue("Old", 0)
     assert (queue.min_offset, queue.max_offset) == (0, 1)
     assert rig.put(make_message("T", 0)).queue_offset == 150
 
@@ -182,12 +182,12 @@ def test_a_forced_deletion_trims_entries_that_are_only_in_memory(disk):
     rig.work(5)  # the first checkpoint
     for _ in range(300):
         rig.put(make_message())
-    queue = rig.store.queue("T", 0)
+    queue = rig.queue("T", 0)
     disk.used_percent = 86
     rig.work(60)
     first = rig.store.commit_log.min_offset
     assert first > 0
     assert queue.written_offset == 1, "no checkpoint has written the entries"
-    assert queue.entry(queue.min_offset).physical_offset == first
+    assert rig.entry("T", 0, queue.min_offset).physical_offset == first
     rig.store.close()
     assert StoreRig(disk).store.min_offset("T", 0) == queue.min_offset

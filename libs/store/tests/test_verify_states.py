@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def disk():
 @pytest.fixture
 def running(disk):
     """A broker's store: 100 messages before its last checkpoint, 30 behind it."""
-    rig = StoreRig(disk, SHAPE)
+    rig: Any = StoreRig(disk, SHAPE)
     fill(rig, 100)
     rig.work()
     rig.checkpointed = rig.store.stats().checkpoint_offset
@@ -241,8 +242,10 @@ def test_the_lock_names_the_process_that_holds_it(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
+        assert child.stdout
         child.stdout.readline()
         assert disk.locked_by(str(path)) == child.pid
+        assert child.stdin
         child.stdin.close()
     assert disk.locked_by(str(path)) is None
 

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -122,13 +123,13 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "delayOffset.json")
 
 
-def service(store: FakeStore, path: str) -> DelayService:
+def service(store: Any, path: str) -> DelayService:
     return DelayService(
         store,
         LEVELS,
         delay_file(path),
         driver=store,
-        saver=ImmediateSaver(),
+        saver=cast("Any", ImmediateSaver()),
         host=HOST,
         log=NO_LOG,
     )
@@ -263,7 +264,8 @@ def test_a_stop_on_a_disk_that_fails_saves_no_position_of_an_unsynced_copy(
     delays = service(store, path)
     step(delays, store, 10_000)
     delays.save_at_end()
-    assert delay_file(path).load() is None or not delay_file(path).load().offset_table
+    found = delay_file(path).load()
+    assert found is None or not found.offset_table
 
 
 def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path: str) -> None:

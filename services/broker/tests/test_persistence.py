@@ -17,6 +17,8 @@ from cometmq.store.json_config import OsFiles
 class FullDisk(OsFiles):
     __slots__ = ("is_full",)
 
+    is_full: bool
+
     def write(self, path: Path, data: bytes) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,7 +212,8 @@ class EagerCopies:
     def round(self, at_ms: int) -> None:
         periods = [MINUTE, *([HOUR] if at_ms % 600_000 == 0 else [])]
         periods += [DAY] if at_ms % 3_600_000 == 0 else []
-        for source in [*self._counters.topics.values(), *self._counters.groups.values()]:
+        sources: list[Any] = [*self._counters.topics.values(), *self._counters.groups.values()]
+        for source in sources:
             figures = source.figures()
             windows = self._windows.setdefault(id(source), Windows(len(figures)))
             windows.add(periods, at_ms, figures)

@@ -4,6 +4,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -31,7 +32,7 @@ class Link:
     def __init__(self, namesrv: Namesrv) -> None:
         self.namesrv = namesrv
         self.codec = Codec(COMMANDS)
-        self.connection = Connection(self.codec, self)
+        self.connection = Connection(self.codec, cast("Any", self))
 
     def reply(self, call, reply):
         if not call.is_oneway:

@@ -6,6 +6,7 @@ import gc
 import json
 import socket
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -64,7 +65,7 @@ async def client():
 @pytest.fixture
 async def app(settings):
     admin = AdminHttp()
-    app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock(), admin=admin)
+    app: Any = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock(), admin=admin)
     await app.start()
     app.admin = admin
     yield app
@@ -93,7 +94,7 @@ async def test_a_route_lives_as_long_as_the_brokers_connection(app, client):
 
 async def test_values_survive_a_restart(settings, client):
     async def started():
-        app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
+        app: Any = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
         await app.start()
         return app
 
@@ -115,8 +116,9 @@ async def test_an_expired_broker_loses_its_connection(app, settings, files):
         def close(self):
             self.is_closed = True
 
-    clock, connection = FakeClock(), Connection()
-    namesrv = Namesrv(settings, None, clock=clock, save_file=files)
+    clock = FakeClock()
+    connection: Any = Connection()
+    namesrv = Namesrv(settings, cast("Any", None), clock=clock, save_file=files)
     broker = BrokerId("C", "broker-a", 0, "127.0.0.1:1")
     registration = Registration(broker, "", DataVersion(), (), ())
     namesrv.routes.register(registration, connection=connection, now_ms=0)
@@ -153,7 +155,7 @@ async def test_a_port_in_use_gives_one_clear_line(settings):
 
 async def test_a_damaged_kv_file_gives_one_clear_line(settings, tmp_path):
     (tmp_path / "kvConfig.json").write_bytes(b"{")
-    app = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
+    app: Any = NamesrvApp(settings, log=structlog.get_logger(), clock=SystemClock())
     with pytest.raises(SettingsError, match="is damaged"):
         await app.start()
 

@@ -35,6 +35,7 @@ async def namesrv_process(folder: Path):
     )
     try:
         async with asyncio.timeout(30):
+            assert process.stderr
             event = json.loads(await process.stderr.readline())
         assert event["event"] == "namesrv.ready"
         yield process.pid, event["addresses"][0]

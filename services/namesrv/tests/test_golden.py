@@ -83,7 +83,7 @@ def given_topics(namesrv, exchange):
 def given_system_topics(namesrv, exchange):
     topics = decode_json(TopicList, exchange.response.body_text.encode())
     cluster, *names = topics.topic_list
-    addresses = itertools.chain([topics.broker_addr], (f"127.0.0.1:{n}" for n in range(1, 9)))
+    addresses = itertools.chain([topics.broker_addr or ""], (f"127.0.0.1:{n}" for n in range(1, 9)))
     for name, address in zip(names, addresses, strict=False):
         register(namesrv, BrokerId(cluster, name, 0, address))
 

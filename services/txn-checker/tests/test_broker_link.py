@@ -31,8 +31,8 @@ def record(offset: int = 0, body: bytes = b"", **properties: str) -> MessageReco
 
 
 def link_that(answers: Any) -> BrokerLink:
-    async def invoke(code: Code, _header: Any = None, **_: Any) -> Response:
-        answer = answers(code)
+    async def invoke(code: int, *_: Any, **__: Any) -> Any:
+        answer = answers(Code(code))
         if isinstance(answer, Exception):
             raise answer
         return Response(code=0, ext={}, body=b"", header=answer)

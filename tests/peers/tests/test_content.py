@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of events notice what went wrong."""
+"""Comparisons of events detect loss, corruption and refusals."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of Java's JSON: one meaning, one value."""
+"""The reader of Java's JSON."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network of our own, where the kernel lets us make one."""
+"""Network namespaces, where the kernel permits them."""
 
 import socket
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children end for sure, and a failed start says why."""
+"""Child processes always end, and a failed start shows its output."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tellers are asked until they agree, and what they cannot agree on is shown."""
+"""Two sources are polled until they agree, and a lasting difference is shown."""
 
 from pathlib import Path
 

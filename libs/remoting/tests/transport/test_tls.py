@@ -5,7 +5,7 @@ import asyncio
 import ssl
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -60,7 +60,7 @@ async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
     """Also in ROCKETMQ headers; a Java client sees a failed request, then a closed channel."""
     server, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     for serialization in Serialization:
-        sender = Connection(Codec(COMMANDS, serialization=serialization), None)
+        sender = Connection(Codec(COMMANDS, serialization=serialization), cast("Any", None))
         answers: list[Any] = []
         for _ in range(2):
             sender.invoke(Request(QUERY, HEADER), deadline_ms=1 << 40, done=answers.append)
@@ -326,7 +326,8 @@ def encrypted_key(folder: Path) -> tuple[Path, Path]:
     """Return a certificate and its key, encrypted with `secret`."""
     both, key = folder / "both.pem", folder / "key.pem"
     both.write_text(self_signed_pem("encrypted"))
-    command = ["openssl", "ec", "-in", both, "-aes256", "-passout", "pass:secret", "-out", key]
+    command = ["openssl", "ec", "-in", str(both), "-aes256", "-passout", "pass:secret"]
+    command += ["-out", str(key)]
     subprocess.run(command, check=True, capture_output=True)
     return both, key
 

@@ -4,6 +4,7 @@ import asyncio
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -78,7 +79,7 @@ class FullDisk(OsFiles):
         raise OSError(28, "No space left on device")
 
 
-def acl_files(folder: Path, text: str | None = JAVA, **options: object) -> AclFiles:
+def acl_files(folder: Path, text: str | None = JAVA, **options: Any) -> AclFiles:
     path = folder / "plain_acl.yml"
     if text is not None:
         path.write_text(text)
@@ -87,9 +88,7 @@ def acl_files(folder: Path, text: str | None = JAVA, **options: object) -> AclFi
         path,
         clock_ms=clock.now_ms,
         log=options.get("log", NO_LOG),
-        **(  # type: ignore[arg-type]
-            {"files": options["files"]} if "files" in options else {}
-        ),
+        **({"files": options["files"]} if "files" in options else {}),
     )
 
 

@@ -89,7 +89,7 @@ def test_equal_expressions_are_compiled_once(rig: Rig) -> None:
 def test_long_expressions_are_compiled_one_after_the_other(rig: Rig) -> None:
     done: list[str] = []
     for name in ("first", "second"):
-        rig.compiler.when_ready(long_text(name), lambda name=name: done.append(name))
+        rig.compiler.when_ready(long_text(name), lambda name=name: done.append(name))  # type: ignore[misc]
     assert len(rig.turns) == 1
     rig.run()
     assert done == ["first", "second"]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +87,7 @@ def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
     assert wanted.matches(record("a\x012"))
 
 
-def counted(expression: str) -> tuple[SqlFilter, list[object]]:
+def counted(expression: str) -> tuple[SqlFilter, list[Any]]:
     """Return a filter, and the values of each of its calls."""
     sql, asked = SqlFilter(expression), []
     judge = sql.matches_values

@@ -72,7 +72,7 @@ def test_the_results_are_javas(answer: dict[str, Any]) -> None:
     results = ""
     for properties in sets:
         try:
-            result = evaluate([properties.get(name) for name in names])
+            result: Any = evaluate([properties.get(name) for name in names])
         except EvaluationError:
             results += "!"
         else:

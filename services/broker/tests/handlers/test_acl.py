@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -156,9 +157,11 @@ async def test_without_access_control_everything_is_refused(code: int, failed: i
     ],
 )
 async def test_wrong_accounts_are_refused(
-    broker: Broker, fields: dict[str, str], complaint: str
+    broker: Broker, fields: dict[str, Any], complaint: str
 ) -> None:
-    keys = {"access_key": "otherKey1", "secret_key": "otherSecret1"} if fields else {}
+    keys: dict[str, Any] = (
+        {"access_key": "otherKey1", "secret_key": "otherSecret1"} if fields else {}
+    )
     code, remark = await ask(broker, 50, UpdateAndCreateAclConfig(**keys, **fields))
     assert code == 209
     assert complaint in (remark or "")

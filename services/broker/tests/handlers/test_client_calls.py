@@ -74,6 +74,7 @@ async def test_captured_queries_of_offsets(exchange: Exchange) -> None:
     expected = expected_answer(exchange)
     wanted = decode_json(ConsumerStatus, expected.body) if expected.body else ConsumerStatus()
     client_says = expected_answer(exchanges("221-*", "client")[0]).body
+    peer: Any = None
     for client_id in wanted.consumer_table:
         peer = join(broker, client_id, ext["group"])
         peer.answers[221] = answer(body=client_says)

@@ -14,7 +14,7 @@ from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import progress
 from cometmq.broker.store_driver import TURN_BYTES_MAX, TURN_READS_MAX
 from cometmq.broker.testing import FakePeer
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.broker.timers import disable_slow_groups
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -102,9 +102,9 @@ async def broker(tmp_path: Path, disk: Disk) -> AsyncIterator[Broker]:
                 text = text.partition("\x02DELAY")[0]
             header = SendMessageV2("P", "T", "TBW102", 4, 1, 0, 0, 0, text)
             ask(broker, call_with(310, header, b"%d" % number))
-            broker.clock.advance(10)
+            clock_of(broker).advance(10)
     async with stored_broker(tmp_path, **SETTINGS) as broker:
-        broker.clock.advance(10 * COUNT)
+        clock_of(broker).advance(10 * COUNT)
         broker.topics.create("T", queue_nums=4)
         broker.offsets.commit("H", "T", 1, 7)
         disk.readers.clear()
@@ -164,7 +164,7 @@ async def test_a_read_that_fails_is_an_answer(
 
 async def test_delayed_messages_are_read_on_a_worker(broker: Broker, disk: Disk) -> None:
     disk.is_cold = True
-    broker.clock.advance(10_000)
+    clock_of(broker).advance(10_000)
 
     broker.delay.step(broker.clock.now_ms())
     broker.delay.step(broker.clock.now_ms())  # skips the level whose read is in flight
@@ -182,7 +182,7 @@ async def test_delayed_messages_are_read_on_a_worker(broker: Broker, disk: Disk)
 
 async def test_delivery_goes_on_when_the_disk_can_be_read_again(broker: Broker, disk: Disk) -> None:
     disk.is_cold = disk.is_broken = True
-    broker.clock.advance(10_000)
+    clock_of(broker).advance(10_000)
     broker.delay.step(broker.clock.now_ms())
     await broker.driver.drain()
     assert broker.delay.delivered_count == 0

@@ -11,7 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
@@ -51,7 +51,7 @@ def store(broker: Broker, count: int = 1, queue_id: int = 1) -> None:
         ask(broker, call_with(310, header, b"x"))
 
 
-def asked(broker: Broker, code: int, header: Any) -> Reply:
+def asked(broker: Broker, code: int, header: Any) -> Any:
     reply = ask(broker, call_with(code, header))
     assert reply is not None
     return reply
@@ -90,7 +90,7 @@ def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
 def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
     """As with RocketMQ: a group that starts after the first send gets these messages."""
     store(broker)
-    broker.clock.advance(10)
+    clock_of(broker).advance(10)
     subscribe(broker)
     assert committed(broker) == 0
 
@@ -104,7 +104,7 @@ def test_an_old_first_message_leaves_the_start_to_the_client(broker: Broker) -> 
 
 def test_by_the_strict_rule_a_new_group_obeys_consume_from_where(strict: Broker) -> None:
     store(strict)
-    strict.clock.advance(10)
+    clock_of(strict).advance(10)
     subscribe(strict)
     assert committed(strict) is None
 
@@ -122,7 +122,7 @@ def test_messages_after_the_subscription_are_not_skipped(strict: Broker) -> None
     """The consumer discovers a new topic's queues after the first message arrives."""
     broker = strict
     subscribe(broker)
-    broker.clock.advance(10)
+    clock_of(broker).advance(10)
     store(broker)
     assert committed(broker) == 0
 
@@ -166,7 +166,7 @@ def test_offsets_by_time(
     start_ms = broker.clock.now_ms()
     for _ in range(3):
         store(broker)
-        broker.clock.advance(10)
+        clock_of(broker).advance(10)
     header = SearchOffsetByTimestamp("T", 1, start_ms + delta_ms, boundary)
     assert asked(broker, Code.SEARCH_OFFSET_BY_TIMESTAMP, header).header.offset == expected
 
@@ -194,7 +194,7 @@ async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
         offset = int(expected.ext["offset"])
         broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, offset)
     if call.code == Code.GET_EARLIEST_MSG_STORETIME and expected.ext["timestamp"] != "-1":
-        broker.clock.jump(int(expected.ext["timestamp"]))
+        clock_of(broker).jump(int(expected.ext["timestamp"]))
         message = SendMessageV2("P", header.topic, "TBW102", 4, header.queue_id, 0, 0, 0, "")
         ask(broker, call_with(310, message, b"x"))
 

@@ -15,10 +15,10 @@ from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.pull import RESUMES_MAX
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.flags import tag_code
@@ -50,13 +50,13 @@ def pull_call(**fields: Any) -> Call[PullMessage]:
     return call_with(RequestCode.PULL_MESSAGE, msgspec.structs.replace(PULL, **fields))
 
 
-def pull(broker: Broker, **fields: Any) -> Reply:
+def pull(broker: Broker, **fields: Any) -> Any:
     reply = ask(broker, pull_call(**fields))
     assert reply is not None
     return reply
 
 
-def bodies(reply: Reply) -> list[bytes]:
+def bodies(reply: Any) -> list[bytes]:
     return [decode_record(record).body for record in reply.body]
 
 
@@ -288,12 +288,12 @@ def test_the_sweep_moves_a_filtered_consumer_on(broker: Broker) -> None:
 
 def test_a_held_pull_ends_at_its_deadline(broker: Broker) -> None:
     call = hold(broker, suspend_timeout_millis=500)
-    broker.clock.advance(499)
+    clock_of(broker).advance(499)
     broker.hold.expire(broker.clock.monotonic_ms())
     broker.driver.after_commit()
     assert last_answer(call) is None
 
-    broker.clock.advance(1)
+    clock_of(broker).advance(1)
     broker.hold.expire(broker.clock.monotonic_ms())
     broker.driver.after_commit()
     answer = last_answer(call)
@@ -340,7 +340,7 @@ async def test_without_long_polling_a_pull_is_held_briefly(tmp_path: Path) -> No
     async with stored_broker(tmp_path, **settings) as broker:
         broker.topics.create("T", queue_nums=4)
         call = hold(broker)
-        broker.clock.advance(100)
+        clock_of(broker).advance(100)
         broker.hold.expire(broker.clock.monotonic_ms())
         broker.driver.after_commit()
         assert last_answer(call) is not None

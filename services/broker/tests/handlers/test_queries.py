@@ -17,7 +17,6 @@ from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import ConsumerData
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.command import Reply
 from cometmq.remoting.commands.queries import QueryConsumeQueue, QueryMessage, ViewMessageById
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.record import decode_record
@@ -38,7 +37,7 @@ def store(broker: Broker, text: str, topic: str = "T") -> None:
     ask(broker, call_with(310, header, text.encode()))
 
 
-def query(broker: Broker, key: str, **fields: Any) -> Reply:
+def query(broker: Broker, key: str, **fields: Any) -> Any:
     header = QueryMessage("T", key, **{"max_num": 32, **fields}, begin_timestamp=0,
                           end_timestamp=FOREVER)  # fmt: skip
     reply = ask(broker, call_with(Code.QUERY_MESSAGE, header))
@@ -101,7 +100,7 @@ async def test_captured_queries_without_messages(broker: Broker, exchange: Any) 
         assert reply.code in {ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR}
 
 
-def entries(broker: Broker, **fields: Any) -> Reply:
+def entries(broker: Broker, **fields: Any) -> Any:
     header = QueryConsumeQueue(**{"topic": "T", "queue_id": 1, "index": 0, "count": 5, **fields})
     reply = ask(broker, call_with(Code.QUERY_CONSUME_QUEUE, header))
     assert reply is not None

@@ -13,7 +13,7 @@ from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import answered_exchanges, call_of
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.command import Call
 from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.record import MessageRecord, decode_record
@@ -31,7 +31,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield broker
 
 
-def send(broker: Broker, body: bytes = b"hello", **fields: Any) -> Reply:
+def send(broker: Broker, body: bytes = b"hello", **fields: Any) -> Any:
     header = msgspec.structs.replace(HEADER, **fields)
     reply = ask(broker, call_with(RequestCode.SEND_MESSAGE_V2, header, body))
     assert reply is not None
@@ -191,7 +191,7 @@ def test_a_delay_beyond_the_highest_level_means_the_highest(broker: Broker) -> N
     assert len(records(broker, "SCHEDULE_TOPIC_XXXX", 17)) == 1
 
 
-def retry(broker: Broker, **fields: Any) -> Reply:
+def retry(broker: Broker, **fields: Any) -> Any:
     broker.groups.find("G", auto_create=True)
     return send(broker, **{"topic": "%RETRY%G", "queue_id": 0, **fields})
 
@@ -229,7 +229,7 @@ async def test_a_retry_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
         assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def batch(broker: Broker, items: list[BatchItem], **fields: Any) -> Reply:
+def batch(broker: Broker, items: list[BatchItem], **fields: Any) -> Any:
     header = msgspec.structs.replace(HEADER, **{"batch": True, "properties": "", **fields})
     reply = ask(broker, call_with(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items)))
     assert reply is not None

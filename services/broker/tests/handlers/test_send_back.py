@@ -10,7 +10,7 @@ import pytest
 from cometmq.broker.broker import Broker
 from cometmq.broker.testing import expected_answer
 from cometmq.broker.testing.replay import call_of
-from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
+from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Reply
@@ -84,7 +84,7 @@ async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> Non
 
 def test_the_copy_is_delivered_to_the_retry_topic_when_due(broker: Broker) -> None:
     send_back(broker)
-    broker.clock.advance(10_000)
+    clock_of(broker).advance(10_000)
     broker.delay.step(broker.clock.now_ms())
     broker.driver.commit()
 

@@ -20,7 +20,7 @@ from cometmq.remoting.bodies.heartbeat import (
     SubscriptionData,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.commands.table import NoHeader
@@ -84,13 +84,13 @@ def pull_call(**fields: Any) -> Call[PullMessage]:
     return call_with(RequestCode.PULL_MESSAGE, msgspec.structs.replace(PULL, **fields))
 
 
-def pull(broker: Broker, **fields: Any) -> Reply:
+def pull(broker: Broker, **fields: Any) -> Any:
     reply = ask(broker, pull_call(**fields))
     assert reply is not None
     return reply
 
 
-def bodies(reply: Reply | None) -> list[bytes]:
+def bodies(reply: Any) -> list[bytes]:
     assert reply is not None
     return [decode_record(record).body for record in reply.body]
 

@@ -239,8 +239,8 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
 
     for reply in (end(broker, found), put_aside(broker, found), ask_state(broker, found)):
         assert reply.remark == "Find prepared transaction message failed"
-    header = ResumeCheckHalfMessage(found.offset_message_id)
-    again = ask(broker, call_with(Code.RESUME_CHECK_HALF_MESSAGE, header))
+    resume = ResumeCheckHalfMessage(found.offset_message_id)
+    again = ask(broker, call_with(Code.RESUME_CHECK_HALF_MESSAGE, resume))
     assert again is not None
     assert again.code == ResponseCode.SYSTEM_ERROR
     assert records(broker, "Secret", 1) == []
@@ -301,7 +301,8 @@ def test_a_producer_of_the_group_is_asked(broker: Broker) -> None:
     assert sent.header == CheckTransactionState(
         0, half.physical_offset, "U", "U", half.offset_message_id
     )
-    asked = decode_record(sent.body)
+    body: Any = sent.body
+    asked = decode_record(body)
     assert (asked.topic, asked.queue_id, asked.queue_offset) == ("T", 1, 0)
     assert (asked.body, asked.properties_text) == (half.body, half.properties_text)
     assert asked.physical_offset == half.physical_offset

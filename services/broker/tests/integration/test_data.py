@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,7 +160,7 @@ async def test_delayed_messages_are_delivered_once_across_a_kill(tmp_path: Path)
         await broker.kill()
         await broker.start()
         async with connected(broker) as client:
-            stored = []
+            stored: list[Any] = []
             while len(stored) < 5:
                 response = await client.pull(len(stored), wait_ms=10_000)
                 stored += decode_records(response.body)

@@ -142,14 +142,14 @@ class Cluster(ABC):
         return self.brokers.pop(self.layout.brokers[index].name).kill()
 
     def stop(self) -> None:
-        """Stop the brokers, then the name server; one that had to be killed is an error."""
+        """Stop the brokers, then the name server; raise an error if one had to be killed."""
         running = [child for child in self._take_children() if child.exit_status is None]
         statuses = {child.name: child.stop(STOP_TIMEOUT_S) for child in running}
         if killed := [name for name, status in statuses.items() if status == -signal.SIGKILL]:
             raise PeerError(f"did not stop within {STOP_TIMEOUT_S:.0f} s: {', '.join(killed)}")
 
     def kill(self) -> None:
-        """SIGKILL to everything; the stores stay as they are."""
+        """Send SIGKILL to all processes; the stores are left as they are."""
         for child in self._take_children():
             child.kill()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the repository is, and where fetched peers are kept."""
+"""Paths in the repository and its caches."""
 
 from pathlib import Path
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes with a log file, bounded waits and a sure end."""
+"""Child processes with a log file, bounded waits and a guaranteed end."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ LOG_TAIL_CHARS: Final = 4000
 
 
 class PeerError(Exception):
-    """A peer could not be fetched, did not start, or did not do as asked in time."""
+    """A peer could not be fetched, did not start, or missed a deadline."""
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what servers do behind their answers, so that a test may read it once.
+"""Waits for work that servers do after their answers, such as dispatching and offsets.
 
 A Java broker fills queues and index some time after it has answered a send, and it serves request
 codes on different threads: an offset that a leaving client told without waiting for an answer may

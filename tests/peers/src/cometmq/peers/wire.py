@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest remoting call: enough to ask a server whether it serves.
+"""A minimal remoting client, enough to check whether a server is up.
 
 Written without `cometmq.remoting` on purpose: what judges a server must not share its code.
 """

@@ -7,6 +7,7 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
+from cometmq.store.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutResult
@@ -95,6 +96,18 @@ class StoreRig:
         self.store.put(message, results.append)
         self.store.commit()
         return results[0] if results else PutResult.__new__(PutResult)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, which must exist."""
+        found = self.store.queue(topic, queue_id)
+        assert found is not None, f"no queue {topic} {queue_id}"
+        return found
+
+    def entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry:
+        """Return an entry of a queue, which must exist."""
+        found = self.queue(topic, queue_id).entry(queue_offset)
+        assert found is not None, f"no entry {queue_offset} in {topic} {queue_id}"
+        return found
 
     def work(self, rounds: int = 20, elapsed_ms: int = 1_000) -> None:
         """Advance the clock and run every due job."""

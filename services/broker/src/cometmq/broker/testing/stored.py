@@ -20,6 +20,7 @@ from cometmq.broker.testing.peers import FakePeer
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.settings import load
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.disk import OsDisk
@@ -67,13 +68,22 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
         workers.close()
 
 
+def clock_of(broker: Broker) -> FakeClock:
+    """Return the clock of a broker in memory, to be advanced."""
+    assert isinstance(broker.clock, FakeClock)
+    return broker.clock
+
+
 def call_with(code: int, header: Any, body: bytes = b"", **fields: Any) -> Call[Any]:
     """Return a call from a new connection."""
     return Call(code=code, header=header, body=body, peer=FakePeer(), **fields)
 
 
-def ask(broker: Broker, call: Call[Any]) -> Reply | None:
-    """Serve a call as the server would, and commit; None if the call is still pending."""
+def ask(broker: Broker, call: Call[Any]) -> Any:
+    """Serve a call and commit; return the reply, or None while it waits.
+
+    The type is Any because the header depends on the code of the call.
+    """
     try:
         result: Any = HANDLERS[call.code](broker, call)
     except CommandError as error:
@@ -84,7 +94,7 @@ def ask(broker: Broker, call: Call[Any]) -> Reply | None:
     return result if isinstance(result, Reply) else Reply(header=result)
 
 
-def last_answer(call: Call[Any]) -> Reply | None:
+def last_answer(call: Call[Any]) -> Any:
     """Return the answer that was sent later, None if there is none yet."""
     replies: list[Reply] = call.peer.replies
     return replies[-1] if replies else None

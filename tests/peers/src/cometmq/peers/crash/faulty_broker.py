@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`faulty_broker.py FILE`: the broker on a disk that fails as `faults.json` beside FILE says.
+"""`faulty_broker FILE`: the broker on a disk whose faults are set by `faults.json` beside FILE.
 
 The file holds `[operation, part of the path, errno]` and may come and go while the broker runs.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that do nothing wrong, and notice everything that goes wrong with them."""
+"""Well-behaved clients that check every answer they get."""
 
 import asyncio
 import time

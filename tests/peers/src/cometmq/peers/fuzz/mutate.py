@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Break valid inputs in the ways that decoders fear: lengths, signs, borders, repetitions."""
+"""Mutations of valid input that decoders may mishandle: lengths, signs, borders, repetitions."""
 
 from collections.abc import Callable, Sequence
 from random import Random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoders under attack: each target takes bytes and may refuse them only as documented.
+"""The decoders: each target takes bytes and may refuse them only with documented errors.
 
 A target raises nothing but RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes
 are no message), or CommandError (the request is answered with a code). Anything else that

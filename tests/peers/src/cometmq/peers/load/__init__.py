@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Churn and load: members, crowds, disturbing peers, and the verdicts on what they saw."""
+"""Churn and load: members, crowds, misbehaving peers, and the verdicts."""
