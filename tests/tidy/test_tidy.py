@@ -34,6 +34,12 @@ def test_a_module_begins_with_licence_and_purpose(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text)), "the module docstring says what it is for"
 
 
+def test_no_module_changes_the_import_path() -> None:
+    """Shared code is in packages; pytest's `pythonpath` lists the folders of scripts."""
+    python = {name: (ROOT / name).read_text() for name in TRACKED if name.endswith(".py")}
+    assert [name for name, text in python.items() if re.search(r"sys\.path\b", text)] == []
+
+
 def test_every_module_is_used() -> None:
     entries = {"cometmq.cli.main", "cometmq.cli.demo"}
     imported: set[str] = set()

@@ -60,9 +60,7 @@ async def test_a_broker_that_takes_the_condition_is_asked_once(
 
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
-async def test_a_wrong_condition_raises_at_the_start(
-    cluster: MemoryCluster, make: Any
-) -> None:
+async def test_a_wrong_condition_raises_at_the_start(cluster: MemoryCluster, make: Any) -> None:
     cluster.broker.fail(CHECK, SubscriptionParseFailed('Encountered "<EOF>" at line 1'))
     with pytest.raises(SubscriptionParseFailed, match=r'Encountered "<EOF>" at line 1'):
         await make(cluster, SQL).start()
