@@ -14,6 +14,9 @@ class RecordingLog:
     def debug(self, event, /, **facts):
         self.events.append(("debug", event, facts))
 
+    def info(self, event, /, **facts):
+        self.events.append(("info", event, facts))
+
     def warning(self, event, /, **facts):
         self.events.append(("warning", event, facts))
 
@@ -111,7 +114,7 @@ async def test_draining_waits_and_then_cancels():
 
 async def test_a_loop_that_fails_runs_again(monkeypatch):
     monkeypatch.setattr(transport_tasks, "RESTART_MS", 0)
-    rounds = []
+    rounds: list[int] = []
 
     async def work():
         rounds.append(len(rounds))
