@@ -19,6 +19,7 @@ from cometmq.remoting.transport.stats import TransportStats
 
 _STEPS: Final = 16  # measurements while one budget is sent, at most
 _OPEN_SHARE: Final = 2  # connections that are not paused may hold half of the budget
+_TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4
 _HURRY: Final = 10
 """A quarter over the budget, there is a tenth of the time to drain. It is not none: output of this
@@ -58,7 +59,16 @@ Sizes = list[tuple[int, PeerT]]
 class UnsentBudget(Generic[PeerT]):
     """Keeps the unsent output of all peers together below a bound."""
 
-    __slots__ = ("_bytes_max", "_drain_timeout_ms", "_log", "_paused", "_peers", "_stats", "left")
+    __slots__ = (
+        "_bytes_max",
+        "_drain_timeout_ms",
+        "_log",
+        "_paused",
+        "_peers",
+        "_stats",
+        "is_tight",
+        "left",
+    )
 
     def __init__(
         self,
@@ -77,6 +87,8 @@ class UnsentBudget(Generic[PeerT]):
         self._log = log
         self._paused = 0  # connections, since the last log line
         self.left = self._bytes_max
+        self.is_tight = False
+        """Whether a quarter of the budget is used: connections then write in small portions."""
 
     def check(self, now_ms: int) -> None:
         """Close what does not drain, and log what was paused; called by a timer."""
@@ -98,6 +110,7 @@ class UnsentBudget(Generic[PeerT]):
             sizes.sort(key=lambda row: row[0], reverse=True)
             total -= self._close(sizes, total, now_ms)
             self._pause(sizes)
+        self.is_tight = total > self._bytes_max // _TIGHT_SHARE
         self.left = max(self._bytes_max - total, self._bytes_max // _STEPS)
         return total
 
