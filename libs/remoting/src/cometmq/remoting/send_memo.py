@@ -2,17 +2,17 @@
 """Decode binary headers of sends that differ from an earlier send in three fields only.
 
 A producer repeats its group, topic, flags and so on in every send; only queue, time and
-properties change, and their lengths hardly do. The memo cuts a header at the places where an
-earlier one of the same length had these three values, and looks up the bytes between them
-without parsing it.
+properties change, and their lengths rarely do. The memo cuts a header at the places where an
+earlier header of the same length had these three values, and looks up the bytes between them
+without parsing the header.
 
 Invariants
     The memo returns what ``parse_ext`` and the conversion would return. An entry is found only
     by a header that has the entry's layout and the entry's bytes outside the three values.
-    Those bytes hold every name and every length, the lengths of the three values included, so
-    all fields begin and end where the full parse of the earlier header found them. The layout
-    must be part of the key: cut by the layout of another header, the same bytes can stand
-    around values of other lengths, and a value would swallow the field behind it.
+    The bytes outside the values hold every name and every length, including the lengths of the
+    values, so all fields begin and end where the full parse of the earlier header found them.
+    The layout must be part of the key: cut by the layout of another header, the same bytes can
+    stand around values of other lengths, and a value would swallow the field behind it.
     Headers in which one of the three occurs twice are not learned, nor are signed ones: no two
     of them have the same bytes between the values.
     The memo is bounded in entries and in the bytes of an entry.
@@ -55,7 +55,7 @@ class SendMemo:
     __slots__ = ("_count", "_layouts")
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
+        """Start empty."""
         self._layouts: dict[int, list[tuple[int, int, int, int, int, int, Known]]] = {}
         self._count = 0
 

@@ -139,7 +139,7 @@ def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> ms
     try:
         return msgspec.convert(ext, header_type, strict=False)
     except msgspec.ValidationError:
-        pass  # what follows finds out what is wrong, or wrong only in our eyes
+        pass  # the code below finds the fault, or reads the fields as leniently as Java
     lenient: dict[str, str] = {}
     for field in msgspec.structs.fields(header_type):
         value = ext.get(field.encode_name)

@@ -194,8 +194,8 @@ class OsFile:
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
         """Return exactly `count` bytes if the page cache has them, else None; never blocks."""
-        # Without RWF_NOWAIT (some file systems, old kernels) every read counts as cached: the
-        # loop may then wait for the disk, but pulls work.
+        # If RWF_NOWAIT is missing (some file systems, old kernels), every read counts as cached:
+        # the loop may then wait for the disk, but pulls work.
         if not self._disk.can_read_no_wait:
             return self.read(offset, count)
         descriptor = self._descriptor or self._open()

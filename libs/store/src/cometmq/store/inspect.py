@@ -116,7 +116,7 @@ class StoreView:
         return self._end_by_time(self.checkpoint.min_timestamp)
 
     def _end_by_time(self, timestamp: int) -> int:
-        """Return the first record that was stored after a time, as RocketMQ reckons."""
+        """Return the first record stored after a time, by RocketMQ's rule."""
         files = self.files
         start = files.end - files.file_size if files.files else files.first
         while start > files.first:
@@ -176,7 +176,7 @@ class StoreView:
         return begin
 
     def is_deletion(self, error: DiskError) -> bool:
-        """Whether an error only says that the broker that runs has deleted a file."""
+        """Whether an error only means that the running broker has deleted a file."""
         return self.in_use_by is not None and error.errno == errno.ENOENT
 
     def measure_queues(self, log_end: int) -> None:
@@ -211,7 +211,7 @@ def open_view(
 def inspect_store(
     root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
 ) -> Inspection:
-    """Read a whole store and say what it holds."""
+    """Read a whole store and summarise it."""
     view = open_view(root, disk=disk, settings=settings)
     for _ in view.records():
         pass

@@ -203,8 +203,9 @@ class MessageStore:
         counters.commit_count += 1
         counters.put_count += batch.message_count
         counters.put_bytes += batch.end - batch.start
-        # Without replication a commit is confirmed at once. The confirm offset must move before the
-        # queues publish: readers find entries through a queue and read them up to this offset.
+        # A commit is confirmed immediately while there is no replication. The confirm offset must
+        # move before the queues publish: readers find entries through a queue and read them up to
+        # this offset.
         self.commit_log.confirm(batch.end)
         for queue in batch.touched:
             queue.publish()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk whose changes stay in memory: a recovery can be rehearsed on files that must not change.
 
-Reads show the files of the disk below, and over them what was written here. Memory is needed for
-what was written only, in pages.
+Reads return the bytes written here, and elsewhere those of the disk below. Only written
+pages take memory.
 """
 
 import errno
@@ -195,7 +195,7 @@ class OverlayDisk:
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Lock nothing: changes here can hurt nobody."""
+        """Lock nothing: changes here stay in memory."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:

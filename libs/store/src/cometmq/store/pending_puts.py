@@ -16,7 +16,7 @@ from cometmq.store.results import PutDone, PutResult, PutStatus
 
 
 class Condition(IntFlag):
-    """What must be true of a record before its put is answered."""
+    """Conditions of a record that must hold before its put is answered."""
 
     NONE = 0
     FLUSHED = 1

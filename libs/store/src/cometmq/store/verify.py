@@ -4,7 +4,7 @@
 One walk through the log compares each record with its queue entry; then each index file is followed
 entry by entry. Nothing is changed.
 
-What counts as damage depends on who had the store last:
+The meaning of damage depends on how the store was last used:
 
 - A broker has it open: everything up to the last checkpoint must be right. A finding counts if a
   second look finds it too, because files expire and topics are deleted meanwhile.
@@ -42,7 +42,7 @@ _EVERYTHING: Final = 1 << 62  # includes entries that point behind the log
 
 
 class StoreState(StrEnum):
-    """What a check says about a store as a whole."""
+    """The verdict of a check on a whole store."""
 
     HEALTHY = "healthy"
     IN_USE = "in use"
@@ -147,7 +147,7 @@ def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verific
 def _rehearsed(
     view: StoreView, found: Verification | None, look: Callable[..., Verification]
 ) -> Verification:
-    """Let a store start and stop on an overlay, and check what it leaves."""
+    """Start and stop a store on an overlay, and check the result."""
     overlay = OverlayDisk(view.disk)
     try:
         store = MessageStore.open(view.parts.settings, disk=overlay, clock_ms=lambda: 0)

@@ -28,7 +28,7 @@ _UNLIMITED: Final = 1 << 62
 
 
 class Unsent(Protocol):
-    """What the budget needs of a connection."""
+    """A connection, as the budget sees it."""
 
     @property
     def address(self) -> str:
@@ -46,10 +46,10 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has taken nothing."""
+        """Return how long the peer of a paused connection has not read anything."""
 
     def abort(self) -> None:
-        """End at once; unsent output is lost."""
+        """Close immediately; unsent output is lost."""
 
 
 PeerT = TypeVar("PeerT", bound=Unsent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client: one connection per address, made when first needed and again when lost."""
+"""A client with one connection per address, opened on first use and reopened after a loss."""
 
 import asyncio
 import ssl
@@ -126,7 +126,7 @@ class RemotingClient:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a request that nobody answers; ``timeout_ms`` bounds the connecting."""
+        """Send a request without an answer; ``timeout_ms`` bounds the time to connect."""
         peer = await self._connected(address, timeout_ms)
         header, ext = self._prepared(code, header, body, ext)
         if not peer.send(code, header, body, ext):
@@ -144,14 +144,14 @@ class RemotingClient:
             peer.close()
 
     def stats(self) -> TransportStats:
-        """Return a copy of what was counted."""
+        """Return a copy of the counters."""
         stats = msgspec.structs.replace(self._hub.stats)
         stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 
     async def close(self, drain_ms: int = 1_000) -> None:
-        """Let handlers end, then close every connection; waiting requests fail."""
+        """Wait for handlers, then close every connection; pending requests fail."""
         self._is_closed = True
         if self._check_timer is not None:
             self._check_timer.cancel()

@@ -139,10 +139,10 @@ class Dispatcher(Generic[ContextT]):
                 self.failure(call, error)
 
     def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
-        """Let a slow handler go on as a task; refuse when too many do.
+        """Continue a slow handler as a task; refuse it if too many tasks run.
 
         Handlers of closed connections and of oneway requests are not in flight, but they count
-        here until they end: nobody can pile up tasks by connecting again and again.
+        here until they end. Otherwise a peer could pile up tasks by reconnecting.
         """
         if len(self._tasks) < self._in_flight_max[1]:
             self._tasks.spawn(self._finish(call, work), name=f"remoting-{call.code}")

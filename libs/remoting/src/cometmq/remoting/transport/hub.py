@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connections of one server or client share, and their common flush."""
+"""State that the connections of one server or client share, and their common flush."""
 
 import asyncio
 import contextlib
@@ -18,20 +18,20 @@ _CALLS_MIN: Final = 16  # in a row: fewer cost more than they are worth
 
 
 class Connected(Unsent, Protocol):
-    """What a hub does with its connections."""
+    """A connection, as the hub sees it."""
 
     def flush(self) -> None:
-        """Write the output that gathered."""
+        """Write the pending output."""
 
     def close(self) -> None:
-        """End after what is written has left."""
+        """Close the connection after its pending output is sent."""
 
 
 PeerT = TypeVar("PeerT", bound=Connected)
 
 
 class Hub(Generic[PeerT]):
-    """What the connections of one server or client share."""
+    """State that the connections of one server or client share."""
 
     __slots__ = (
         "_behind_count",
@@ -74,7 +74,7 @@ class Hub(Generic[PeerT]):
         self.tls = tls
         self.stats = TransportStats()
         self.calls_max = settings.calls_per_turn_max
-        """Requests of one connection that may be served in a row now."""
+        """The number of requests of one connection that may be served in a row now."""
         self._behind_count = 0
         self.peers: set[PeerT] = set()
         self.budget = UnsentBudget(
@@ -89,10 +89,10 @@ class Hub(Generic[PeerT]):
         self._is_flush_scheduled = False
 
     def fell_behind(self, count: int) -> None:
-        """Note one connection more, or less, whose requests wait for the next turn of the loop.
+        """Count one connection more, or less, with a backlog for the next turn of the loop.
 
-        Few of them may have long turns. Many share what few may have, so that who has no
-        backlog does not wait for all of theirs.
+        A few such connections may take long turns. Many of them share the same total, so that
+        a connection without a backlog does not wait for all of theirs.
         """
         self._behind_count += count
         most = self.settings.calls_per_turn_max
@@ -100,14 +100,14 @@ class Hub(Generic[PeerT]):
         self.calls_max = max(share, min(most, _CALLS_MIN))
 
     def mark_dirty(self, peer: PeerT) -> None:
-        """Have the peer's output sent at the end of this turn of the loop."""
+        """Send the peer's output at the end of this turn of the loop."""
         self._dirty.append(peer)
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
     def flush(self) -> None:
-        """Send all output that was given since the last flush, one write per connection."""
+        """Send all pending output, one write per connection."""
         dirty, self._dirty = self._dirty, []
         for peer in dirty:
             peer.flush()
@@ -117,13 +117,13 @@ class Hub(Generic[PeerT]):
         self.flush()
 
     def discard(self, peer: PeerT) -> None:
-        """Forget a connection that ended."""
+        """Remove a closed connection."""
         self.peers.discard(peer)
         if not self.peers:
             self._is_empty.set()
 
     async def close(self, drain_ms: int) -> None:
-        """Close every connection; what does not leave in time is lost."""
+        """Close every connection; output that is not sent in time is lost."""
         self.flush()
         for is_patient in (True, False):
             for peer in tuple(self.peers):
@@ -137,9 +137,9 @@ class Hub(Generic[PeerT]):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have the connections checked after the interval of the settings."""
+        """Schedule a check of the connections after the interval of the settings."""
         return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
 
     def now_ms(self) -> int:
-        """Return the loop's time, which deadlines are measured with."""
+        """Return the loop's time in milliseconds, the clock of all deadlines."""
         return int(self.loop.time() * 1000)

@@ -2,11 +2,11 @@
 """One socket: an asyncio protocol around ``Connection``, with bounds in both directions.
 
 Invariants
-    Unsent output above high water stops reading *and* serving, so that a peer who does not
-    read what it asked for costs at most high water plus the answers it had already been
-    promised. Above the hard bound, or when nothing leaves for a while, it is closed.
-    Of what one connection has sent, a bounded number of requests is served in a row. While
-    the rest waits for the next turn of the loop nothing more is read from it.
+    Unsent output above the high-water mark stops reading *and* serving. A peer that does not
+    read its answers therefore costs at most that mark plus the answers already under way. Above
+    the hard bound, or if nothing is sent for a while, its connection is closed.
+    A bounded number of requests of one connection is served in a row. While the rest waits for
+    the next turn of the loop, nothing more is read from that connection.
     All answers of one chunk, and all answers given in one turn of the loop, leave in one write.
 """
 
@@ -42,8 +42,8 @@ _LEAVING: Final = 4  # this end stops and takes no more requests
 
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
 # uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
-# unsent. With writes of 4 MiB the memory of a slow reader is twice what the budget counts; writes
-# of this size avoid that, but cost pulls of 250 KB 40 % more processor time.
+# unsent. Writes of 4 MiB let a slow reader take twice the memory that the budget counts; writes of
+# this size avoid that, but cost pulls of 250 KB 40 % more processor time.
 _TIGHT_WRITE_BYTES: Final = 256 * 1024
 
 
@@ -94,7 +94,7 @@ class PeerProtocol(asyncio.Protocol):
             hub.on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """Serve what the bytes complete."""
+        """Serve the requests that these bytes complete."""
         hub = self._hub
         hub.stats.bytes_received += len(data)
         self._has_received = True
@@ -111,10 +111,10 @@ class PeerProtocol(asyncio.Protocol):
             self.abort()
 
     def eof_received(self) -> None:
-        """Let the transport close: no half-open connections."""
+        """Return None, so that the transport closes: half-open connections are not kept."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection, and fail what waits for it."""
+        """Remove the connection and fail its pending requests."""
         hub = self._hub
         self._is_open = False
         if self._timer is not None:
@@ -203,7 +203,7 @@ class PeerProtocol(asyncio.Protocol):
             self._connection.forget(opaque)
 
     def reply(self, call: Call[Any], reply: Answer) -> None:
-        """Send the answer to a call that was not answered at once."""
+        """Send the answer to a call whose handler did not answer immediately."""
         if call.flag & FLAG_ONEWAY or not self._is_open:
             return
         self._dispatcher.answered(self)
@@ -212,7 +212,7 @@ class PeerProtocol(asyncio.Protocol):
             self._mark_dirty()
 
     def close(self) -> None:
-        """End the connection, after what is already written has left."""
+        """Close the connection after its pending output is sent."""
         if self._is_open:
             self.flush()
             if self._pipe is not None:
@@ -247,7 +247,7 @@ class PeerProtocol(asyncio.Protocol):
         return self._is_open and not self._pauses & _UNSENT_OUTPUT
 
     def flush(self) -> None:
-        """Write the output that gathered."""
+        """Write the pending output."""
         self._is_dirty = False
         connection = self._connection
         if not connection.out or not self._is_open:
@@ -268,13 +268,13 @@ class PeerProtocol(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """End the connection at once; unsent output is lost."""
+        """Close the connection immediately; unsent output is lost."""
         if self._transport is not None:
             self._is_open = False
             self._transport.abort()
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it is idle, or if its reader has stopped."""
+        """Close the connection if it is idle, or if its peer has stopped reading."""
         settings, stats = self._hub.settings, self._hub.stats
         if self._has_received:
             self._has_received = False
@@ -290,14 +290,14 @@ class PeerProtocol(asyncio.Protocol):
         elif now_ms - self._active_ms < settings.idle_timeout_ms:
             return
         elif self._transport.is_closing():
-            self.abort()  # its peer does not even take what was left for it
+            self.abort()  # closing already, but the peer does not take the rest
         else:
             stats.idle_closed += 1
             self._hub.log.info("connection.idle", peer=self.address)
             self.close()
 
     def restrain(self) -> None:
-        """Pause until a quarter of the unsent output is left, whatever the high-water mark."""
+        """Pause until a quarter of the unsent output is left, ignoring the high-water mark."""
         self.is_restrained = True
         if self._transport.is_closing():
             self.pause_writing()
@@ -306,7 +306,7 @@ class PeerProtocol(asyncio.Protocol):
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has taken nothing."""
+        """Return how long the peer of a paused connection has not read anything."""
         return now_ms - self._progress[1]
 
     @property
@@ -316,12 +316,12 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def pending_count(self) -> int:
-        """Requests of ours that wait for their answer."""
+        """The number of our requests without an answer yet."""
         return self._connection.pending_count
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that unsent output, the incomplete frame and requests that wait take, about."""
+        """The approximate memory of unsent output, the incomplete frame and the backlog."""
         held = self._connection.out_bytes + self._connection.buffered_bytes
         return self.unsent_bytes + held + len(self._backlog) * _CALL_BYTES
 
@@ -381,7 +381,7 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Decide by the first byte whether this is a TLS connection; False: it is refused."""
+        """Decide by the first byte whether this is a TLS connection; False if it is refused."""
         self._gate = None
         is_tls = data[0] == _TLS_HANDSHAKE
         try:
@@ -401,8 +401,8 @@ class PeerProtocol(asyncio.Protocol):
     def _answer_refused(self, data: bytes, reason: str) -> None:
         """Answer the requests of a refused connection with the reason, if they are requests.
 
-        Compatibility: RocketMQ closes the connection without a word. Its clients take the answer
-        for the failure of the request that they sent, and see the end of the connection after it.
+        Compatibility: RocketMQ closes the connection without an answer. Its clients report this
+        answer as the failure of their request, and then see the connection close.
         """
         with contextlib.suppress(RemoteProtocolError):
             for call in self._connection.receive(data, self._hub.clock_ms()):
@@ -427,7 +427,7 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high, low=low)
 
     def _arm(self, deadline_ms: int) -> None:
-        """Have the earliest deadline looked at when it comes."""
+        """Set the timer to the earliest deadline."""
         if self._timer is None or deadline_ms < self._timer_ms:
             if self._timer is not None:
                 self._timer.cancel()

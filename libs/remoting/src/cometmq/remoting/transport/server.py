@@ -31,7 +31,7 @@ _ACCEPTED_PER_TURN: Final = 32
 
 PeerHook = Callable[[PeerProtocol], None]
 ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104
-"""Where a server listens that is told no address."""
+"""The addresses of a server whose settings name none."""
 
 
 class Server(Generic[ContextT]):
@@ -85,7 +85,7 @@ class Server(Generic[ContextT]):
     async def listen(self, host: str, port: int, *, excluded: Collection[int] = ()) -> int:
         """Accept connections on a port (0: any); return it. ``excluded`` codes answer 3.
 
-        An empty host stands for all addresses, those of IPv6 too where the system has them.
+        An empty host stands for all addresses, including IPv6 where the system supports it.
         """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
         settings = self._settings
@@ -127,25 +127,25 @@ class Server(Generic[ContextT]):
         return name[1]
 
     def flush(self) -> None:
-        """Send all answers given since the last turn of the loop, now."""
+        """Send all pending answers now."""
         self._hub.flush()
 
     def stats(self) -> TransportStats:
-        """Return a copy of what was counted."""
+        """Return a copy of the counters."""
         stats = msgspec.structs.replace(self._hub.stats)
         stats.unsent_bytes = sum(peer.unsent_bytes for peer in self._hub.peers)
         stats.buffered_bytes = sum(peer.buffered_bytes for peer in self._hub.peers)
         return stats
 
     def stop_listening(self) -> None:
-        """Accept no more connections; those that exist are served on."""
+        """Accept no more connections; existing connections are still served."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
         self._addresses.clear()
 
     def stop_reading(self) -> None:
-        """Accept no more connections and requests; those that came are still answered."""
+        """Accept no more connections and requests; received requests are still answered."""
         self.stop_listening()
         for peer in self._hub.peers:
             peer.stop_reading()

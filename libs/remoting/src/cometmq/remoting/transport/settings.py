@@ -14,7 +14,7 @@ _MIB = 1024 * 1024
 
 
 class TlsMode(StrEnum):
-    """What a server does with TLS connections on its ports."""
+    """How a server treats TLS connections on its ports."""
 
     DISABLED = "disabled"
     """TLS connections are closed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server or client counts: plain integers, copied for whoever asks."""
+"""Counters of a server or client: plain integers, copied at each request."""
 
 import msgspec
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS on the same port as plain connections.
 
-A plain frame never begins with 0x16, a TLS handshake always does; so a server decides when the
-first byte is there, inside a connection that all bounds already hold for. The pipe between
-bytes of the socket and bytes of the protocol knows no socket and no loop.
+A TLS handshake always begins with 0x16, a plain frame never does. A server therefore decides when
+the first byte arrives, inside a connection to which all limits already apply. The pipe between the
+bytes of the socket and the bytes of the protocol uses neither a socket nor a loop.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
 
 
 class TlsGate:
-    """What a server does with the first byte of each connection."""
+    """Decides by the first byte of a connection whether it is TLS."""
 
     def __init__(self, settings: TlsSettings) -> None:
         """Read the certificate now, so that a wrong one is seen at start."""
