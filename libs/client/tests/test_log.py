@@ -133,7 +133,7 @@ def test_the_guide_names_the_texts() -> None:
     source = Path(log.__file__).parent
     code = " ".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
-    table = guide.read_text(encoding="utf-8").split("| what one sees |")[1].split("\n\n")[0]
+    table = guide.read_text(encoding="utf-8").split("| symptom |")[1].split("\n\n")[0]
     for event in ("listener.failed", "topic.unknown", "namesrv.unreachable"):
         assert event in table
         assert f'"{event}"' in code

@@ -294,7 +294,7 @@ async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
         (Message("t" * 128, b"x"), "longer than"),
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
         (Message("T", b""), "the message body is empty"),
-        (Message("T", "text"), "the message body is bytes, not str"),  # type: ignore[arg-type]
+        (Message("T", "text"), "the message body must be bytes, not str"),  # type: ignore[arg-type]
         (Message("T", b"x", keys=["a b"]), "a key must not contain a space"),
         (Message("T", bytes(101)), "more than body_bytes_max"),
         (Message("T", b"x", properties={"TAGS": "x"}), "the property TAGS is set by the client"),

@@ -69,10 +69,10 @@ async def test_a_blocking_pull_times_out(cluster: MemoryCluster) -> None:
 
 async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
     async with PullConsumer("pull", cluster.namesrv) as consumer:
-        assert await consumer.fetch_offset(QUEUE_0) is None
+        assert await consumer.fetch_offset(QUEUE_0) == 0
         consumer.update_offset(QUEUE_0, 7)
         assert await consumer.fetch_offset(QUEUE_0) == 7
-        assert await consumer.fetch_offset(QUEUE_0, from_store=True) is None
+        assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 0
         await consumer.commit()
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 7
         consumer.update_offset(QUEUE_0, 5)  # going back is the application's right

@@ -286,6 +286,7 @@ async def test_closing_waits_for_the_listener_and_commits(cluster: MemoryCluster
 
 
 async def test_a_new_group_begins_at_the_end(cluster: MemoryCluster) -> None:
+    cluster.broker.young_queue_starts_at_zero = False
     await send(cluster, Message("T", b"old"))
     seen = Recorder()
     async with consumer_of(cluster, seen, PushOptions()):

@@ -86,6 +86,7 @@ def context_of(puller: Any, offsets: Any) -> ReadContext:
         limits=lambda _: Limits(10, 10, 10),
         sink=lambda *_: None,
         may_read=lambda: True,
+        is_suspended=lambda: False,
         pulled=lambda *_: None,
         not_ready=lambda: None,
         log=NO_LOG,

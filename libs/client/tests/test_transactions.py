@@ -102,13 +102,12 @@ async def test_the_local_transaction_decides(
     assert not end.from_transaction_check
 
 
-async def test_a_half_message_names_its_group_and_is_not_delayed(cluster: MemoryCluster) -> None:
+async def test_a_half_message_names_its_group(cluster: MemoryCluster) -> None:
     async with producer(cluster) as transactions:
-        transaction = await transactions.begin(Message("T", b"x", delay_level=3))
+        transaction = await transactions.begin(Message("T", b"x"))
         (half,) = cluster.messages(HALF_TOPIC)
         assert half.properties["PGROUP"] == "pg"
         assert half.properties["TRAN_MSG"] == "true"
-        assert "DELAY" not in half.properties
         assert transaction.transaction_id == half.message_id == transaction.message.message_id
         assert cluster.broker.ends == []
         await transaction.end(COMMIT)

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 import msgspec
 
 from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.message import MessageExt
+from cometmq.client.settings import DELAY_LEVEL_MAX
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
@@ -36,12 +38,27 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     @classmethod
     def later(cls, delay_level: int = 0) -> "ConsumeResult":
         """Redeliver all messages."""
-        return cls(0, delay_level)
+        return cls(0, _redelivery_level(delay_level))
 
     @classmethod
     def consumed(cls, count: int, *, delay_level: int = 0) -> "ConsumeResult":
         """Accept the first `count` messages as consumed, and redeliver the others."""
-        return cls(count, delay_level)
+        if count < 0:
+            raise InvalidArgument(
+                f"the count of consumed messages is 0 or more, not {count!r}: return "
+                "ConsumeResult.later() if none is consumed"
+            )
+        return cls(count, _redelivery_level(delay_level))
+
+
+def _redelivery_level(level: int) -> int:
+    if not DEAD_LETTER_LEVEL <= level <= DELAY_LEVEL_MAX:
+        raise InvalidArgument(
+            f"the delay level of a redelivery is -1 (dead letter), 0 (longer each time) or 1 to "
+            f"{DELAY_LEVEL_MAX}, not {level!r}; for brokers with more levels, return "
+            "ConsumeResult(0, level)"
+        )
+    return level
 
 
 ConsumeResult.SUCCESS = ConsumeResult()

@@ -54,7 +54,7 @@ class Message(msgspec.Struct):
     body: bytes
     tag: str | None = None
     keys: str | Sequence[str] = ()
-    """Search keys of the message; a key must not contain a space."""
+    """Search keys of the message. A text is split at spaces: "a b" is two keys."""
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
@@ -88,6 +88,10 @@ def wire_properties(message: Message) -> dict[str, str]:
 def _tag_text(tag: Any) -> str:
     if not isinstance(tag, str):
         raise InvalidArgument(f"a tag is text, not {type(tag).__name__}")
+    if "||" in tag:
+        raise InvalidArgument(
+            f"the tag {tag!r} matches no subscription: a message has one tag, without ||"
+        )
     return tag
 
 
@@ -105,6 +109,11 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(
                 f"properties are text: {name!r} is {value!r}; write str() around both"
+            )
+        if not name.strip() or not value.strip():
+            raise InvalidArgument(
+                f"a name or value of a property is blank: {name!r} is blank, or its value "
+                f"{value!r} is; consumers would not see it"
             )
 
 
@@ -252,7 +261,7 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     body: Any = message.body
     if not isinstance(body, bytes | bytearray | memoryview):
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""
-        raise IllegalMessage(f"the message body is bytes, not {type(body).__name__}{advice}")
+        raise IllegalMessage(f"the message body must be bytes, not {type(body).__name__}{advice}")
     if not message.body:
         raise IllegalMessage("the message body is empty: brokers store no message without one")
     if len(message.body) > body_bytes_max:

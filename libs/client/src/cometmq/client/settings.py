@@ -23,6 +23,9 @@ NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 CONCURRENCY_MAX: Final = 1000
 
+DELAY_LEVEL_MAX: Final = 18
+"""Levels in the default messageDelayLevel of a broker."""
+
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """The default topic of message traces."""
 
@@ -144,6 +147,12 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         int, Meta(ge=1, description="Timeout of one send, over all attempts.")
     ] = 3_000
     retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first.")] = 2
+    delay_level_max: Annotated[
+        int,
+        Meta(
+            ge=1, description="Highest `delay_level`: the levels of the brokers' messageDelayLevel."
+        ),
+    ] = DELAY_LEVEL_MAX
     retry_another_broker_when_not_stored: Annotated[
         bool,
         Meta(description="Retry when a message was not flushed or replicated as configured."),
@@ -353,7 +362,12 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         bool, Meta(description="Send the subscription with every pull, not only in heartbeats.")
     ] = False
     drain_ms: Annotated[
-        int, Meta(ge=0, description="How long `close` waits for running listener calls.")
+        int,
+        Meta(
+            ge=0,
+            description="How long `close` waits for running listener calls. A plain function runs "
+            "on a thread that cannot be stopped: a call that takes longer delays the process's end.",
+        ),
     ] = 10_000
 
 

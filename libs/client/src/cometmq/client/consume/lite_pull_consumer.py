@@ -154,6 +154,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Yield messages until `finish`; each counts as consumed when the next is requested."""
+        self._readable()
         while self._may_go_on():
             message = await self.next_message()
             if message is not None:
@@ -163,6 +164,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """Yield lists as `poll` returns them; each counts as consumed when the next is
         requested.
         """
+        self._readable()
         while self._may_go_on():
             messages = await self.poll()
             if messages:

@@ -110,6 +110,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             limits=self._limits,
             sink=self._sink,
             may_read=self._may_read,
+            is_suspended=self._is_delivery_suspended,
             pulled=self._pulled,
             not_ready=self._instance.heartbeat_soon,
             log=self._log,
@@ -239,6 +240,9 @@ class GroupMember(ABC, Generic[OptionsT]):
     @abstractmethod
     def _may_read(self) -> bool:
         """Return whether the consumer as a whole may pull now."""
+
+    def _is_delivery_suspended(self) -> bool:
+        return False
 
     def _make_locks(self) -> QueueLocks | None:
         """Return the locks of orderly consumers, which allow one reader per queue."""

@@ -264,7 +264,10 @@ class PushGroup(GroupMember[PushOptions]):
         self._delivery.submit(process_queue, messages)
 
     def _may_read(self) -> bool:
-        return not self._is_suspended
+        return True
+
+    def _is_delivery_suspended(self) -> bool:
+        return self._is_suspended
 
     def _pull_interval_ms(self) -> int:
         return self._options.pull_interval_ms

@@ -18,7 +18,7 @@ import msgspec
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
 from cometmq.client.log import PROGRAM_LOG
@@ -63,6 +63,7 @@ class Transaction:
     def __init__(self, message: Message, result: SendResult, tell: "Tell") -> None:
         """`tell` sends the state to the broker; the message has its unique key."""
         self._tell = tell
+        self._final: TransactionState | None = None
         self.message = message
         self.result = result
 
@@ -81,8 +82,24 @@ class Transaction:
     async def end(
         self, state: TransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
-        """Send the state to the broker; it asks again after UNKNOWN. A failure is only logged."""
-        await self._tell(self, state)
+        """Send the state to the broker; it asks again after UNKNOWN. A failure is only logged.
+
+        COMMIT and ROLLBACK are final: the same state again does nothing, another state raises
+        ClientStateError.
+        """
+        if not isinstance(state, TransactionState):
+            raise InvalidArgument(
+                f"a transaction ends with TransactionState.COMMIT, ROLLBACK or UNKNOWN, not with "
+                f"{state!r}"
+            )
+        if self._final is None:
+            self._final = None if state is TransactionState.UNKNOWN else state
+            await self._tell(self, state)
+        elif state is not self._final:
+            raise ClientStateError(
+                f"the transaction {self.transaction_id} has ended with {self._final.name}: it "
+                f"cannot end with {state.name} too"
+            )
         result = self.result
         return TransactionSendResult(
             result.status,
@@ -208,12 +225,15 @@ class TransactionProducer(Producer, TransactionMember):
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; call `end` of the returned transaction once it is decided.
 
-        A delay level has no effect. A message sent again after an error may be stored twice: the
-        broker asks about half messages that are not ended.
+        A message sent again after an error may be stored twice: the broker asks about half
+        messages that are not ended.
         """
         sender = self._sending()
         if message.delay_level:
-            message = msgspec.structs.replace(message, delay_level=0)
+            raise InvalidArgument(
+                "a message in a transaction cannot have a delay level: send it without "
+                "`delay_level`, or outside the transaction"
+            )
         async with self._room:
             prepared = await sender.outgoing.prepare(message, extra=self._properties)
             prepared.sys_flag |= TRANSACTION_PREPARED

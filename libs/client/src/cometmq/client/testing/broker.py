@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -24,6 +25,7 @@ from cometmq.remoting.errors import (
     CommandError,
     CorruptRecord,
     SubscriptionNotExist,
+    SubscriptionParseFailed,
     TopicNotExist,
 )
 from cometmq.remoting.message.flags import PullSysFlag
@@ -71,6 +73,9 @@ class MemoryBroker:
         self.before: tuple[Before[Any], ...] = ()
         """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True
+        self.young_queue_starts_at_zero = True
+        """As the broker's setting: a new group starts with the first message of a queue until
+        some of it expired. False: `consume_from` applies to queues with messages."""
         self.send_codes: deque[ResponseCode] = deque()
         self._faults: dict[int, deque[CommandError | str]] = {}
         self._held: dict[tuple[str, int], list[_Held]] = {}
@@ -163,12 +168,14 @@ class MemoryBroker:
         """Return the subscription of a pull: its own, or that of the group's last heartbeat."""
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            check_expression_type(header.expression_type)
             text = header.subscription or "*"
             tags = [] if text == "*" else [tag.strip() for tag in text.split("||")]
             return SubscriptionData(topic=header.topic, sub_string=text, tags_set=tags)
         for _, data in self.groups.get(header.consumer_group, {}).values():
             for subscription in data.subscription_data_set:
                 if subscription.topic == header.topic:
+                    check_expression_type(subscription.expression_type)
                     return subscription
         raise SubscriptionNotExist("the consumer's subscription not exist")
 
@@ -232,6 +239,15 @@ class MemoryBroker:
         for group, members in self.groups.items():
             for client_id in [c for c, (member, _) in members.items() if member is peer]:
                 self.leave(group, client_id)
+
+
+def check_expression_type(kind: str | None) -> None:
+    """Refuse filters that real brokers evaluate and this one does not."""
+    if kind == ExpressionType.SQL92:
+        raise SubscriptionParseFailed(
+            "MemoryCluster does not evaluate SQL92 conditions: test them against a broker, or "
+            "subscribe by tag"
+        )
 
 
 def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:

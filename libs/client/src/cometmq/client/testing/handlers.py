@@ -7,12 +7,18 @@ from typing import Any, Final
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import RETRY_PREFIX
 from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
-from cometmq.client.testing.broker import AUTO_QUEUE_COUNT, CLUSTER_NAME, MemoryBroker, pulled
+from cometmq.client.testing.broker import (
+    AUTO_QUEUE_COUNT,
+    CLUSTER_NAME,
+    MemoryBroker,
+    check_expression_type,
+    pulled,
+)
 from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.transactions import end_transaction, is_half, prepare
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.heartbeat import Heartbeat
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
@@ -178,7 +184,11 @@ def query_consumer_offset(
     header = call.header
     offset = broker.offsets.get((header.consumer_group, header.topic, header.queue_id))
     if offset is None:
-        raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        place = (header.topic, header.queue_id)
+        is_young = broker.young_queue_starts_at_zero and broker.queues.min_offset(*place) == 0
+        if not is_young and broker.queues.max_offset(*place):
+            raise QueryNotFound("Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        offset = 0
     return offsets.QueryConsumerOffsetReply(offset)
 
 
@@ -223,6 +233,14 @@ def view_message_by_id(broker: MemoryBroker, call: Call[queries.ViewMessageById]
     return Reply(body=found)
 
 
+def check_client_config(_broker: MemoryBroker, call: Call[Any]) -> Reply:
+    """Refuse SQL92 conditions."""
+    wanted = decode_json(ClientConfigCheck, call.body).subscription_data
+    if wanted is not None:
+        check_expression_type(wanted.expression_type)
+    return OK
+
+
 def query_message(broker: MemoryBroker, call: Call[queries.QueryMessage]) -> Reply:
     """Return the records of a topic with a key, or with a unique key."""
     header = call.header
@@ -257,6 +275,6 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset_by_timestamp,
     RequestCode.VIEW_MESSAGE_BY_ID: view_message_by_id,
     RequestCode.QUERY_MESSAGE: query_message,
-    RequestCode.CHECK_CLIENT_CONFIG: lambda _broker, _call: OK,
+    RequestCode.CHECK_CLIENT_CONFIG: check_client_config,
     **ADMIN_HANDLERS,
 }

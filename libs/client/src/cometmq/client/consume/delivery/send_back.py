@@ -53,6 +53,8 @@ class SendBack:
                 error=describe(error),
             )
         else:
+            times = message.reconsume_times
+            self._log_return(message, is_dead=delay_level < 0 or times >= self._max_reconsume_times)
             return True
         if isinstance(message, UnreadableMessage):
             return False  # sent as a new message, its broken bytes would pass for a body
@@ -77,7 +79,17 @@ class SendBack:
                 error=describe(error),
             )
             return False
+        times = message.reconsume_times + 1
+        self._log_return(message, is_dead=times >= self._max_reconsume_times)
         return True
+
+    def _log_return(self, message: MessageExt, *, is_dead: bool) -> None:
+        log, group = self._instance.log, self._group
+        topic, message_id = message.topic, message.message_id
+        if is_dead:
+            log.warning("message.dead", group=group, topic=topic, message_id=message_id)
+        else:
+            log.debug("message.returned", group=group, topic=topic, message_id=message_id)
 
     async def _to_its_broker(self, message: MessageExt, delay_level: int) -> None:
         header = ConsumerSendMsgBack(

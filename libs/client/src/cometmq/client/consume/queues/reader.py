@@ -60,7 +60,9 @@ class ReadContext(msgspec.Struct):
     limits: Callable[[str], Limits]
     sink: Sink
     may_read: Callable[[], bool]
-    """False while the consumer as a whole is full or suspended."""
+    """False while the consumer as a whole is full."""
+    is_suspended: Callable[[], bool]
+    """True while pulled messages must not be delivered."""
     pulled: Callable[[str, int, int], None]
     """Called with topic, count and duration in ms of each pull that returned messages."""
     not_ready: Callable[[], None]
@@ -92,7 +94,7 @@ class Reader:
     async def run(self) -> None:
         """Pull until the queue is dropped."""
         context = self._context
-        while await self._has_room():
+        while await self._becomes(self._may_read):
             held = self.process_queue
             subscription = context.subscriptions.get(held.queue.topic)
             if subscription is None:
@@ -113,7 +115,8 @@ class Reader:
                 context.pulled(held.queue.topic, len(pulled.messages), took_ms)
             self._refused_count = 0
             held.last_pull_ms = wall_ms()
-            if not held.is_dropped:
+            # A pull in flight at `pause` may find messages: they wait here, uncommitted.
+            if await self._becomes(self._may_deliver):
                 self._take(pulled)
             if context.pull_interval_ms:
                 await asyncio.sleep(context.pull_interval_ms / 1000)
@@ -156,11 +159,11 @@ class Reader:
         offset = context.offsets.unsaved(queue)
         return offset if offset and context.may_commit(queue) else None
 
-    async def _has_room(self) -> bool:
-        """Wait until the queue may be read; False once it is dropped."""
+    async def _becomes(self, condition: Callable[[], bool]) -> bool:
+        """Wait until the condition holds; False once the queue is dropped."""
         held = self.process_queue
         while not held.is_dropped:
-            if self._may_read():
+            if condition():
                 return True
             self._room.clear()
             try:
@@ -170,10 +173,13 @@ class Reader:
                 continue  # `progressed` ends the wait; the timeout guards against a missed call
         return False
 
+    def _may_deliver(self) -> bool:
+        return not (self.is_paused or self._context.is_suspended())
+
     def _may_read(self) -> bool:
         context, held = self._context, self.process_queue
         is_full = context.limits(held.queue.topic).is_full(held)
-        return not (is_full or self.is_paused) and context.may_read()
+        return not is_full and self._may_deliver() and context.may_read()
 
     def _failure_delay_ms(self, error: CometError) -> int:
         context, queue = self._context, self.process_queue.queue

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Behaviour that surprised a first-time user of the client."""
+
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    ClientStateError,
+    ConsumeResult,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    MessageSelector,
+    Producer,
+    PushOptions,
+    TransactionOptions,
+    TransactionProducer,
+    TransactionState,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        self.events.append((event, facts))
+
+    info = warning = error = debug
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        return [facts for name, facts in self.events if name == event]
+
+
+def lite(cluster: MemoryCluster, **options: Any) -> LitePullConsumer:
+    consumer = LitePullConsumer("lg", cluster.namesrv, options=LitePullOptions(**options))
+    consumer.subscribe("T")
+    return consumer
+
+
+def transactions(cluster: MemoryCluster) -> TransactionProducer:
+    return TransactionProducer(
+        "pg", cluster.namesrv, check=lambda _message: None, options=TransactionOptions()
+    )
+
+
+# -- a cluster in memory ----------------------------------------------------------------------
+
+
+async def test_a_new_group_starts_with_the_first_message(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(3))
+    async with lite(cluster) as consumer:
+        assert [message.body for message in await consumer.poll()] == [b"0", b"1", b"2"]
+
+
+async def test_a_new_group_starts_at_the_end_of_an_old_queue(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(3))
+    cluster.broker.queues.expire("T", 0, 1)
+    async with lite(cluster) as consumer:
+        assert await consumer.committed(QUEUE_0) is None
+        await consumer.commit()
+    assert cluster.committed("lg", "T")[QUEUE_0] == 3
+
+
+async def test_young_queues_may_obey_consume_from(cluster: MemoryCluster) -> None:
+    cluster.broker.young_queue_starts_at_zero = False
+    await send(cluster, *texts(3))
+    async with lite(cluster) as consumer:
+        await consumer.commit()
+    assert cluster.committed("lg", "T")[QUEUE_0] == 3
+
+
+async def test_a_condition_added_while_running_delivers_nothing(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(1))
+    log = Log()
+    consumer = LitePullConsumer("lg", cluster.namesrv, log=log)
+    async with consumer:
+        consumer.subscribe("T", MessageSelector.by_sql("a > 5"))
+        await eventually(lambda: log.of("pull.failed"))
+    assert "does not evaluate SQL92" in str(log.of("pull.failed")[0]["error"])
+
+
+# -- iteration and pauses ---------------------------------------------------------------------
+
+
+async def test_iterating_needs_a_running_consumer(cluster: MemoryCluster) -> None:
+    consumer = lite(cluster)
+    for text in ("is not started", "is closed"):
+        with pytest.raises(ClientStateError, match=text):
+            async for _ in consumer:
+                pass
+        with pytest.raises(ClientStateError, match=text):
+            async for _ in consumer.batches():
+                pass
+        if text == "is not started":
+            async with consumer:
+                pass
+
+
+async def test_messages_of_a_held_pull_wait_for_resume(cluster: MemoryCluster) -> None:
+    async with lite(cluster) as consumer:
+        await eventually(lambda: cluster.broker.held_count == 4)
+        consumer.pause([QUEUE_0])
+        await send(cluster, *texts(1))
+        assert await consumer.poll(timeout_ms=100) == []
+        consumer.resume([QUEUE_0])
+        assert [message.body for message in await consumer.poll()] == [b"0"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_suspended_listener_sees_no_message(cluster: MemoryCluster, orderly: bool) -> None:
+    seen = Recorder(lambda _: None)
+    async with (
+        consumer_of(cluster, seen, PushOptions(orderly=orderly)) as consumer,
+        lite(cluster) as other,
+    ):
+        await eventually(lambda: cluster.broker.held_count >= 8)
+        consumer.suspend()
+        await send(cluster, *texts(1))
+        assert [message.body for message in await other.poll()] == [b"0"]
+        assert await other.poll(timeout_ms=100) == []
+        assert seen.bodies == []
+        consumer.resume()
+        await eventually(lambda: seen.bodies == [b"0"])
+
+
+# -- transactions -----------------------------------------------------------------------------
+
+
+async def test_a_transaction_ends_once(cluster: MemoryCluster) -> None:
+    async with transactions(cluster) as producer:
+        transaction = await producer.begin(Message("T", b"x"))
+        with pytest.raises(InvalidArgument, match="COMMIT, ROLLBACK or UNKNOWN, not with None"):
+            await transaction.end(None)  # type: ignore[arg-type]
+        await transaction.end(UNKNOWN)
+        await transaction.end(COMMIT)
+        assert (await transaction.end(COMMIT)).state is COMMIT
+        with pytest.raises(ClientStateError, match="has ended with COMMIT: it cannot end with"):
+            await transaction.end(ROLLBACK)
+        await eventually(lambda: len(cluster.broker.ends) == 2)
+    assert len(cluster.messages("T")) == 1
+
+
+async def test_a_transaction_takes_no_delay_level(cluster: MemoryCluster) -> None:
+    async with transactions(cluster) as producer:
+        with pytest.raises(InvalidArgument, match="in a transaction cannot have a delay level"):
+            await producer.begin(Message("T", b"x", delay_level=3))
+
+
+# -- deaths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "times_max"), [(ConsumeResult.DEAD_LETTER, 16), (ConsumeResult.RECONSUME_LATER, 0)]
+)
+async def test_a_death_is_logged(
+    cluster: MemoryCluster, result: ConsumeResult, times_max: int
+) -> None:
+    log, seen = Log(), Recorder(lambda _: result)
+    options = PushOptions(max_reconsume_times=times_max)
+    async with consumer_of(cluster, seen, options, log=log):
+        await send(cluster, *texts(1))
+        await eventually(lambda: cluster.broker.dead)
+        await eventually(lambda: log.of("message.dead"))
+    (facts,) = log.of("message.dead")
+    assert facts == {"group": "cg", "topic": "T", "message_id": seen.messages[0].message_id}
+
+
+async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> None:
+    log, answers = Log(), [ConsumeResult.RECONSUME_LATER, ConsumeResult.SUCCESS]
+    seen = Recorder(lambda _: answers.pop(0))
+    async with consumer_of(cluster, seen, log=log):
+        await send(cluster, *texts(1))
+        await eventually(lambda: len(seen.bodies) == 2)
+    assert len(log.of("message.returned")) == 1
+    assert not log.of("message.dead")
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"properties": {"colour": ""}}, "'colour' is blank"),
+        ({"properties": {" ": "red"}}, "a name or value of a property is blank"),
+        ({"tag": "a||b"}, r"one tag, without \|\|"),
+        ({"delay_level": 99}, "delay_level_max"),
+    ],
+)
+async def test_values_that_would_be_lost(
+    cluster: MemoryCluster, fields: dict[str, Any], text: str
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await producer.send(Message("T", b"x", **fields))
+
+
+def test_results_that_mean_nothing() -> None:
+    with pytest.raises(InvalidArgument, match="count of consumed messages"):
+        ConsumeResult.consumed(-1)
+    with pytest.raises(InvalidArgument, match="delay level of a redelivery"):
+        ConsumeResult.later(50)
