@@ -99,8 +99,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "is redelivered. The first failure of a kind has its traceback, then failures are counted.",
     "lock.failed": "A broker did not answer about the locks of an orderly group; asked again.",
     "locks.lost": "Another member has locked queues; what was held of them is dropped.",
-    "message.dead": "A message went to the dead-letter topic of its group: the listener gave it up, or "
-    "it was redelivered too often.",
+    "message.dead": "A message went to the dead-letter topic of its group: the listener gave it "
+    "up, or it was redelivered too often.",
     "message.dropped": "A broadcasting consumer failed with a message, and gets it no more.",
     "message.late": "The listener kept a message for too long; the broker has it again.",
     "message.stuck": "A message could be given back to no broker; tried again here.",

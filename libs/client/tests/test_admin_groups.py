@@ -196,7 +196,7 @@ async def test_a_message_is_found_by_its_ids(admin: AdminClient, producer: Produ
     assert (await admin.stored_message(sent.offset_message_id)).message_id == sent.message_id
     (found,) = await admin.query_by_unique_key("T", sent.message_id)
     assert found.offset_message_id == sent.offset_message_id
-    with pytest.raises(ValueError, match="32 or 56"):
+    with pytest.raises(InvalidArgument, match="32 or 56"):
         await admin.stored_message("nonsense")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    AdminClient,
     ClientStateError,
     ConsumeResult,
     InvalidArgument,
@@ -14,6 +15,7 @@ from cometmq.client import (
     Message,
     MessageSelector,
     Producer,
+    PushConsumer,
     PushOptions,
     TransactionOptions,
     TransactionProducer,
@@ -21,6 +23,8 @@ from cometmq.client import (
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.remoting.errors import command_error
+from cometmq.remoting.remarks import filter_refused
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 
@@ -200,6 +204,44 @@ async def test_values_that_would_be_lost(
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(InvalidArgument, match=text):
             await producer.send(Message("T", b"x", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"keys": 17}, "keys must be text or a list of texts, not 17"),
+        ({"properties": None}, "properties must be a dict of text, not None"),
+        ({"flag": "a"}, "flag of a message must be an int, not 'a'"),
+    ],
+)
+async def test_wrong_types_are_named(
+    cluster: MemoryCluster, fields: dict[str, Any], text: str
+) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await producer.send(Message("T", b"x", **fields))
+
+
+async def test_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="queue must be a MessageQueue"):
+            await producer.send(Message("T", b"x"), queue=3)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="32 or 56 hex digits: 'abc'"):
+            await admin.stored_message("abc")
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 3}, LitePullOptions()])
+def test_options_of_another_class(options: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"the options must be PushOptions\(...\), not"):
+        PushConsumer("cg", listener=print, options=options)
+    with pytest.raises(InvalidArgument, match=r"the options must be ProducerOptions"):
+        Producer("pg", options=options)
+
+
+def test_an_sql_refusal_names_the_setting() -> None:
+    refused = command_error(1, filter_refused("SQL92"))
+    assert "set enablePropertyFilter=true at every broker" in str(refused)
+    assert "cannot parse the filter" in str(command_error(23, "Encountered EOF"))
 
 
 def test_results_that_mean_nothing() -> None:

@@ -2,7 +2,7 @@
 """Messages as applications see them: to be sent, sent, and received."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -69,7 +69,10 @@ class Message(msgspec.Struct):
 
 def wire_properties(message: Message) -> dict[str, str]:
     """Return all properties of a message under RocketMQ's names."""
-    found = dict(message.properties)
+    properties: Any = message.properties
+    if not isinstance(properties, Mapping):
+        raise InvalidArgument(f"properties must be a dict of text, not {properties!r}")
+    found = dict(properties)
     if found:
         _check_properties(found)
     keys: Any = message.keys
@@ -117,7 +120,9 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
             )
 
 
-def _joined(keys: Sequence[Any]) -> str:
+def _joined(keys: Any) -> str:
+    if not isinstance(keys, Iterable):
+        raise InvalidArgument(f"keys must be text or a list of texts, not {keys!r}")
     for key in keys:
         if not isinstance(key, str):
             raise InvalidArgument(f"a key is text, not {type(key).__name__}")
@@ -258,6 +263,9 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     check_topic(message.topic)
     if message.topic in FORBIDDEN_TOPICS:
         raise InvalidArgument(f"{message.topic} belongs to the broker: no client may send to it")
+    flag: Any = message.flag
+    if not isinstance(flag, int):
+        raise InvalidArgument(f"the flag of a message must be an int, not {flag!r}")
     body: Any = message.body
     if not isinstance(body, bytes | bytearray | memoryview):
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""

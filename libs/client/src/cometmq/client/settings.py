@@ -411,11 +411,17 @@ class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
-def checked(options: OptionsT, namesrv: str = "") -> OptionsT:
+def checked(
+    options: OptionsT, namesrv: str = "", *, kind: type[ClientOptions] = ClientOptions
+) -> OptionsT:
     """Return the options with `namesrv` filled in; InvalidArgument if a value is out of bounds.
 
     msgspec checks bounds only on conversion, not on construction, so this converts.
     """
+    if not isinstance(options, kind):
+        raise InvalidArgument(
+            f"the options must be {kind.__name__}(...), not {type(options).__name__}"
+        )
     values = msgspec.structs.asdict(options)
     if namesrv:
         values["namesrv"] = namesrv

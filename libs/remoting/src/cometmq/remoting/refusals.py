@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.remarks import filter_refused
 
 ACL_PACKAGE: Final = "org.apache.rocketmq.acl."
 
@@ -30,7 +31,7 @@ _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the broker, topic or group does not permit this",
     ResponseCode.TOPIC_NOT_EXIST: "the topic does not exist",
     ResponseCode.QUERY_NOT_FOUND: "nothing was found",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "the subscription is wrong",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "the broker cannot parse the filter expression",
     ResponseCode.SUBSCRIPTION_NOT_EXIST: "the broker does not know the subscription; members of "
     "the group may subscribe to different topics",
     ResponseCode.SUBSCRIPTION_NOT_LATEST: "the broker has an older subscription of the group",
@@ -42,6 +43,9 @@ _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.FLOW_CONTROL: "the broker limits this client",
     ResponseCode.GO_AWAY: "the server is stopping",
 }
+
+
+_SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
 def is_access_refusal(remark: str) -> bool:
@@ -62,6 +66,8 @@ def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
     if is_access:
         meaning = "access denied"
     said = plain_remark(remark)
+    if said == _SQL_IS_OFF:
+        meaning = "SQL92 filters are off: set enablePropertyFilter=true at every broker"
     place = f" from {address}" if address else ""
     return f"{meaning}{f': {said}' if said else ''} ({name} {code}{place})"
 

@@ -13,7 +13,7 @@ from cometmq.client.admin.broker_messages import (
     TOOLS_GROUP,
 )
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.errors import BrokerMissing
+from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -66,7 +66,10 @@ class MessageAdmin(AdminBase):
 
     async def stored_message(self, offset_message_id: str) -> MessageExt:
         """Return the message with an offset message id, which names its broker."""
-        place = parse_offset_message_id(offset_message_id)
+        try:
+            place = parse_offset_message_id(offset_message_id)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(str(error)) from error
         broker = await self._broker_at(host_text(place.host))
         return await broker.message_at(place.physical_offset)
 

@@ -19,7 +19,7 @@ from cometmq.client.errors import ClientStateError
 from cometmq.client.functions import check_function
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
-from cometmq.client.settings import LitePullOptions
+from cometmq.client.settings import LitePullOptions, checked
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
@@ -52,7 +52,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         super().__init__(
             group,
             namesrv,
-            options=options or LitePullOptions(),
+            options=checked(options or LitePullOptions(), kind=LitePullOptions),
             strategy=strategy,
             offsets=offsets,
             log=log,

@@ -18,7 +18,7 @@ from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import RETRY_PREFIX, MessageExt, check_topic
-from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
+from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions, checked
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import Log
 
@@ -57,7 +57,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         super().__init__(
             group,
             namesrv,
-            options=options or PushOptions(),
+            options=checked(options or PushOptions(), kind=PushOptions),
             strategy=strategy,
             offsets=offsets,
             log=log,

@@ -68,12 +68,19 @@ class Delivers(Protocol):
 class DropsFailed:
     """Drops failed messages: broadcasting has no redelivery."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, group: str, log: Log) -> None:
+        self._group = group
         self._log = log
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
         """Log and drop a message."""
-        self._log.warning("message.dropped", message_id=message.message_id, level=delay_level)
+        self._log.warning(
+            "message.dropped",
+            group=self._group,
+            topic=message.topic,
+            message_id=message.message_id,
+            level=delay_level,
+        )
         return True
 
     async def give_up(self, message: MessageExt) -> bool:
@@ -91,7 +98,9 @@ class PushGroup(GroupMember[PushOptions]):
     ) -> None:
         self._is_suspended = False
         super().__init__(parts)
-        self._failed = DropsFailed(self._log) if self.is_broadcasting else self._send_back()
+        self._failed = (
+            DropsFailed(self._group, self._log) if self.is_broadcasting else self._send_back()
+        )
         self._caller: ListenerCaller[ConsumeResult] | ListenerCaller[OrderlyResult]
         self._delivery: Delivers
         if self._options.orderly:

@@ -66,7 +66,7 @@ class Producer(Client):
                 f"{DEFAULT_GROUP} is reserved: give the producer group a name of its own"
             )
         self.group = group
-        self.options = checked(options or ProducerOptions(), namesrv)
+        self.options = checked(options or ProducerOptions(), namesrv, kind=ProducerOptions)
         self._namespace = namespace_of(self.options)
         self._full_group = self._namespace.wrap(group)
         check_group(self._full_group)
@@ -160,6 +160,10 @@ class Producer(Client):
     ) -> SendResult:
         """Send to the queue chosen by the application."""
         sender = self._sending()
+        if not isinstance(queue, MessageQueue):
+            raise InvalidArgument(
+                f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
+            )
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(

@@ -25,7 +25,7 @@ from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
-from cometmq.client.settings import TransactionOptions
+from cometmq.client.settings import TransactionOptions, checked
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
@@ -146,7 +146,12 @@ class TransactionProducer(Producer, TransactionMember):
         check_function(check, "check", "message")
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
-        super().__init__(group, namesrv, options=options or TransactionOptions(), log=log)
+        super().__init__(
+            group,
+            namesrv,
+            options=checked(options or TransactionOptions(), kind=TransactionOptions),
+            log=log,
+        )
         self._check = check
         self._execute = execute
         self._end_hooks: list[EndHook] = []
@@ -216,6 +221,8 @@ class TransactionProducer(Producer, TransactionMember):
         if error is not None:
             self._log.warning(
                 "transaction.failed",
+                group=self.group,
+                topic=message.topic,
                 transaction=transaction.transaction_id,
                 error=describe(error),
                 exc_info=error,
@@ -313,6 +320,8 @@ class TransactionProducer(Producer, TransactionMember):
         if error is not None:
             self._log.warning(
                 "transaction.check_failed",
+                group=self.group,
+                topic=message.topic,
                 transaction=message.message_id,
                 error=describe(error),
                 exc_info=error,
