@@ -13,13 +13,13 @@ from typing import Any, Final
 import pytest
 
 from cometmq.broker.acl.files import AclFiles
-from cometmq.client import Message, Producer, ProducerOptions, SendFailed, SessionCredentials
+from cometmq.client import Message, Producer, ProducerOptions, SessionCredentials
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.java import JavaCluster, PatientJavaCluster, java_home
 from cometmq.peers.javaclient import VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.acl import AclAccount
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG
 
 pytestmark = pytest.mark.compat
@@ -297,5 +297,7 @@ def sent(cluster: Cluster, credentials: SessionCredentials | None, topic: str) -
 
     try:
         return asyncio.run(send())
-    except (CometError, SendFailed) as error:
+    except CommandError as refusal:
+        return refusal.remark  # the words of the server, whatever our text says
+    except CometError as error:
         return str(error)

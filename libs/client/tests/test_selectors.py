@@ -52,9 +52,7 @@ def test_a_condition_must_say_something() -> None:
 
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
-async def test_a_memory_cluster_refuses_conditions(
-    cluster: MemoryCluster, make: Any
-) -> None:
+async def test_a_memory_cluster_refuses_conditions(cluster: MemoryCluster, make: Any) -> None:
     with pytest.raises(SubscriptionParseFailed, match="MemoryCluster does not evaluate SQL92"):
         await make(cluster, MessageSelector.by_sql("a > 5")).start()
     assert cluster.broker.requests[CHECK] == 1

@@ -11,7 +11,6 @@ from cometmq.remoting.bodies.connections import (
     ProducerConnections,
 )
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset, TopicStats
@@ -21,11 +20,6 @@ from cometmq.remoting.commands import admin, callbacks, topics
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.remoting.message.record import decode_record
 from cometmq.remoting.transport.dispatch import Handler
-
-
-def get_broker_runtime_info(broker: MemoryBroker, _call: Call[Any]) -> Reply:
-    """Return the broker's name; clients use the request to tell brokers from name servers."""
-    return Reply(body=encode_json(KVTable({"brokerName": broker.name})))
 
 
 def get_consumer_connection_list(
@@ -141,7 +135,6 @@ def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> i
 
 
 ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
-    RequestCode.GET_BROKER_RUNTIME_INFO: get_broker_runtime_info,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connection_list,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connection_list,
     RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats_info,
