@@ -14,6 +14,8 @@ accounts:
   secretKey: userSecret1
   defaultTopicPerm: PUB|SUB
   defaultGroupPerm: SUB
+  groupPerms:
+  - Denied=DENY
 """
 ADMIN = ("--access-key", "adminKey1", "--secret-key", "adminSecret1")
 USER = ("--access-key", "userKey1", "--secret-key", "userSecret1")
@@ -48,6 +50,13 @@ def test_an_account_is_given_before_the_command(say):
     refused = say(*USER, "--tls", "topic", "create", "Other")
     assert refused.status == 1
     assert "Need admin permission for request code=17" in refused.err
+
+
+@pytest.mark.parametrize("options", [(), ("--from", "first")])
+def test_a_group_that_is_denied_ends_consume(say, options):
+    assert say(*ADMIN, "--tls", "topic", "create", "Closed", "--queues", 1).status in {0, 1}
+    refused = say(*USER, "--tls", "consume", "Closed", "-g", "Denied", "--timeout", 30, *options)
+    refused.assert_refused(1, "access denied: ")
 
 
 def test_mqadmin_s_commands_take_it_too(say):

@@ -223,6 +223,17 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
         assert b"Traceback" not in process.stderr.read()
 
 
+def test_a_new_group_starts_where_from_says(ask, topic):
+    ask("produce", topic, "old", "--count", 4)
+    group = f"{topic}-late"
+    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 1)
+    assert ask(*args, "--from", "last").out == ""
+    assert ask("lag", group, "-t", topic, "--json").json["lag"] == 0
+    ask("produce", topic, "new")
+    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 20)
+    assert ask(*args, "--from", "first").out == "new\n"  # it has offsets: --from does nothing
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
     ask("produce", topic, "first")

@@ -39,6 +39,12 @@ from cometmq.client import (
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
+from cometmq.remoting.errors import (
+    AccessDenied,
+    ConsumerNotOnline,
+    ServerError,
+    TransportError,
+)
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.names import TOOLS_GROUP
 from cometmq.runtime.service import new_event_loop
@@ -65,10 +71,12 @@ Group = Annotated[
 ]
 Tag = Annotated[str, typer.Option("--tag", help="Only messages with these tags: 'A || B'.")]
 From = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--from",
-        help="first, last or a time (2026-11-20T10:00, 90m ago); with -g, where it has no offset.",
+        show_default="last",
+        help="first, last or a time (2026-11-20T10:00, 90m ago). With -g: where a group without"
+        " offsets starts; by default brokers decide (a young topic is read from its beginning).",
     ),
 ]
 Queue = Annotated[
@@ -91,7 +99,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
     *,
     group: Group = None,
     tag: Tag = "*",
-    start: From = LAST,
+    start: From = None,
     queue: Queue = None,
     offset: Offset = None,
     count_max: Max = None,
@@ -111,7 +119,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
         if group is not None:
             source = _as_member(namesrv, topic, group, tag, start)
         else:
-            source = _as_onlooker(namesrv, topic, tag, start, queue, offset)
+            source = _as_onlooker(namesrv, topic, tag, start or LAST, queue, offset)
         async with source as messages:
             printer = Printer(messages, topic, as_json=as_json)
             async with live(printer.progress, beside_output=True):
@@ -202,7 +210,7 @@ class Printer:
 
 @asynccontextmanager
 async def _as_member(
-    namesrv: str, topic: str, group: str, tag: str, start: str
+    namesrv: str, topic: str, group: str, tag: str, start: str | None
 ) -> AsyncIterator[Source]:
     """Consume for a group; messages not printed at the end are redelivered to the next member."""
     source = Source(1)
@@ -217,23 +225,69 @@ async def _as_member(
             if not printed.is_printed:
                 await _abandon()
 
-    consume_from, moment_ms = _group_start(start)
+    consume_from, moment_ms = _group_start(start or LAST)
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
     )
-    consumer = PushConsumer(
-        group, namesrv, listener=listen, options=with_access(options), log=Complaints()
-    )
+    log = MemberComplaints()
+    consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         await admin.route(topic)  # raises if there is no such topic
-    async with consumer:
+        if start is not None:
+            await _place_group(admin, group, topic, start)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(log.fail_if_refused())
         try:
             yield source
         finally:
+            watch.cancel()
             is_leaving = True
             while not source.empty():
                 source.get_nowait().done.set()
+
+
+class MemberComplaints(Complaints):
+    """Ends the command if a broker denies the group access: retrying would not help."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Print the event, unless it is a refusal: that becomes the error of the command."""
+        kind, _, text = str(facts.get("error", "")).partition(": ")
+        if kind != AccessDenied.__name__:
+            super().warning(event, **facts)
+        elif not self._refusal.done():
+            self._refusal.set_result(text)
+
+    async def fail_if_refused(self) -> None:
+        """Wait for a refusal and raise it."""
+        raise ClientError(await self._refusal)
+
+
+async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
+    """Store the start of a group without members and offsets.
+
+    Brokers would make it start at 0 of a young queue, whatever the group asks for
+    (youngQueueStartsAtZero).
+    """
+    queues = await admin.queues(topic)
+    for broker in await admin.masters_of(topic):
+        try:
+            await broker.consumer_connections(group)
+            continue
+        except (ConsumerNotOnline, ServerError):
+            stats = await broker.consume_stats(group)
+        except TransportError:
+            continue  # the consumer reports it, and reads the other brokers
+        if any(queue.topic == topic for queue in stats.offset_table):
+            continue
+        for queue in queues:
+            if queue.broker_name == broker.name:
+                begin = await _begin(admin, queue, start, None)
+                await admin.commit_offset(group, queue, begin)
 
 
 async def _abandon() -> None:
