@@ -20,3 +20,20 @@ def test_a_terminal_is_asked(ask, suite, topic, answer, is_deleted):
     assert f"Delete the topic {topic} with all its messages? [y/N]: ".encode() in done.stdout
     assert done.returncode == (0 if is_deleted else 1)
     assert (topic in ask("topic", "list").out) != is_deleted
+
+
+def test_ctrl_c_at_a_question_is_an_interrupt(ask, suite, topic):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(PROGRAM, [str(PROGRAM), "topic", "delete", topic, "-n", suite.namesrv])
+    with os.fdopen(terminal, "r+b", 0) as keyboard:
+        shown = b""
+        while b"[y/N]: " not in shown:
+            shown += keyboard.read(1000)
+        keyboard.write(b"\x03")
+        _, status = os.waitpid(pid, 0)
+        shown += keyboard.read(1000)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert b"cometmq: interrupted: nothing was changed" in shown
+    assert b"Aborted" not in shown
+    assert topic in ask("topic", "list").out

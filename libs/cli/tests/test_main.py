@@ -232,6 +232,13 @@ def test_an_empty_value_is_refused(args, place):
     assert (result.exit_code, result.output) == (2, f"cometmq {place} is empty: give a value\n")
 
 
+@pytest.mark.parametrize("command", [("topic", "list"), ("topicList",), ("produce", "T", "x")])
+def test_an_empty_variable_is_refused(command):
+    result = invoke(*command, env={"NAMESRV_ADDR": ""})
+    line = "cometmq: NAMESRV_ADDR is empty: give a value, or unset it\n"
+    assert (result.exit_code, result.output) == (2, line)
+
+
 def test_a_mistyped_option_of_a_program_is_answered_with_the_right_one():
     result = invoke("namesrv", "--listen-prt", "1")
     line = "cometmq: --listen-prt: unknown option; did you mean --listen-port?\n"

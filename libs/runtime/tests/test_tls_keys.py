@@ -152,6 +152,15 @@ def test_a_configured_file_must_exist(tmp_path: Path) -> None:
             client_tls_of_file(path)
 
 
+@pytest.mark.parametrize("key", ["tls.client.authSrver", "tsl.client.authServer"])
+def test_a_mistyped_key_of_a_client_s_file_is_refused(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text(f"{key}=true\n")
+    wanted = f"{key} is an unknown key; did you mean tls.client.authServer\\?"
+    with pytest.raises(SettingsError, match=wanted):
+        client_tls_of_file(path)
+
+
 def test_a_password_is_not_shown() -> None:
     given: dict[str, Any] = {"tls.server.keyPassword": "secret-1"}
     loaded = load(Settings, prefix="COMETMQ_TEST", env={}, cli=given)

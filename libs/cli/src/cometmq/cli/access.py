@@ -5,6 +5,7 @@ They apply to every command and go before or after it. The files they name are r
 client is created: commands without a client do not need them.
 """
 
+import os
 from contextvars import ContextVar
 from copy import copy
 from pathlib import Path
@@ -36,7 +37,15 @@ CredentialsFile = Annotated[
         help="File with accessKey and secretKey, like RocketMQ's conf/tools.yml.",
     ),
 ]
-Tls = Annotated[bool, typer.Option("--tls", envvar="COMETMQ_TLS", help="Connect over TLS.")]
+Tls = Annotated[
+    bool,
+    typer.Option(
+        "--tls",
+        envvar="COMETMQ_TLS",
+        help="Connect over TLS; servers are verified only with tls.client.authServer=true in"
+        " --tls-config.",
+    ),
+]
 TlsConfig = Annotated[
     Path | None,
     typer.Option(
@@ -44,6 +53,9 @@ TlsConfig = Annotated[
         help="File with tls.client keys, like RocketMQ's tls.properties; implies --tls.",
     ),
 ]
+
+EXIT_USAGE: Final = 2
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 
 
 class Access(NamedTuple):
@@ -71,7 +83,15 @@ def is_said(ctx: typer.Context, name: str | None) -> bool:
 
 def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
     """Return the name servers given after the command, else before it, else the default."""
-    return namesrv if is_said(ctx, param.name) else ACCESS.get().namesrv or namesrv
+    if is_said(ctx, param.name):
+        return namesrv
+    if ACCESS.get().namesrv:
+        return ACCESS.get().namesrv
+    variable = os.environ.get(NAMESRV_VARIABLE)  # noqa: TID251  # click takes an empty one for none
+    if variable == "":
+        typer.echo(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
+        raise typer.Exit(EXIT_USAGE)
+    return namesrv
 
 
 def json_or_global(as_json: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
-from cometmq.cli.access import ACCESS, Access, namesrv_or_global
+from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
@@ -32,7 +32,7 @@ Namesrv = Annotated[
     typer.Option(
         "-n",
         "--namesrv",
-        envvar="NAMESRV_ADDR",
+        envvar=NAMESRV_VARIABLE,
         help="Name servers, host:port;host:port.",
         callback=namesrv_or_global,
     ),
@@ -163,7 +163,14 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise wrong_usage(f"{question} Standard input is not a terminal: give --yes")
-    typer.confirm(question, abort=True)
+    try:
+        is_confirmed = typer.confirm(question)
+    except typer.Abort as error:  # Ctrl-C or Ctrl-D
+        typer.echo("cometmq: interrupted: nothing was changed", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+    if not is_confirmed:
+        typer.echo("cometmq: not confirmed: nothing was changed", err=True)
+        raise typer.Exit(1)
 
 
 def wrong_usage(line: str) -> typer.Exit:

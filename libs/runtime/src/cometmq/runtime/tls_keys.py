@@ -18,6 +18,7 @@ from msgspec import Meta
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.runtime import properties
+from cometmq.runtime.spelling import did_you_mean
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
@@ -71,6 +72,15 @@ AuthServer = Annotated[bool, Meta(description="Verify the certificates of server
 
 _SERVER: Final = "tls.server."
 _CLIENT: Final = "tls.client."
+_IDENTITY: Final = ("certPath", "keyPath", "keyPassword", "trustCertPath")
+FILE_KEYS: Final = frozenset(
+    {
+        *(_SERVER + name for name in (*_IDENTITY, "mode", "need.client.auth", "authClient")),
+        *(_CLIENT + name for name in (*_IDENTITY, "authServer")),
+        *("tls.enable", "tls.config.file", "tls.test.mode.enable"),
+    }
+)
+"""All keys of RocketMQ's `tls.properties`."""
 
 
 def server_tls(settings: Any) -> TlsSettings:
@@ -116,8 +126,16 @@ def client_tls(settings: Any) -> TlsSettings:
 
 
 def client_tls_of_file(path: Path) -> TlsSettings:
-    """Return the TLS settings in a `tls.properties` file, for programs without such settings."""
-    return _client(_of_file(path), is_on=True)
+    """Return the TLS settings in a `tls.properties` file, for programs without such settings.
+
+    An unknown key is an error: a mistyped authServer would turn off the verification of servers.
+    """
+    values = _parsed(path)
+    for name in values:
+        if name not in FILE_KEYS:
+            guess = did_you_mean(name, FILE_KEYS)
+            raise SettingsError(f"tls.config.file={path}: {name} is an unknown key{guess}")
+    return _client(values, is_on=True)
 
 
 def _client(values: Mapping[str, Any], *, is_on: bool) -> TlsSettings:
@@ -144,13 +162,16 @@ def _of_settings_file(settings: Any) -> dict[str, str]:
 
 
 def _of_file(path: Path) -> dict[str, str]:
+    return {name: value for name, value in _parsed(path).items() if name.startswith("tls.")}
+
+
+def _parsed(path: Path) -> dict[str, str]:
     try:
-        values = properties.parse(path.read_text(encoding="utf-8"))
+        return properties.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"tls.config.file={path}: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"tls.config.file={path}: {error}") from error
-    return {name: value for name, value in values.items() if name.startswith("tls.")}
 
 
 def _path(values: Mapping[str, Any], name: str) -> Path | None:

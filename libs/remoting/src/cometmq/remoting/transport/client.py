@@ -4,7 +4,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +32,8 @@ from cometmq.remoting.transport.tls import CertificateWatch
 from cometmq.remoting.transport.tls_contexts import WatchedContext, client_context
 from cometmq.remoting.types import Buffer
 
+_UNTRUSTED: Final = frozenset({18, 19, 20, 21})
+"""OpenSSL's X509_V_ERR codes of self-signed certificates and of unknown issuers."""
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or ends the connection."""
 
@@ -204,7 +206,7 @@ class RemotingClient:
         except (OSError, TimeoutError, ssl.SSLError) as error:
             reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
             if context is not None and isinstance(error, _NO_TLS):
-                reason = f"TLS failed ({reason}); check that the server offers TLS there"
+                reason = f"TLS failed ({reason}); {_tls_advice(error)}"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         self._peers[address] = peer
         return peer
@@ -218,3 +220,11 @@ class RemotingClient:
             del self._peers[address]
             self._connecting.pop(address, None)
         self._certificates.look(self._tls)
+
+
+def _tls_advice(error: Exception) -> str:
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return "check that the server offers TLS there"
+    if error.verify_code in _UNTRUSTED:
+        return "its certificate is not signed by tls.client.trustCertPath (empty: the system's CAs)"
+    return "the certificate of the server is not valid"
