@@ -59,6 +59,15 @@ def test_a_group_that_is_denied_ends_consume(say, options):
     refused.assert_refused(1, "access denied: ")
 
 
+@pytest.mark.parametrize("command", [("show",), ("check",), ("resolve", "--commit", "--yes")])
+def test_a_broker_that_never_had_a_transaction_has_none_of_this_id(say, command):
+    (row,) = say(*ADMIN, "--tls", "cluster", "--json").json
+    place = f"{row['broker']}:17"
+    verb, *options = command
+    missing = say(*ADMIN, "--tls", "txn", verb, place, *options)
+    missing.assert_refused(1, f"no open transaction has the id {place}")
+
+
 def test_mqadmin_s_commands_take_it_too(say):
     config = say(*ADMIN, "--tls", "getAclConfig", "-c", "PeersCluster", "--json")
     assert config.status == 0

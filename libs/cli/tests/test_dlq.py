@@ -55,6 +55,18 @@ def test_dead_letters_are_shown(ask, topic, dead):
     assert dead in ask("dlq", "list").out
 
 
+@pytest.mark.parametrize("command", [("show",), ("export",), ("replay", "-y")])
+def test_a_group_without_dead_letters_is_told_from_no_group(ask, topic, command):
+    name, *options = command
+    group = f"{topic}-sound"
+    assert ask("group", "create", group).status == 0
+    sound = ask("dlq", name, group, *options)
+    assert (sound.status, sound.err) == (0, f"cometmq: {group} has no dead letters\n")
+    missing = ask("dlq", name, "nobody", *options)
+    assert missing.status == 1
+    assert missing.err.endswith("cometmq: no broker knows the consumer group nobody\n")
+
+
 def test_dead_letters_are_chosen(ask, topic, dead):
     def bodies(*options):
         return sorted(row["body"] for row in ask("dlq", "show", dead, *options, "--json").json)
@@ -83,7 +95,9 @@ def test_dead_letters_are_exported(ask, topic, dead, tmp_path):
     assert ask("produce", other, "--json-lines", "-f", file).status == 0
     assert ask("printMsg", "-t", other).out.count("MSGID: ") == 5
     ask("dlq", "export", dead, tmp_path).assert_refused(1, f"{tmp_path} cannot be written")
-    ask("dlq", "export", "nobody", file).assert_refused(1, "no broker has the topic %DLQ%")
+    ask("dlq", "export", "nobody", file).assert_refused(
+        1, "no broker knows the consumer group nobody"
+    )
 
 
 def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
@@ -101,7 +115,7 @@ def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
         assert line["keys"] == before[line["body"]]["keys"]
         assert line["message_id"] == before[line["body"]]["message_id"]
     assert ask("dlq", "replay", "nobody", "-y").err.endswith(
-        "no broker has the topic %DLQ%nobody\n"
+        "no broker knows the consumer group nobody\n"
     )
 
 

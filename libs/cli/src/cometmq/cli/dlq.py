@@ -93,6 +93,8 @@ def show(  # noqa: PLR0913  # one parameter per option
             until=until,
             count_max=count_max,
         )
+        if not await _has_dead_letters(admin, group):
+            return []
         return [message async for message in choice.read(admin, group)]
 
     messages = ask(namesrv, question)
@@ -142,8 +144,10 @@ def export(  # noqa: PLR0913  # one parameter per option
             count_max=count_max,
         )
         count = 0
-        await admin.route(DLQ_PREFIX + group)  # fail before the file is created
+        is_any = await _has_dead_letters(admin, group)  # fails before the file is created
         with _opened(file) as out:
+            if not is_any:
+                return 0
             async with live(lambda: f"{count:,} messages", beside_output=file == STDOUT):
                 async for message in choice.read(admin, group):
                     out.write(msgspec.json.encode(as_object(message)) + b"\n")
@@ -201,6 +205,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
             until=until,
             count_max=count_max,
         )
+        if not await _has_dead_letters(admin, group):
+            return
         pace = Pace(rate)
         async with live(lambda: f"{len(sent):,} messages sent again"):
             async for message in choice.read(admin, group):
@@ -224,6 +230,16 @@ def replay(  # noqa: PLR0913  # one parameter per option
     print_facts({**facts, "broken": len(broken), "dry_run": dry_run}, as_json=as_json)
     if broken:
         raise typer.Exit(1)
+
+
+async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
+    """Return whether a group has a dead-letter topic; say so if not, raise if there is no group."""
+    if await admin.namesrv.route(DLQ_PREFIX + group) is not None:
+        return True
+    if group not in await admin.groups():
+        raise ClientError(f"no broker knows the consumer group {group}")
+    typer.echo(f"cometmq: {group} has no dead letters", err=True)
+    return False
 
 
 def _last(sent: list[str]) -> str:

@@ -21,7 +21,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError
-from cometmq.remoting.errors import RequestCodeNotSupported, TransportError
+from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.txn_checker.verify import verify_folder
 
@@ -217,14 +217,17 @@ async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, Hal
     name, _, offset = transaction.rpartition(":")
     if name and offset.isdecimal():
         (master,) = await _masters(admin, name)
-        half = await master.half_message(int(offset))
-        if half is None:
-            raise ClientError(f"{name} has no half message at {offset}")
-        return master, half
-    for master in await _masters(admin, None):
-        async for half in open_at(admin, master):
-            if half.message.message_id == transaction:
-                return master, half
+        try:
+            half = await master.half_message(int(offset))
+        except TopicNotExist:  # the broker has never had a transaction
+            half = None
+        if half is not None:
+            return master, half
+    else:
+        for master in await _masters(admin, None):
+            async for half in open_at(admin, master):
+                if half.message.message_id == transaction:
+                    return master, half
     raise ClientError(f"no open transaction has the id {transaction}")
 
 
