@@ -103,6 +103,12 @@ def named(result, line):
     return result.out
 
 
+def test_the_queues_of_a_topic_on_two_brokers_are_named_by_broker(run):
+    created = run("topic", "create", "Both", "--queues", 2)
+    assert (created.status, "2 at each of 2 brokers" in created.out) == (0, True)
+    assert run("topic", "create", "BothToo", "--queues", 2, "--json").json["queues"] == 4
+
+
 def test_existing_topics_are_reported_by_broker(run):
     assert run("topic", "create", "Partial", "--queues", 3, "-b", "broker-a").status == 0
     run("topic", "create", "Partial").assert_refused(

@@ -209,6 +209,24 @@ def test_a_queue_is_dumped_from_an_offset_on(call, golden):
     assert result.lines[0]["system_properties"]["KEYS"] == wanted[0]["keys"]
 
 
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        (("-t", "nosuch"), "of the topic nosuch"),
+        (("-t", "GoldenKeys", "--queue", 99), "of the topic GoldenKeys in queue 99"),
+        (
+            ("-t", "GoldenKeys", "--queue", 0, "--from", 9999),
+            "of the topic GoldenKeys in queue 0 from offset 9999 on",
+        ),
+        (("--from", 99_999_999), "from log offset 99999999 on"),
+    ],
+)
+def test_a_dump_of_nothing_names_what_is_missing(call, golden, options, missing):
+    folder, _ = golden("clean")
+    dumped = call("store", "dump", folder, *options)
+    dumped.assert_refused(1, f"{folder} has no record {missing}\n")
+
+
 def test_the_log_is_dumped_in_order(call, golden):
     folder, _ = golden("clean")
     lines = call("store", "dump", folder).out.splitlines()

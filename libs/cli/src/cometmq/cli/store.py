@@ -243,11 +243,24 @@ def dump(
     else:
         records = (record for record in dump_queue(root, topic, queue, start or 0))
     render = _as_json if as_json else _as_text
+    number = 0
     with Meter(beside_output=True) as meter:
         for number, record in enumerate(islice(records, count_max), 1):
             sys.stdout.write(render(record) + "\n")
             if number % METER_STEP == 0:
                 meter.show(f"{number:,} records")
+    if number == 0 and (topic is not None or start is not None):
+        typer.echo(f"cometmq: {folder} has {_no_record(topic, queue, start)}", err=True)
+        raise typer.Exit(1)
+
+
+def _no_record(topic: str | None, queue: int | None, start: int | None) -> str:
+    place = "" if topic is None else f" of the topic {topic}"
+    if queue is not None:
+        place += f" in queue {queue}"
+    if start is not None:
+        place += f" from {'log ' if queue is None else ''}offset {start} on"
+    return f"no record{place}"
 
 
 def _body(record: MessageRecord) -> bytes:

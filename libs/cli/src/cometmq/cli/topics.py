@@ -139,10 +139,13 @@ def create(
         )
 
     names = ask(namesrv, question)
+    total: Cell = queues * len(names)
+    if len(names) > 1 and not as_json:
+        total = f"{queues} at each of {len(names)} brokers"
     facts: dict[str, Cell] = {
         "topic": topic,
         "brokers": ",".join(names),
-        "queues": queues * len(names),
+        "queues": total,
         "permission": perm,
     }
     print_facts(facts, as_json=as_json)
