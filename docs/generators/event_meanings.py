@@ -7,7 +7,8 @@ from typing import Final
 MEANINGS: Final[Mapping[str, str]] = {
     # programs
     "program.failed": "The program ends with status 1 after an unexpected error.",
-    "program.killed": "A second signal ended the program before it had stopped in order.",
+    "program.killed": "A second signal, a second after the first or later, ended the program "
+    "before it had stopped in order.",
     "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
     "each follows.",
     "settings.unknown": "These keys of the file are unknown; they are kept for tools. "

@@ -70,16 +70,80 @@ def test_bugs_and_errors_after_the_start_give_status_1(capsys):
 
 IGNORES_THE_REQUEST = """
 import asyncio, os, signal
+from cometmq.runtime.clock import FakeClock
 from cometmq.runtime.service import run
+clock = FakeClock()
 async def main(stop):
     os.kill(os.getpid(), signal.SIGTERM)
     await stop.wait()
+    clock.advance({later_ms})
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.Event().wait()
-run(main)
+    async with asyncio.timeout({wait_s}):
+        await asyncio.Event().wait()
+run(main, clock=clock)
 """
 
 
 def test_the_second_signal_ends_the_program_at_once():
-    done = subprocess.run([sys.executable, "-c", IGNORES_THE_REQUEST], timeout=60, check=False)
+    done = _run(IGNORES_THE_REQUEST.format(later_ms=1_000, wait_s=60))
     assert done.returncode == 128 + signal.SIGTERM
+
+
+TOLD_TWICE = """
+import asyncio, os, signal
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.service import run
+clock = FakeClock()
+async def main(stop):
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        clock.advance(333)
+        os.kill(os.getpid(), number)
+        reached = asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR1, reached.set)
+        os.kill(os.getpid(), signal.SIGUSR1)  # signals of one process arrive in order
+        await reached.wait()
+    print("stopped in order")
+raise SystemExit(run(main, clock=clock))
+"""
+
+
+def test_one_request_delivered_twice_still_stops_the_program_in_order():
+    done = _run(TOLD_TWICE)
+    assert (done.returncode, done.stdout) == (0, b"stopped in order\n")
+
+
+HANGS_UP = """
+import os, signal, sys
+from cometmq.runtime.service import run
+signal.signal(signal.SIGHUP, signal.{handler})
+async def main(stop):
+    os.close(int(sys.argv[1]))  # the window is closed: the kernel sends SIGHUP to a leader
+    os.kill(os.getpid(), signal.SIGHUP)
+    if "{handler}" == "SIG_DFL":
+        await stop.wait()
+        print("stopping ...", flush=True)
+raise SystemExit(run(main))
+"""
+
+
+@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
+def test_a_closed_terminal_stops_the_program_in_order_unless_nohup(handler):
+    window, terminal = os.openpty()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", HANGS_UP.format(handler=handler), str(window)],
+            stdout=terminal,
+            stderr=terminal,
+            pass_fds=[window],
+        )
+    finally:
+        os.close(window)
+        os.close(terminal)
+    assert child.wait(60) == 0
+
+
+def _run(program):
+    return subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60, check=False
+    )

@@ -3,21 +3,25 @@
 
 Exit status 0 follows a requested stop; 2, with one line on standard error, a start prevented by
 something the user can fix (settings, a port, a folder, a lock); 1, with the error in the log,
-anything else. The second signal ends the process at once.
+anything else. A second signal ends the process at once, unless it follows within a second: `make`
+and its process group both pass the same Ctrl-C or SIGTERM on.
 """
 
 import asyncio
 import gc
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.clock import Clock, SystemClock
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -32,7 +36,9 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CANNOT_START = 2
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME_REQUEST_MS: Final = 1_000
+_TERMINAL_FDS: Final = (1, 2)
 
 
 class Stop:
@@ -68,14 +74,19 @@ class Stop:
         gc.freeze()
 
 
-def run(main: Callable[[Stop], Coroutine[Any, Any, None]], *, log: Log = NO_LOG) -> int:
+def run(
+    main: Callable[[Stop], Coroutine[Any, Any, None]],
+    *,
+    log: Log = NO_LOG,
+    clock: Clock | None = None,
+) -> int:
     """Run a program until it ends or a signal stops it; return its exit status."""
     stop: Stop | None = None
 
     async def guarded() -> None:
         nonlocal stop
         stop = Stop()
-        with _signals(stop, log):
+        with _signals(stop, log, clock or SystemClock()):
             await main(stop)
 
     try:
@@ -110,21 +121,49 @@ def _failed(error: Exception, log: Log, *, is_serving: bool) -> int:
 
 
 @contextmanager
-def _signals(stop: Stop, log: Log) -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into a stop request; exit at once on the second."""
+def _signals(stop: Stop, log: Log, clock: Clock) -> Iterator[None]:
+    """Turn the first signal into a stop request; exit at once on a later one."""
+    first_ms = 0
 
     def received(number: signal.Signals) -> None:
-        if stop.is_requested:
+        nonlocal first_ms
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        if not stop.is_requested:
+            first_ms = clock.monotonic_ms()
+            log.info("program.stopping", signal=number.name)
+            stop.request(number.name)
+        elif clock.monotonic_ms() - first_ms >= _SAME_REQUEST_MS:
             log.warning("program.killed", signal=number.name)
             os._exit(128 + number)
-        log.info("program.stopping", signal=number.name)
-        stop.request(number.name)
 
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    handled = [number for number in _SIGNALS if not _is_ignored_hangup(number)]
+    for number in handled:
         loop.add_signal_handler(number, received, number)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in handled:
             loop.remove_signal_handler(number)
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    """Return whether the program was started by `nohup`, which ignores SIGHUP for it."""
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
+def _leave_terminal() -> None:
+    """Discard further output to a terminal: after a hangup each write would fail with EIO."""
+    with Path(os.devnull).open("wb") as nowhere:
+        for fd in _TERMINAL_FDS:
+            if _is_terminal(fd):
+                os.dup2(nowhere.fileno(), fd)
+
+
+def _is_terminal(fd: int) -> bool:
+    """Return whether the descriptor is a terminal; isatty() is False once it has hung up."""
+    try:
+        return stat.S_ISCHR(os.fstat(fd).st_mode)
+    except OSError:
+        return False  # closed
