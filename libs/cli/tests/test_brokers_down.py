@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands while brokers are down or hang: each is named, the others' results are printed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ class Cluster:
         port = self.namesrv.partition(":")[2]
         self._start("namesrv", "namesrv", "--listen-port", port, "--admin-http-port", "-1")
 
-    def start_broker(self, name):
+    def start_broker(self, name, **more):
         port = self.addresses.setdefault(name, f"127.0.0.1:{free_broker_port()}").partition(":")[2]
         options = {
             "broker-name": name,
@@ -37,6 +38,7 @@ class Cluster:
             "namesrv-addr": self.namesrv,
             "store-path-root-dir": str(self.folder / name),
             "admin-http-port": "-1",
+            **more,
         }
         args = [word for key, value in options.items() for word in (f"--{key}", value)]
         self._start(name, "broker", *args)
@@ -172,6 +174,24 @@ def test_a_name_server_that_hangs_is_named(call, cluster):
         cluster.send("namesrv", signal.SIGCONT)
     result.assert_refused(1, f"no name server answers: {cluster.namesrv} did not answer request")
     assert "-n or NAMESRV_ADDR" in result.err
+
+
+def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_namesrv()
+        cluster.start_broker("full", **{"disk-space-warning-level-ratio": "1"})
+        args = ("cluster", "-n", cluster.namesrv)
+        wait_until(lambda: call(*args).status == 1, 30, "a check of the disk")
+        shown = call(*args, "--json")
+    finally:
+        cluster.stop()
+    (row,) = json.loads(shown.out)
+    assert row["state"] == "takes no messages: disk-full"
+    assert row["version"] == "V4_9_4"
+    line = f"broker full ({cluster.addresses['full']}) takes no messages: disk-full; "
+    assert shown.status == 1
+    assert shown.err.startswith(f"cometmq: {line}")
 
 
 @pytest.mark.parametrize("is_killed", [True, False])

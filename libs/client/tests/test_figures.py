@@ -25,6 +25,7 @@ def test_texts_become_numbers() -> None:
             "bootTimestamp": "1700000000000",
             "earliestMessageTimeStamp": "1600000000000",
             "commitLogDiskRatio": "0.25",
+            "writesRefused": "disk-full",
         }
     )
     assert figures == BrokerFigures(
@@ -39,6 +40,7 @@ def test_texts_become_numbers() -> None:
         started_ms=1_700_000_000_000,
         earliest_message_ms=1_600_000_000_000,
         commit_log_disk_ratio=0.25,
+        writes_refused="disk-full",
     )
 
 

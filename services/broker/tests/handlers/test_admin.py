@@ -264,6 +264,23 @@ async def test_figures_of_the_disk_and_of_delays(
     assert table["earliestMessageTimeStamp"] == "-1"
 
 
+@pytest.mark.parametrize("refusals", [(), ("disk-full", "sync-failed")])
+async def test_the_figures_name_the_reasons_why_messages_are_refused(
+    refusals: tuple[str, ...], store_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    stats = store.stats()._replace(is_writable=not refusals, refusals=refusals)
+    monkeypatch.setattr(store, "stats", lambda: stats)
+    broker = memory_broker(store, storePathRootDir=store_folder)
+
+    answer = await serve(
+        broker, Call(28, NoHeader(), peer=FakePeer()), admin.get_broker_runtime_info
+    )
+
+    table = decode_json(KVTable, bytes(answer.body)).table  # type: ignore[arg-type]
+    assert table.get("writesRefused") == ("disk-full,sync-failed" if refusals else None)
+
+
 async def test_figures_of_puts_and_their_latencies(store_folder: str) -> None:
     broker = memory_broker(storePathRootDir=store_folder)
     broker.driver.put_times.add(20, 1)

@@ -7,6 +7,7 @@ import typer
 
 from cometmq.cli.admin import note_missing
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_rows
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
@@ -18,6 +19,8 @@ COLUMNS: Final = (
     "Messages today", "Disk percent", "Started", "State",
 )  # fmt: skip
 
+REMEDY: Final = "look at its disk, its log and its /readyz"
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -25,7 +28,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_cluster(
     namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
 ) -> None:
-    """Show brokers with role, rates and disk usage; exit status 1 if one does not answer."""
+    """Show brokers with role, rates and disk usage; exit status 1 if one fails.
+
+    A broker fails if it does not answer, or if it is a master that takes no messages.
+    """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
         return await admin.members(cluster)
@@ -35,6 +41,15 @@ def show_cluster(
     for member in members:
         if member.failure is not None:
             note_missing(member.broker_name, member.address, member.failure)
+        elif reasons := _refusal(member):
+            place = f"{member.broker_name} ({member.address})"
+            MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
+
+
+def _refusal(member: ClusterMember) -> str:
+    """Return why a master takes no messages; slaves never take any."""
+    is_master = member.broker_id == MASTER_ID
+    return member.figures.writes_refused if is_master and member.figures else ""
 
 
 def _row(member: ClusterMember) -> list[Cell]:
@@ -54,5 +69,5 @@ def _row(member: ClusterMember) -> list[Cell]:
         figures.put_today,
         None if ratio is None else round(100 * ratio, 1),
         shown(figures.started_ms),
-        "ok",
+        f"takes no messages: {reasons}" if (reasons := _refusal(member)) else "ok",
     ]

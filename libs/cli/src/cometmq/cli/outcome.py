@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that did not answer while a command went on with the others.
+"""Servers that did not answer, or are not fit for use, while a command went on with the others.
 
 `main` prints them after the command's output and sets exit status 1.
 """
@@ -7,4 +7,4 @@
 from typing import Final
 
 MISSING: Final[dict[str, str]] = {}
-"""Address of each server that did not answer -> the reason and a remedy."""
+"""Address of each such server -> the reason and a remedy."""

@@ -52,6 +52,8 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     earliest_message_ms: int | None = None
     commit_log_disk_ratio: float | None = None
     """Used fraction of the commit log's disk, 0 to 1."""
+    writes_refused: str = ""
+    """Why the store takes no messages, such as `disk-full`; only CometMQ's brokers report it."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
@@ -72,6 +74,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         started_ms=int(_number(facts, "bootTimestamp")),
         earliest_message_ms=None if earliest_ms < 0 else earliest_ms,
         commit_log_disk_ratio=None if ratio < 0 else ratio,
+        writes_refused=facts.get("writesRefused", ""),
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of GET_BROKER_RUNTIME_INFO (28), all as text.
 
-Compatibility: the keys are RocketMQ's, because tools and exporters look for them by name; the
-figure of a part that only RocketMQ has (thread pools, its transient buffers) is a constant that
-means "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
+Compatibility: all keys but WRITES_REFUSED are RocketMQ's, because tools and exporters look for them
+by name; the figure of a part that only RocketMQ has (thread pools, its transient buffers) is a
+constant that means "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
 """
 
 import shutil
@@ -24,6 +24,9 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
     "pageCacheLockTimeMills": "0",
     "remainTransientStoreBufferNumbs": "2147483647",
 }
+WRITES_REFUSED: Final = "writesRefused"
+"""Only CometMQ has this key, and only while its store refuses messages: the reasons."""
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -110,7 +113,9 @@ def _rates(broker: Broker) -> dict[str, str]:
 
 def _store(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats()
+    refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
     return {
+        **refused,
         "commitLogMinOffset": str(stats.min_offset),
         "commitLogMaxOffset": str(stats.max_offset),
         "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
