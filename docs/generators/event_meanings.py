@@ -28,6 +28,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "interval.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
+    "broker.address_replaced": "A broker registered with the name and id of another live address, "
+    "`replaced`, and took its place in the routes. If both are running, give one another "
+    "`brokerName`.",
     "broker.disconnected": "A broker's connection ended; its routes are gone.",
     "broker.expired": "A broker was silent too long; its routes are gone.",
     # txn-checker

@@ -50,6 +50,20 @@ async def register(link, *names, version=1, **changes):
     return await ask(link, 103, BROKER | changes, body)
 
 
+async def test_a_broker_that_takes_the_name_and_id_of_a_live_one_is_logged(link, namesrv):
+    namesrv.log = structlog.get_logger()
+    slave = {"brokerId": "1", "brokerAddr": "127.0.0.1:5"}
+    namesake = {"brokerAddr": "127.0.0.1:9"}
+    with capture_logs() as logs:
+        for changes in ({}, {}, slave, namesake, namesake):
+            await register(link, "T", **changes)
+        await ask(link, 104, BROKER | namesake)
+        await register(link, "T")  # the name is free
+    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert [entry["event"] for entry in warnings] == ["broker.address_replaced"]
+    assert (warnings[0]["address"], warnings[0]["replaced"]) == ("127.0.0.1:9", "127.0.0.1:1")
+
+
 @pytest.mark.parametrize("code", HANDLERS, ids=lambda code: code.name)
 def test_a_handler_takes_the_header_of_its_command_and_has_its_name(code):
     handler = HANDLERS[code]

@@ -122,6 +122,12 @@ class RouteTable:
         if group is not None and group.broker_addrs.get(broker.broker_id) == broker.address:
             self._drop(broker.address)
 
+    def holder(self, broker: BrokerId) -> str | None:
+        """Return the other live address that has the name and id of a broker."""
+        group = self._groups.get(broker.broker_name)
+        address = group.broker_addrs.get(broker.broker_id) if group is not None else None
+        return None if address == broker.address else address
+
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
     ) -> tuple[bool, DataVersion | None]:

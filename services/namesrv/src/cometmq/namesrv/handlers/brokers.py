@@ -38,6 +38,7 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     body = _registered(call)
     topics = body.topic_config_serialize_wrapper
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+    replaced = namesrv.routes.holder(broker)
     is_new = broker.address not in namesrv.routes.live_brokers()
     master = namesrv.routes.register(
         Registration(
@@ -52,6 +53,8 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     )
     if is_new:
         namesrv.log.info("broker.registered", **broker._asdict())
+    if replaced is not None:
+        namesrv.log.warning("broker.address_replaced", **broker._asdict(), replaced=replaced)
     reply = RegisterBrokerReply()
     if master is not None:
         reply = RegisterBrokerReply(master.ha_address, master.address)
