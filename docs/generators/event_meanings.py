@@ -11,6 +11,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "before it had stopped in order.",
     "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
     "each follows.",
+    "settings.overruled": "These settings of the file have no effect in `cometmq standalone`; "
+    "`use` has the option that sets each.",
     "settings.unknown": "These keys of the file are unknown; they are kept for tools. "
     "`did_you_mean` lists the settings that a misspelled key is close to.",
     "task.ended": "A background task that should run until the stop has ended.",

@@ -101,6 +101,39 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
         assert "the data stays in" in child.log()
 
 
+def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    options = suite_options(data)
+    port = options[options.index("--broker-port") + 1]
+    decided = f"listenPort={port}\nbrokerIP1=127.0.0.1\n"
+    file = data / "broker.conf"
+    file.write_text(decided)
+    quiet = start("standalone", *options, name="quiet", ready="cluster")
+    assert "settings.overruled" not in quiet.log()
+    quiet.kill()
+    file.write_text("listenPort=1234\nstorePathRootDir=/nowhere\nnamesrvAddr=ns:9876\n")
+    warned = start("standalone", *options, "--log-json", name="warned", ready="cluster")
+    (warning,) = [
+        event
+        for line in warned.log().splitlines()
+        if line.startswith("{") and (event := json.loads(line))["event"] == "settings.overruled"
+    ]
+    assert warning["use"] == {
+        "listenPort": "--broker-port",
+        "namesrvAddr": "--namesrv-port",
+        "storePathRootDir": "--data",
+    }
+
+
+def test_a_suite_refuses_invalid_settings_that_its_options_decide(tmp_path):
+    file = tmp_path / "suite.conf"
+    file.write_text("listenPort=http\n")
+    line = refuse("standalone", *suite_options(tmp_path / "data"), "-c", file, cwd=tmp_path)
+    assert line.startswith("cometmq: listenPort=http: ")
+    assert str(file) in line
+
+
 def alone(program, folder):
     """Return options with which the program could start if nothing else is wrong."""
     port = ("--listen-port", free_broker_port())

@@ -70,12 +70,15 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Run name server, broker and txn-checker in one process until Ctrl-C or SIGTERM.
 
-    Started again on the same folder, they continue with its data.
+    Started again on the same folder, they continue with its data. Without -c, the broker's settings
+    are read from broker.conf in the folder, if it exists.
     """
     with exit_on_bad_settings():
         suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
+    if suite.overruled:
+        log.warning("settings.overruled", use=suite.overruled, file=str(suite.broker_file))
 
     async def main(stop: Stop) -> None:
         await _serve(suite, stop, log)

@@ -11,7 +11,7 @@ from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
-from cometmq.runtime.settings import Loaded, load
+from cometmq.runtime.settings import FILE, Loaded, load
 from cometmq.runtime.settings_fields import fields_of
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
 from cometmq.txn_checker.settings import TxnCheckerSettings
@@ -23,6 +23,15 @@ NAMESRV_OPTIONS: Final = {
     "listenPort": "--namesrv-port", "kvConfigPath": "--data", "configStorePath": "--data",
 }  # fmt: skip
 """Options of `standalone` behind these settings, as named by error messages."""
+
+DECIDED: Final = {
+    "bindAddress": "--host",
+    "brokerIP1": "--host",
+    "listenPort": "--broker-port",
+    "namesrvAddr": "--namesrv-port",
+    "storePathRootDir": "--data",
+}
+"""Settings of the broker that options of `standalone` decide, whatever the file says."""
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ""  # only if the user names another host
@@ -47,6 +56,8 @@ class Suite(NamedTuple):
     broker_file: Path
     txn_checker: Loaded[TxnCheckerSettings]
     own_account: Account | None
+    overruled: dict[str, str]
+    """Settings of the file without effect -> the option to use."""
 
     @property
     def needs_tls(self) -> bool:
@@ -63,15 +74,15 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
     folder = data.expanduser().resolve()
     bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
     file = config or folder / "broker.conf"
-    broker = _load_broker(
-        file if config is not None or file.exists() else None,
-        {
-            "bindAddress": bind,
-            "brokerIP1": host,
-            "listenPort": str(ports.broker),
-            "storePathRootDir": str(folder / "store"),
-        },
-    )
+    options = {
+        "bindAddress": bind,
+        "brokerIP1": host,
+        "listenPort": str(ports.broker),
+        "storePathRootDir": str(folder / "store"),
+    }
+    read = file if config is not None or file.exists() else None
+    overruled = _overruled(read, {**options, "namesrvAddr": f"{LOOPBACK}:{ports.namesrv}"})
+    broker = _load_broker(read, options)
     tls = broker.given("tls.") | broker.given(USE_TLS)
     namesrv = load_namesrv(
         None,
@@ -86,7 +97,22 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
     )
     own_account = _new_account() if broker.value.acl_enable else None
     checker = _load_checker(folder, tls, own_account)
-    return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account)
+    return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account, overruled)
+
+
+def _overruled(file: Path | None, decided: dict[str, str]) -> dict[str, str]:
+    """Return the settings of the file, all of them checked, that options of `standalone` decide.
+
+    A file that the broker has saved has the decided values; these are not conflicts.
+    """
+    loaded = load(BrokerSettings, prefix="COMETMQ_BROKER", file=file)
+    fields = fields_of(BrokerSettings)
+    return {
+        name: option
+        for name, option in DECIDED.items()
+        if loaded.origins[name].kind == FILE
+        and str(fields[name].read(loaded.value)) != decided[name]
+    }
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
