@@ -202,7 +202,7 @@ async def test_we_answer_requests_of_java(
 
 async def test_a_request_without_a_replier_ends_in_time(cluster: Cluster, topic: str) -> None:
     async with Producer("OwnRequester", cluster.namesrv_addr) as producer:
-        with pytest.raises(NoReply, match="wait reply message timeout, 300 ms"):
+        with pytest.raises(NoReply, match=r"no reply to the request .* in 300 ms"):
             await producer.request(Message(topic, b"hello?"), 300)
 
 

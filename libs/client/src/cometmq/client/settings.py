@@ -366,7 +366,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             description="How long `close` waits for running listener calls. A plain function runs "
-            "on a thread that cannot be stopped: a call that takes longer delays the process's end.",
+            "on a thread that cannot be stopped: a longer call delays the process's end.",
         ),
     ] = 10_000
 
