@@ -149,7 +149,7 @@ def test_rows_with_a_queue_stay_in_it() -> None:
     placed = row(0, broker_name="a", queue_id=1)
 
     with pytest.raises(
-        SendIncomplete, match=r"1 rows starting at row 0 .* in T a 1: SERVICE_NOT_AVAIL"
+        SendIncomplete, match=r"1 rows starting at row 0 .* in T a 1: .*SERVICE_NOT_AVAIL"
     ):
         send(brokers, [placed])
     places = {(one.header.queue_id) for one in brokers.requests}  # type: ignore[union-attr]
@@ -179,7 +179,7 @@ def test_refusal_is_final() -> None:
     brokers = Brokers()
     brokers.code = lambda _: int(ResponseCode.MESSAGE_ILLEGAL)
 
-    with pytest.raises(SendIncomplete, match=r"MESSAGE_ILLEGAL \(13\): because"):
+    with pytest.raises(SendIncomplete, match=r"because \(MESSAGE_ILLEGAL 13"):
         send(brokers, [row(0)])
     assert len(brokers.requests) == 1
 

@@ -33,10 +33,10 @@ class Status(Enum):
     """The state of a group, worst first: its word on the page, its colour, its meaning."""
 
     LOST = ("lost", "critical", "messages were deleted before the group read them")
-    STOPPED = ("stopped", "error", "messages wait, and no member is connected")
+    STOPPED = ("stopped", "error", "messages are unread, and no member is connected")
     FAILED = ("unknown", "error", "the brokers did not answer for this group")
-    BEHIND = ("behind", "warn", f"the oldest unread message waits for more than {ALLOWED_S:.0f} s")
-    DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and wait for a decision")
+    BEHIND = ("behind", "warn", f"the oldest unread message is older than {ALLOWED_S:.0f} s")
+    DEAD_LETTERS = ("dead letters", "warn", "messages failed for good and need a decision")
     BROADCAST = ("broadcast", "info", "members keep their own offsets, which brokers do not know")
     OK = ("ok", "ok", "the group keeps up")
 
