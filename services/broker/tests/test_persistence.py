@@ -101,3 +101,5 @@ async def test_a_table_without_a_file_is_not_saved(saver: TableSaver) -> None:
     await saver.save(Offsets())
     saver.request(Offsets())
     await saver.drain()
+    assert saver.is_healthy
+    assert saver.failed_count == 0

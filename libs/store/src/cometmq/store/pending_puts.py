@@ -85,7 +85,7 @@ class PendingPuts:
             self._answer(TIMEOUTS[next(iter(unmet))] if unmet else PutStatus.PUT_OK)
 
     def fail(self) -> None:
-        """Refuse all: the store cannot tell any more what is safe."""
+        """Refuse all pending puts: after a failed sync nothing proves what is on the disk."""
         while self._puts:
             self._answer(PutStatus.SERVICE_NOT_AVAILABLE)
 
