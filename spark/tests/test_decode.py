@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.message.compression import CompressionType, compress, compression_bits
-from cometmq.remoting.message.record import NewMessage, encode_record
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.testing.golden import load_exchanges
 from cometmq.remoting.testing.strategies import new_messages
 from cometmq.spark.errors import SourceError

@@ -16,8 +16,9 @@ from cometmq.client.subscriptions import ExpressionType, subscription
 from cometmq.client.transfer.outgoing import split_messages
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import parse_properties
-from cometmq.remoting.message.record import NewMessage, decode_record, encode_record
+from cometmq.remoting.message.record import decode_record
 
 
 def record(topic: str, properties: str = "") -> NewMessage:

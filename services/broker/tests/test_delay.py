@@ -10,8 +10,9 @@ import pytest
 from cometmq.broker.delay import BATCH_COUNT_MAX, DelayService, delay_file
 from cometmq.broker.messages import delay
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey, render_properties
-from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.consume_queue import ENTRY, FILLER, QueuePlan
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.errors import DiskError

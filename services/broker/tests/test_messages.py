@@ -21,12 +21,13 @@ from cometmq.broker.messages import (
     without_delay,
 )
 from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import (
     index_keys,
     parse_properties,
     render_properties,
 )
-from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 CLUSTER = cluster_pair("C")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from cometmq.broker.recent_half_messages import BODY_BYTES_MAX, RecentHalf, RecentHalves
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 
 
 def half(offset: int, *, body_bytes: int = 1) -> RecentHalf:

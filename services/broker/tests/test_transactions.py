@@ -4,12 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.transactions import EndedHalves, committed, ended_offsets, op, prepare
-from cometmq.remoting.message.record import (
-    MessageRecord,
-    NewMessage,
-    decode_record,
-    encode_record,
-)
+from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 
 # Written by a Java 4.9.4 broker: a half message, its committed message, and its op message.
 HALF = bytes.fromhex(

@@ -9,7 +9,8 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.offsets import GetMaxOffsetReply, QueryConsumerOffsetReply
 from cometmq.remoting.errors import ServerError, SystemBusy
-from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record, encode_record
+from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.txn_checker.broker_link import (
     HALF_TOPIC,
     MISSING_MAX,

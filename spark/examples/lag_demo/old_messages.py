@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import StoreSettings

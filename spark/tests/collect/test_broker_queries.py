@@ -25,7 +25,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.admin import GetConsumeStats
 from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, ServerError
-from cometmq.remoting.message.record import NewMessage, encode_record
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.spark.collect.broker import SAMPLED_PAIRS_MAX, ask, filtered
 from cometmq.spark.collect.sampling import places
 from cometmq.spark.collect.settings import CollectSettings

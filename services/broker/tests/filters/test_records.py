@@ -15,8 +15,9 @@ from cometmq.broker.filters.records import (
     sql_record_filter,
 )
 from cometmq.broker.filters.sql import SqlFilter, compile_sql
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import parse_properties
-from cometmq.remoting.message.record import NewMessage, encode_record, property_bytes, scan_record
+from cometmq.remoting.message.record import property_bytes, scan_record
 
 
 def record(properties: str, *, host: bytes = bytes(8), body: bytes = b"body") -> bytes:

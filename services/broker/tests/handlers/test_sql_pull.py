@@ -49,7 +49,7 @@ def store(broker: Broker, *values: object, topic: str = "T", retry_of: str = "")
 
 
 def message_of(broker: Broker, header: SendMessageV2, body: bytes) -> Any:
-    from cometmq.remoting.message.record import NewMessage
+    from cometmq.remoting.message.new_message import NewMessage
 
     return NewMessage(
         topic=header.topic,

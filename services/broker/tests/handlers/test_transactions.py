@@ -26,7 +26,8 @@ from cometmq.remoting.commands.transactions import (
     ResumeCheckHalfMessage,
     SetTransactionAside,
 )
-from cometmq.remoting.message.record import MessageRecord, decode_record, encode_record
+from cometmq.remoting.message.new_message import encode_record
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.reads import finish
 from cometmq.store.write_state import Refusal
 

@@ -23,8 +23,9 @@ from cometmq.broker.messages import delivered
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.log import Log
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 
 from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import (
     PAIR_SEPARATOR,
     VALUE_SEPARATOR,
@@ -23,7 +24,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
     without_property,
 )
-from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import HALF_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC
 
 _WAIT: Final = PropertyKey.WAIT.value

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 
 COUNT_MAX: Final = 4_096
 BODY_BYTES_MAX: Final = 2_048  # with the properties about 12 MB in all

@@ -19,7 +19,7 @@ from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
 from cometmq.remoting.log import Log
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock

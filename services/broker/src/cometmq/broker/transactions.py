@@ -17,13 +17,14 @@ from cometmq.broker.messages import without_delay
 from cometmq.broker.recent_half_messages import RecentHalves
 from cometmq.remoting.command import Call
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, tag_code
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import (
     PropertyKey,
     append_property,
     render_properties,
     without_property,
 )
-from cometmq.remoting.message.record import MessageRecord, NewMessage
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup, read_entries

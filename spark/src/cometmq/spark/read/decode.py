@@ -23,7 +23,8 @@ from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MAGIC_V1, RECORD_BYTES_MIN, decode_record
+from cometmq.remoting.message.record import decode_record
+from cometmq.remoting.message.record_layout import MAGIC_V1, RECORD_BYTES_MIN
 from cometmq.spark.options.definitions import Properties
 from cometmq.spark.read.decode_scalar import (
     COMPRESSED,

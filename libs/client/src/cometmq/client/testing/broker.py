@@ -30,7 +30,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
-from cometmq.remoting.message.record import MessageRecord, NewMessage, decode_record
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings

@@ -30,8 +30,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.flags import PullSysFlag, tag_code
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
-from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.transport.dispatch import Handler
 
 RECONSUME_TIMES_MAX: Final = 16

@@ -11,7 +11,7 @@ from cometmq.client.settings import ConsumeFrom, PushOptions
 from cometmq.client.testing.cluster import MemoryCluster
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import SysFlag
-from cometmq.remoting.message.record import NewMessage
+from cometmq.remoting.message.new_message import NewMessage
 
 FIRST: Final = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
 QUEUE_0: Final = MessageQueue("T", "broker-a", 0)

@@ -5,13 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey, parse_properties, render_properties
-from cometmq.remoting.message.record import (
-    MessageRecord,
-    NewMessage,
-    decode_record,
-    encode_record,
-)
+from cometmq.remoting.message.record import MessageRecord, decode_record
 
 
 class MemoryQueues:

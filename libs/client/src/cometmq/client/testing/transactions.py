@@ -7,12 +7,13 @@ from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import (
     PropertyKey,
     append_property,
     property_value,
 )
-from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.remoting.message.record import MessageRecord
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 

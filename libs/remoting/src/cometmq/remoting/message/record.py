@@ -25,7 +25,7 @@ from cometmq.remoting.message.compression import (
 )
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import offset_message_id
-from cometmq.remoting.message.new_message import NewMessage, encode_record
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
 from cometmq.remoting.message.record_layout import (
     BLANK_BYTES_MIN,
@@ -39,20 +39,6 @@ from cometmq.remoting.message.record_layout import (
     SIZE_MAGIC,
 )
 from cometmq.remoting.types import Buffer
-
-__all__ = [
-    "MAGIC_V1",
-    "RECORD_BYTES_MIN",
-    "MessageRecord",
-    "NewMessage",
-    "Scan",
-    "ScanStatus",
-    "decode_record",
-    "decode_records",
-    "encode_record",
-    "property_bytes",
-    "scan_record",
-]
 
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")

@@ -24,8 +24,8 @@ from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import CometError, CommandError, ServerError
 from cometmq.remoting.message.flags import TRANSACTION_MASK
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
-from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
 

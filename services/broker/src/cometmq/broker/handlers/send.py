@@ -35,8 +35,8 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.batch import BatchItem, split_batch
 from cometmq.remoting.message.flags import TRANSACTION_MASK, Perm, SysFlag, TopicSysFlag
+from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, join_properties, property_value
-from cometmq.remoting.message.record import NewMessage
 from cometmq.remoting.names import (
     DLQ_PREFIX,
     HALF_TOPIC,

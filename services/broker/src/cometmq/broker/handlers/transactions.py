@@ -48,8 +48,9 @@ from cometmq.remoting.message.flags import (
     TRANSACTION_ROLLBACK,
 )
 from cometmq.remoting.message.ids import parse_offset_message_id
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import MessageRecord, NewMessage, encode_record
+from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import CHECK_GROUP, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.results import PutResult, PutStatus
