@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import DiskFile
 from cometmq.store.file_sequence import FileSequence
+from cometmq.store.reads import Lookup, Read
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
 ENTRY: Final = struct.Struct(">qiq")
@@ -62,6 +63,15 @@ class QueuePlan(NamedTuple):
         if len(parts) == 1 and not self.tail:
             return parts[0]
         return b"".join((*parts, self.tail))
+
+    def entries(self) -> Lookup[bytes]:
+        """Find the bytes of the entries; whole entries only."""
+        parts: list[Buffer] = []
+        for file, position, count in self.pieces:
+            part = yield Read(file, position, count)
+            parts.append(part)
+        data = b"".join((*parts, self.tail))
+        return data[: len(data) - len(data) % CQ_ENTRY_BYTES]
 
 
 def _counts(entry: tuple[int, int, int], log_end: int) -> bool:

@@ -14,7 +14,7 @@ from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
 from cometmq.store.commit_log import LogView
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.parts import Parts
-from cometmq.store.reads import Lookup, Read, read_entries
+from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES
 
@@ -193,7 +193,7 @@ def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:
     """Find the physical offset of an entry; -1 for a filler or an offset outside the queue."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
-    data = yield from read_entries(queue.plan(offset, 1))
+    data = yield from queue.plan(offset, 1).entries()
     if not data:
         return -1
     physical_offset, size, _ = ENTRY.unpack(data)

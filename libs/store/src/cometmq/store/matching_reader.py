@@ -14,7 +14,7 @@ from cometmq.remoting.types import Buffer
 from cometmq.store.commit_log import LogView
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
-from cometmq.store.reads import Lookup, Read, read_entries
+from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import GetResult, GetStatus
 
 RecordTest: TypeAlias = Callable[[Buffer], bool]
@@ -97,7 +97,7 @@ def read_matching(
     place = _Place(queue, queue_offset, log, limits, block_count, log.end - limits.memory_bytes)
     found = _Found(log.end)
     scan_count = max(SCAN_COUNT_MIN, limits.count_max)
-    data = yield from read_entries(queue.plan(queue_offset, scan_count))
+    data = yield from queue.plan(queue_offset, scan_count).entries()
     for rows in _portions(data):
         has_room = yield from _search(rows, found, place, test)
         if not has_room:

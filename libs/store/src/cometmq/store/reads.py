@@ -13,9 +13,7 @@ from collections.abc import Generator
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from cometmq.remoting.types import Buffer
-from cometmq.store.consume_queue import QueuePlan
 from cometmq.store.disk import DiskFile
-from cometmq.store.settings import CQ_ENTRY_BYTES
 
 T = TypeVar("T")
 
@@ -49,13 +47,3 @@ def finish(lookup: Lookup[T]) -> T:
     except StopIteration as end:
         found: T = end.value
         return found
-
-
-def read_entries(plan: QueuePlan) -> Lookup[bytes]:
-    """Find the bytes of some entries of a queue; whole entries only."""
-    parts: list[Buffer] = []
-    for file, position, count in plan.pieces:
-        part = yield Read(file, position, count)
-        parts.append(part)
-    data = b"".join((*parts, plan.tail))
-    return data[: len(data) - len(data) % CQ_ENTRY_BYTES]

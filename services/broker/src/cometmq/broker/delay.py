@@ -31,7 +31,7 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
-from cometmq.store.reads import Lookup, read_entries
+from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone, PutResult, QueryResult
 
 STEP_INTERVAL_MS: Final = 100
@@ -237,7 +237,7 @@ class DelayService:
 
     def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> Lookup[list[Due]]:
         """Find the due entries at the head of a level."""
-        data = yield from read_entries(queue.plan(offset, BATCH_COUNT_MAX))
+        data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
         due_at_most = now_ms + self._delays.delay_ms(number)
         due: list[Due] = []
         for physical_offset, size, due_ms in ENTRY.iter_unpack(data):

@@ -27,7 +27,7 @@ from cometmq.remoting.message.properties import (
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from cometmq.store.reads import Lookup, read_entries
+from cometmq.store.reads import Lookup
 
 HALF_QUEUE_ID: Final = 0
 QUEUE_COUNT: Final = 1  # of each of the three topics
@@ -305,7 +305,7 @@ def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
     offset = max(op_offset, queue.min_offset, end - _RECALLED_OPS_MAX)
     ended: list[int] = []
     while offset < end:
-        data = yield from read_entries(queue.plan(offset, _ENTRIES_READ))
+        data = yield from queue.plan(offset, _ENTRIES_READ).entries()
         if not data:
             break
         for physical_offset, size, _ in ENTRY.iter_unpack(data):

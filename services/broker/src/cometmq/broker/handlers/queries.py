@@ -21,7 +21,7 @@ from cometmq.remoting.commands.queries import (
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.store.consume_queue import ENTRY
-from cometmq.store.reads import Lookup, read_entries
+from cometmq.store.reads import Lookup
 from cometmq.store.results import QueryResult
 
 ENTRIES_MAX: Final = 10_000
@@ -87,7 +87,7 @@ def _entries(broker: Broker, header: QueryConsumeQueue) -> Lookup[Reply]:
     if header.consumer_group is not None:
         _describe_filter(broker, body, header.consumer_group, topic)
     count = max(0, min(header.count, ENTRIES_MAX))
-    data = yield from read_entries(queue.plan(index, count))
+    data = yield from queue.plan(index, count).entries()
     body.queue_data = [
         ConsumeQueueEntry(physic_offset=offset, physic_size=size, tags_code=code)
         for offset, size, code in ENTRY.iter_unpack(data)
