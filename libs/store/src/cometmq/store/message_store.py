@@ -26,18 +26,16 @@ from cometmq.store.flush import Flusher, FlushJob
 from cometmq.store.housekeeping import Housekeeping
 from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
-from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest, read_matching
+from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest
 from cometmq.store.parts import build_parts
 from cometmq.store.pending_puts import Condition, PendingPuts
-from cometmq.store.queue_reader import ReadLimits, read_queue
+from cometmq.store.pulls import Pulls
 from cometmq.store.reads import Lookup
-from cometmq.store.recent_reads import RecentReads
 from cometmq.store.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.results import (
     BoundaryType,
     GetResult,
-    GetStatus,
     PutDone,
     PutStatus,
     QueryResult,
@@ -66,17 +64,17 @@ class MessageStore:
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
     ) -> None:
         self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
-        self._memory_bytes = memory_bytes
-        self._recent = RecentReads()
-        self._limits = ReadLimits.of(settings, memory_bytes)
-        self._limits_by_count: dict[int, ReadLimits] = {}
         self._disk = disk
         self._clock_ms = clock_ms
         self._log = log
         self._appender = parts.appender
         self._queues = parts.queues
         self._lookups = Lookups(parts)
-        self._counters = Counters()
+        self._counters = counters = Counters()
+        self._pulls = Pulls(
+            settings, parts.commit_log, parts.queues,
+            counters=counters, memory_bytes=memory_bytes, log=log,
+        )  # fmt: skip
         self._arrival_listeners: list[ArrivalListener] = []
         self.layout = parts.layout
         self.commit_log = parts.commit_log
@@ -288,25 +286,7 @@ class MessageStore:
 
         `joined` allows the records as one piece, for callers that concatenate them anyway.
         """
-        self._counters.get_count += 1
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits_of(count_max)
-        if bytes_max is not None:
-            limits = limits.narrowed(max(1, count_max), bytes_max)
-        log = self.commit_log.view()
-        # Only plain reads are cached: a filter or a limit of its own makes every result unique.
-        is_shared = joined and accept is None and bytes_max is None
-        result = self._recent.find(queue, offset, log, limits) if is_shared else None
-        if result is None:
-            result = read_queue(queue, offset, log, accept, limits)
-            if result.loader is not None:
-                self._counters.cold_get_count += 1
-            elif is_shared:
-                self._recent.note(queue, offset, limits, result)
-        self._note_read(queue, offset, result)
-        return result
+        return self._pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
 
     def find_messages(
         self,
@@ -322,31 +302,7 @@ class MessageStore:
 
         `block_count` is the number of records tested per read.
         """
-        self._counters.get_count += 1
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits_of(count_max)
-        log = self.commit_log.view()
-        result = yield from read_matching(queue, offset, log, test, limits, block_count)
-        self._note_read(queue, offset, result)
-        return result
-
-    def _limits_of(self, count_max: int) -> ReadLimits:
-        most = max(self._limits.count_max, self._limits.disk_count_max)
-        count = min(max(1, count_max), most)
-        limits = self._limits_by_count.get(count)
-        if limits is None:
-            limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
-        return limits
-
-    def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
-        self._counters.get_message_count += result.count
-        if result.damaged_count:
-            self._log.error(
-                "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
-                count=result.damaged_count, action="cometmq store verify",
-            )  # fmt: skip
+        return self._pulls.find(topic, queue_id, offset, count_max, test, block_count)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if no message was ever stored in it."""
@@ -426,7 +382,7 @@ class MessageStore:
         """Truncate log, queues and index at this record border; blocks."""
         self.commit()
         self._replica.truncate(offset, self._clock_ms())
-        self._recent.clear()
+        self._pulls.forget()
 
     # State
 
@@ -466,9 +422,7 @@ class MessageStore:
     def apply(self, settings: StoreSettings) -> None:
         """Adopt changed settings."""
         self._parts.settings = settings
-        self._limits = ReadLimits.of(settings, self._memory_bytes)
-        self._limits_by_count.clear()
-        self._recent.clear()
+        self._pulls.apply(settings)
         self._appender.apply(settings)
 
     def stats(self) -> StoreStats:
