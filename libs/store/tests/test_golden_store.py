@@ -132,7 +132,7 @@ def test_what_java_wrote_is_still_there_after_our_puts_and_a_crash(golden):
     for number in range(300):
         rig.put(make_message("Ours", number % 4, b"%d" % number, keys=f"key{number}"))
     rig.work(1)
-    rig.store._lock.release()  # the process dies
+    rig.store._folder.release()  # the process dies
     again = golden.open()
     assert sum(again.store.max_offset("Ours", queue_id) for queue_id in range(4)) == 300
     assert len(finish(again.store.query("Ours", "key299", 9, 0, 1 << 62)).records) == 1

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.layout import Layout
 
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MS: Final = 3_000
@@ -104,9 +105,10 @@ class CheckpointFiles:
 
     __slots__ = ("_checkpoint", "_progress")
 
-    def __init__(self, disk: Disk, *, checkpoint: str, progress: str, temporary: str) -> None:
-        self._checkpoint = _open(disk, checkpoint, CHECKPOINT_BYTES, temporary)
-        self._progress = _open(disk, progress, _PROGRESS_BYTES, temporary)
+    def __init__(self, disk: Disk, layout: Layout) -> None:
+        temporary = layout.temporary(layout.checkpoint)
+        self._checkpoint = _open(disk, layout.checkpoint, CHECKPOINT_BYTES, temporary)
+        self._progress = _open(disk, layout.progress, _PROGRESS_BYTES, temporary)
 
     def load(self) -> tuple[Checkpoint, Progress | None]:
         """Return both; the progress is None if it does not belong to the checkpoint."""

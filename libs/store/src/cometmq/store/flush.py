@@ -6,7 +6,6 @@ the store: the kernel may have dropped the dirty pages, so a second sync that su
 nothing.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from cometmq.store.disk import Disk, DiskFile
@@ -14,6 +13,7 @@ from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.pending_puts import Condition, PendingPuts
 from cometmq.store.settings import FlushDiskType
+from cometmq.store.write_state import Refusal
 
 PAGE_BYTES: Final = 4096
 
@@ -63,14 +63,12 @@ class Flusher:
         "flush_count",
         "flushed_offset",
         "has_failed",
-        "on_failure",
     )
 
     def __init__(
         self,
         parts: Parts,
         pending: PendingPuts,
-        on_failure: Callable[[Exception], None],
         *,
         flushed_offset: int,
     ) -> None:
@@ -88,7 +86,6 @@ class Flusher:
         self.flushed_offset = flushed_offset
         self.flush_count = 0
         self.has_failed = False
-        self.on_failure = on_failure
 
     @property
     def is_sync(self) -> bool:
@@ -169,7 +166,9 @@ class Flusher:
     def fail(self, error: Exception) -> None:
         """Fail all waiting puts; the store stays read-only."""
         self.has_failed = True
-        self.on_failure(error)
+        parts = self._parts
+        if parts.write_state.set(Refusal.SYNC_FAILED, holds=True):
+            parts.log.error("store.failed", error=str(error), action="restart the broker")
         self._pending.fail()
 
     def note_truncated(self, offset: int) -> None:

@@ -20,9 +20,10 @@ from cometmq.store.append import Batch
 from cometmq.store.checkpoint import CheckpointFiles
 from cometmq.store.checkpointer import Checkpointer
 from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.disk import Disk, DiskLock
+from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.flush import Flusher, FlushJob
+from cometmq.store.folder import StoreFolder
 from cometmq.store.housekeeping import Housekeeping
 from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
@@ -64,9 +65,8 @@ class MessageStore:
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
     ) -> None:
         self._parts = parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log)
-        self._disk = disk
+        self._folder = StoreFolder(disk, parts.layout)
         self._clock_ms = clock_ms
-        self._log = log
         self._appender = parts.appender
         self._queues = parts.queues
         self._lookups = Lookups(parts)
@@ -80,7 +80,6 @@ class MessageStore:
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
         self.needs_replicas = False  # set by replication: puts wait for `note_replicated`
-        self._lock: DiskLock | None = None
         self._flusher: Flusher
         self._pending: PendingPuts
         self._checkpointer: Checkpointer
@@ -100,37 +99,24 @@ class MessageStore:
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError."""
         store = cls(settings, disk=disk, clock_ms=clock_ms, log=log, memory_bytes=memory_bytes)
-        layout = store.layout
-        disk.make_folder(layout.root)
-        store._lock = disk.lock(layout.lock)
+        store._folder.claim()
         try:
             store._load()
         except BaseException:
-            store._lock.release()
+            store._folder.release()
             raise
         return store
 
     def _load(self) -> None:
-        disk, layout = self._disk, self.layout
-        for folder in (layout.commit_log, layout.consume_queue, layout.index, layout.config):
-            disk.make_folder(folder)
-        for path in layout.left_behind(disk.names):
-            disk.remove(path)
-        checkpoints = CheckpointFiles(
-            disk,
-            checkpoint=layout.checkpoint,
-            progress=layout.progress,
-            temporary=layout.temporary(layout.checkpoint),
-        )
+        was_clean = self._folder.prepare()
+        checkpoints = CheckpointFiles(self._parts.disk, self.layout)
         checkpoint, progress = checkpoints.load()
-        was_clean = not disk.exists(layout.abort)
         self._parts.commit_log.files.load()
         self._queues.load()
         self._parts.index.load()
         last_run = LastRun(checkpoint, progress, was_clean)
         self.recovered = recovered = Recovery(self._parts, last_run).run()
-        disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
-        disk.sync_folder(layout.root)
+        self._folder.mark_open()
         self._begin(checkpoints, recovered, max(recovered.last_timestamp, checkpoint.log_timestamp))
 
     def _begin(
@@ -140,9 +126,7 @@ class MessageStore:
         safe = recovered.start.offset
         reached = {Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end}
         self._pending = PendingPuts(reached)
-        self._flusher = flusher = Flusher(
-            parts, self._pending, self._note_sync_failed, flushed_offset=safe
-        )
+        self._flusher = flusher = Flusher(parts, self._pending, flushed_offset=safe)
         self._checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher)
         self._checkpointer.begin(
             start=recovered.start.offset,
@@ -264,10 +248,6 @@ class MessageStore:
     def clean_queues(self) -> None:
         """Trim queue entries of deleted messages at the next opportunity."""
         self._housekeeping.cleaner.ask_trim()
-
-    def _note_sync_failed(self, error: Exception) -> None:
-        if self.write_state.set(Refusal.SYNC_FAILED, holds=True):
-            self._log.error("store.failed", error=str(error), action="restart the broker")
 
     # Reading
 
@@ -455,7 +435,7 @@ class MessageStore:
 
         If that fails, the abort file stays, and the next start recovers.
         """
-        if self._lock is None:
+        if not self._folder.is_claimed:
             return
         self.commit()
         # The abort file may go only after everything is on the disk: its absence makes the next
@@ -463,6 +443,5 @@ class MessageStore:
         is_clean = self._housekeeping.finish()
         self.write_state.set(Refusal.CLOSED, holds=True)
         if is_clean:
-            self._disk.remove(self.layout.abort)
-        self._lock.release()
-        self._lock = None
+            self._folder.mark_clean()
+        self._folder.release()

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of an open store: its lock, and the abort file that betrays a kill.
+
+Compatibility: both files have RocketMQ's names, so its broker and ours respect each other's.
+"""
+
+from cometmq.store.disk import Disk, DiskLock
+from cometmq.store.layout import Layout
+
+
+class StoreFolder:
+    """The claim of one process on the folder of a store."""
+
+    __slots__ = ("_disk", "_layout", "_lock")
+
+    def __init__(self, disk: Disk, layout: Layout) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._lock: DiskLock | None = None
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._lock is not None
+
+    def claim(self) -> None:
+        """Lock the folder, which is created if it is missing. Raise LockHeld or DiskError."""
+        self._disk.make_folder(self._layout.root)
+        self._lock = self._disk.lock(self._layout.lock)
+
+    def release(self) -> None:
+        """Release the lock."""
+        assert self._lock is not None
+        self._lock.release()
+        self._lock = None
+
+    def prepare(self) -> bool:
+        """Create missing folders and remove temporary files.
+
+        Return whether the last stop was clean.
+        """
+        disk, layout = self._disk, self._layout
+        for path in (layout.commit_log, layout.consume_queue, layout.index, layout.config):
+            disk.make_folder(path)
+        for path in layout.left_behind(disk.names):
+            disk.remove(path)
+        return not disk.exists(layout.abort)
+
+    def mark_open(self) -> None:
+        """Create the abort file durably; a start that finds it must recover after a kill."""
+        disk, layout = self._disk, self._layout
+        disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
+        disk.sync_folder(layout.root)
+
+    def mark_clean(self) -> None:
+        """Remove the abort file, after which the next start skips most checks."""
+        self._disk.remove(self._layout.abort)
