@@ -8,8 +8,8 @@ from bench_append import make_messages
 from timing import compare_and_print
 
 from cometmq.store import MessageStore, OsDisk, StoreSettings
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.file_sequence import FileSequence
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.queues.consume_queue import ConsumeQueue
 
 QUEUE_COUNT = 4
 MESSAGE_COUNT = 4000

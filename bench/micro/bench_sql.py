@@ -13,7 +13,7 @@ from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import property_bytes
 from cometmq.store import MessageStore, OsDisk, StoreSettings
-from cometmq.store.matching_reader import RecordTest
+from cometmq.store.queues.matching_reader import RecordTest
 from cometmq.store.reads import finish
 from cometmq.store.results import GetResult
 

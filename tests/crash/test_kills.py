@@ -15,8 +15,8 @@ from cometmq.peers.broker.client import Client
 from cometmq.peers.broker.store_files import judge_queues, log_begin, read_log
 from cometmq.peers.crash.acknowledged import Acknowledged
 from cometmq.peers.crash.workload import DELAYED_TOPIC, GROUP, QUEUE_COUNT, TOPIC, Workload
+from cometmq.store.inspection.verify import StoreState, verify_store
 from cometmq.store.settings import StoreSettings
-from cometmq.store.verify import StoreState, verify_store
 
 KILLS_PER_STORE: Final = 10
 LOAD_S_MAX: Final = 1.2

@@ -13,7 +13,7 @@ from cometmq.cli.store import EXIT_STATUS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
-from cometmq.store.verify import StoreState
+from cometmq.store.inspection.verify import StoreState
 
 DOCS = Path(__file__).parents[3] / "docs"
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden" / "store"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cometmq.remoting.message.record import decode_record
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus, PutStatus
 from cometmq.store.testing.builders import SteppingClock, StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
-from cometmq.store.verify import verify_store
 
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 SETTINGS = small_settings(mapped_file_size_commit_log=1024)

@@ -29,9 +29,9 @@ from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
 from cometmq.runtime.settings import Loaded, load
-from cometmq.store.flush import FlushJob
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.upkeep.flush import FlushJob
 
 
 def settings(**given: str) -> Loaded[BrokerSettings]:

@@ -13,9 +13,9 @@ from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey, render_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.store.consume_queue import ENTRY, FILLER, QueuePlan
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.errors import DiskError
+from cometmq.store.queues.consume_queue import ENTRY, FILLER, QueuePlan
 from cometmq.store.reads import Lookup, finish
 from cometmq.store.results import PutDone, PutResult, PutStatus, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES

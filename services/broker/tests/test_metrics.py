@@ -11,7 +11,7 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.incremental import finish
 from cometmq.runtime.metrics import Registry, render
-from cometmq.store.write_state import Refusal
+from cometmq.store.writing.write_state import Refusal
 
 LABELS = 'broker="broker-a",cluster="PeersCluster"'
 

@@ -21,7 +21,7 @@ from cometmq.remoting.errors import RequestTimeout
 from cometmq.remoting.message.properties import parse_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
-from cometmq.store.write_state import Refusal
+from cometmq.store.writing.write_state import Refusal
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 TOPIC = "PeersCluster_REPLY_TOPIC"

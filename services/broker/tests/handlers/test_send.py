@@ -18,7 +18,7 @@ from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.testing.golden import Exchange
-from cometmq.store.write_state import Refusal
+from cometmq.store.writing.write_state import Refusal
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 EXT = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

@@ -17,7 +17,7 @@ from cometmq.remoting.command import Reply
 from cometmq.remoting.commands.send import ConsumerSendMsgBack, SendMessageV2
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.testing.golden import load_exchanges
-from cometmq.store.write_state import Refusal
+from cometmq.store.writing.write_state import Refusal
 
 GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 BACK = ConsumerSendMsgBack(0, "G", 0, "U", "T", max_reconsume_times=16)

@@ -29,7 +29,7 @@ from cometmq.remoting.commands.transactions import (
 from cometmq.remoting.message.new_message import encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.store.reads import finish
-from cometmq.store.write_state import Refusal
+from cometmq.store.writing.write_state import Refusal
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"

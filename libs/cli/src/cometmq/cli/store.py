@@ -21,9 +21,9 @@ from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.runtime.settings import load
 from cometmq.store.errors import CorruptRecord, CorruptStore
-from cometmq.store.inspect import Inspection, dump_log, dump_queue, inspect_store
+from cometmq.store.inspection.inspect import Inspection, dump_log, dump_queue, inspect_store
+from cometmq.store.inspection.verify import StoreState, Verification, verify_store
 from cometmq.store.settings import StoreSettings
-from cometmq.store.verify import StoreState, Verification, verify_store
 
 EXIT_STATUS: Final = {
     StoreState.HEALTHY: 0,

@@ -11,9 +11,9 @@ from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
-from cometmq.store.commit_log import LogView
-from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.log.commit_log import LogView
 from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup, Read
 from cometmq.store.results import BoundaryType, QueryResult
 from cometmq.store.settings import CQ_ENTRY_BYTES

@@ -5,9 +5,10 @@ All methods run on one thread. Apart from `open`, `close` and methods documented
 of them waits for the disk. Slow work is returned as jobs; the caller runs them in order on one
 worker thread and then completes them. Searches are `Lookup`s; the caller performs their reads.
 
-The path of a message: `put` stages it (`append.py`). `commit` writes all staged messages with one
-write, makes them visible in their queues, adds their keys to the index and calls the listeners. It
-then answers the puts (ASYNC_FLUSH) or leaves them pending until the next sync (SYNC_FLUSH).
+The path of a message: `put` stages it (`writing/append.py`). `commit` writes all staged messages
+with one write, makes them visible in their queues, adds their keys to the index and calls the
+listeners. It then answers the puts (ASYNC_FLUSH) or leaves them pending until the next sync
+(SYNC_FLUSH).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +17,17 @@ from typing import Self
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.store.append import Batch
-from cometmq.store.checkpoint import CheckpointFiles
-from cometmq.store.checkpointer import Checkpointer
-from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
-from cometmq.store.flush import Flusher, FlushJob
 from cometmq.store.folder import StoreFolder
-from cometmq.store.housekeeping import Housekeeping
-from cometmq.store.jobs import Job
 from cometmq.store.lookups import Lookups
-from cometmq.store.matching_reader import BLOCK_COUNT_MAX, RecordTest
 from cometmq.store.parts import build_parts
-from cometmq.store.pending_puts import Condition, PendingPuts
-from cometmq.store.pulls import Pulls
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, RecordTest
+from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reads import Lookup
-from cometmq.store.recovery import LastRun, Recovered, Recovery
+from cometmq.store.recovery.checkpoint import CheckpointFiles
+from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.results import (
     BoundaryType,
@@ -44,7 +39,13 @@ from cometmq.store.results import (
 )
 from cometmq.store.settings import BrokerRole, StoreSettings
 from cometmq.store.stats import Counters, StoreStats
-from cometmq.store.write_state import Refusal
+from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.flush import Flusher, FlushJob
+from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.upkeep.jobs import Job
+from cometmq.store.writing.append import Batch
+from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.writing.write_state import Refusal
 
 ArrivalListener = Callable[[str, int, int, int | None, int], None]
 """Arguments: topic, queue id, new maximum offset, tag code (None if several), store timestamp."""

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cometmq.remoting.log import Log
-from cometmq.store.append import Appender
-from cometmq.store.commit_log import CommitLog
 from cometmq.store.disk import Disk
-from cometmq.store.index import Index
+from cometmq.store.index.index import Index
 from cometmq.store.layout import Layout
-from cometmq.store.queue_table import QueueTable
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
-from cometmq.store.write_state import WriteState
+from cometmq.store.writing.append import Appender
+from cometmq.store.writing.write_state import WriteState
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ at the last whole record, and a restart truncates the rest.
 
 from typing import NamedTuple
 
-from cometmq.store.checkpointer import Checkpointer
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.dispatcher import Dispatcher
 from cometmq.store.errors import StoreError
-from cometmq.store.flush import Flusher
-from cometmq.store.log_scanner import LogScanner
+from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.writing.dispatcher import Dispatcher
 
 
 class Arrival(NamedTuple):

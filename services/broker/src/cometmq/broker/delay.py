@@ -28,9 +28,9 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.tasks import describe
-from cometmq.store.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.json_config import JsonTable
+from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone, PutResult, QueryResult
 

@@ -24,11 +24,11 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
-from cometmq.store.flush import FlushJob
-from cometmq.store.jobs import Job
 from cometmq.store.message_store import MessageStore
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone
+from cometmq.store.upkeep.flush import FlushJob
+from cometmq.store.upkeep.jobs import Job
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 """Messages that are not stored yet, and the encoder of commit log records.
 
 `encode_records` is a pure function from values to bytes: it does not know queues, files or clocks.
-The store chooses the place of each record (`cometmq.store.append`) and calls it once per file of a
-commit, so a compiled function can replace it.
+The store chooses the place of each record (`cometmq.store.writing.append`) and calls it once per
+file of a commit, so a compiled function can replace it.
 
 Hot path: `encode_records` once per commit, its loop once per message (budget 0.6 us);
 bench/micro/bench_record.py.

@@ -7,9 +7,9 @@ from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.ids import pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import index_keys, render_properties
-from cometmq.store.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
+from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.results import PutResult
 from cometmq.store.settings import StoreSettings
 

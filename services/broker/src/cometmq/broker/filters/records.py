@@ -17,7 +17,7 @@ from cometmq.broker.filters.sql import SqlFilter
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import property_bytes
 from cometmq.remoting.types import Buffer
-from cometmq.store.matching_reader import BLOCK_COUNT_MAX
+from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX
 
 _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"

@@ -20,7 +20,7 @@ from cometmq.remoting.commands.queries import (
 )
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.store.consume_queue import ENTRY
+from cometmq.store.queues.consume_queue import ENTRY
 from cometmq.store.reads import Lookup
 from cometmq.store.results import QueryResult
 

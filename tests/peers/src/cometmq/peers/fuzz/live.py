@@ -22,8 +22,8 @@ from cometmq.peers.fuzz.decoders import say
 from cometmq.peers.fuzz.good import GoodBrokerClient, GoodNamesrvClient
 from cometmq.peers.ports import HOST
 from cometmq.peers.processes import Child
+from cometmq.store.inspection.verify import verify_store
 from cometmq.store.settings import StoreSettings
-from cometmq.store.verify import verify_store
 
 WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
 NAMESRV_SHARE: Final = 4

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hash index of a store: a sequence of files, of which the newest grows.
+
+Compatibility: as in RocketMQ, a new file inherits the previous file's end as its begin and end
+until its first entry; files are named by their local creation time.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from cometmq.remoting.message.flags import index_hash, index_hashes
+from cometmq.store.disk import Disk
+from cometmq.store.errors import CorruptStore
+from cometmq.store.index.index_file import (
+    Check,
+    IndexFile,
+    IndexFlush,
+    IndexHeader,
+    IndexShape,
+    KeyedRecord,
+)
+from cometmq.store.layout import Layout
+from cometmq.store.reads import Lookup
+from cometmq.store.settings import StoreSettings
+
+BACKLOG_COUNT_MAX: Final = 256
+"""Keys of up to this many records are added together."""
+
+
+class Index:
+    """The index files of a store."""
+
+    __slots__ = (
+        "_backlog",
+        "_clock_ms",
+        "_disk",
+        "_layout",
+        "_shape",
+        "files",
+    )
+
+    def __init__(
+        self, disk: Disk, layout: Layout, settings: StoreSettings, clock_ms: Callable[[], int]
+    ) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._clock_ms = clock_ms
+        self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
+        self._backlog: list[KeyedRecord] = []
+        self.files: list[IndexFile] = []
+
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
+        """Read the headers of the files in the store's folder.
+
+        Raise CorruptStore for a file that does not fit, or pass it to `on_corrupt` and go on.
+        """
+        for name in self._disk.names(self._layout.index):
+            if not name.isdigit():
+                raise CorruptStore(
+                    f"{self._layout.index}/{name} is not an index file; move it away"
+                )
+            file = self._disk.open(f"{self._layout.index}/{name}")
+            try:
+                self.files.append(IndexFile.load(name, file, self._shape))
+            except CorruptStore as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+
+    @property
+    def end_timestamp(self) -> int:
+        """The store time of the newest indexed message."""
+        if self._backlog:
+            return self._backlog[-1][3]
+        return self.files[-1].header.end_timestamp if self.files else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset of the newest indexed message."""
+        if self._backlog:
+            return self._backlog[-1][2]
+        return self.files[-1].header.end_offset if self.files else 0
+
+    def remember(self, keyed: Iterable[KeyedRecord]) -> None:
+        """Queue the keys of records, in log order, for a later addition to the files.
+
+        One addition costs as much as three entries, so small ones are collected.
+        """
+        self._backlog += keyed
+        if len(self._backlog) >= BACKLOG_COUNT_MAX:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Add the queued keys to the files; after a DiskError they stay queued."""
+        rows = self._backlog
+        hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
+        while hashes:
+            if not self.files or self.files[-1].is_full:
+                self._begin_file()
+            done = self.files[-1].add(hashes, rows)
+            hashes, rows = hashes[done:], rows[done:]
+        self._backlog.clear()
+
+    def _begin_file(self) -> None:
+        now = datetime.fromtimestamp(self._clock_ms() / 1000, tz=UTC).astimezone()
+        name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
+        header = IndexHeader()
+        if self.files:
+            last = self.files[-1]
+            name = max(name, str(int(last.name) + 1))
+            end = (last.header.end_timestamp, last.header.end_offset)
+            header = IndexHeader(end[0], end[0], end[1], end[1])
+        path = f"{self._layout.index}/{name}"
+        file = self._disk.create(
+            path, self._shape.file_size, temporary=self._layout.temporary(path)
+        )
+        index_file = IndexFile(name, file, self._shape, header)
+        index_file.begin()
+        self.files.append(index_file)
+
+    def plan_flush(self, *, is_closing: bool = False) -> list[IndexFlush]:
+        """Plan the writes that bring all entries to the disk."""
+        return [
+            file.plan_flush(is_complete=is_closing or file is not self.files[-1] or file.is_full)
+            for file in self.files
+            if file.is_growing and file.unflushed_count > 0
+        ]
+
+    def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
+        """Release what the flushes have written; full files stop growing."""
+        by_file = {flush.file: flush for flush in flushes}
+        for file in self.files:
+            flush = by_file.get(file.file)
+            if flush is None:
+                continue
+            file.mark_flushed(flush)
+            if flush.header is not None and file.is_full and not file.unflushed_count:
+                file.rest()
+
+    def mark_failed(self, flushes: Iterable[IndexFlush]) -> None:
+        """Note that the content of failed flushes may be missing on the disk."""
+        by_file = {flush.file: flush for flush in flushes}
+        for file in self.files:
+            if file.file in by_file:
+                file.mark_failed(by_file[file.file])
+
+    def recover(
+        self, *, name: str, written_count: int, offset_end: int, was_clean: bool = False
+    ) -> None:
+        """Keep the entries of records before `offset_end`; the caller adds the rest again.
+
+        `name` and `written_count` are what the last checkpoint recorded about the growing file.
+        """
+        while self.files and self.files[-1].begins_at_or_after(offset_end):
+            file = self.files.pop()
+            file.file.close()
+            self._disk.remove(file.file.path)
+        if not self.files:
+            return
+        last = self.files[-1]
+        if last.is_full and last.header.end_offset < offset_end:
+            return
+        count = written_count if last.name == name else 0
+        last.recover(written_count=count, offset_end=offset_end, was_clean=was_clean)
+
+    def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
+        """Check the candidate records of a key, newest first, until `check` ends the search.
+
+        An entry that moves from memory to a file meanwhile may be checked twice.
+        """
+        for stored_topic, stored_key, offset, _ in self._backlog[::-1]:
+            if stored_topic == topic and stored_key == key and not (yield from check(offset)):
+                return
+        hash_ = index_hash(topic, key)
+        for file in self.files[::-1]:
+            if file.header.next_number <= 1 or not file.overlaps(begin_ms, end_ms):
+                continue
+            if not (yield from file.visit(hash_, begin_ms, end_ms, check)):
+                return
+
+    def remove_before(self, offset: int) -> list[str]:
+        """Drop files whose records are all before the start of the log; return their paths."""
+        paths = []
+        while len(self.files) > 1 and self.files[0].header.end_offset < offset:
+            file = self.files.pop(0)
+            file.file.close()
+            paths.append(file.file.path)
+        return paths
+
+    def position(self) -> tuple[str, int]:
+        """Return name and entry count of the growing file, for the checkpoint."""
+        return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file of the hash index: from keys to physical offsets.
+
+Layout (docs/protocol/store.md#index): header of 40 bytes, then the slots (int32: number of the
+newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, int32 seconds since
+the file's first message, int32 number of the previous entry in the same slot). Entry 0 is never
+used, so the header holds the next free number.
+
+Invariants: the growing file keeps its slots in memory; new entries stay in `_unwritten` until they
+are appended. Slots and header reach the disk after all entries they refer to, so a crash can be
+undone: recovery links entries again that the header does not count, and a slot that points at an
+uncounted entry leads through the chain to a counted one.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from cometmq.store.disk import DiskFile
+from cometmq.store.errors import CorruptStore
+from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
+from cometmq.store.reads import Lookup, Read
+
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY: Final = struct.Struct(">iqii")
+SECONDS_MAX: Final = 0x7FFFFFFF
+
+KeyedRecord: TypeAlias = tuple[str, str, int, int]
+"""Topic, key, physical offset and store timestamp of a message; one tuple per key."""
+
+Check: TypeAlias = Callable[[int], Lookup[bool]]
+"""Examines the record at a physical offset; its result says whether the search continues."""
+
+_pack_entry = ENTRY.pack
+
+
+class IndexShape(NamedTuple):
+    """The number of slots and entries per file."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def file_size(self) -> int:
+        """The size of a whole file in bytes."""
+        return self.entry_position(self.entry_count)
+
+    def slot_position(self, slot: int) -> int:
+        """Return the position of a slot in the file."""
+        return HEADER.size + slot * SLOT_BYTES
+
+    def entry_position(self, number: int) -> int:
+        """Return the position of an entry in the file."""
+        return HEADER.size + self.slot_count * SLOT_BYTES + number * ENTRY.size
+
+
+class IndexHeader(NamedTuple):
+    """The fields of the 40-byte header."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    used_slot_count: int = 0
+    next_number: int = 1
+
+
+class IndexFlush(NamedTuple):
+    """The writes of one flush, copied; a worker thread runs them."""
+
+    file: DiskFile
+    shape: IndexShape
+    first_number: int
+    entries: bytes
+    slots: list[SlotPages]
+    header: IndexHeader | None
+
+    def run(self) -> None:
+        """Write and sync the entries, then the slots and the header."""
+        if self.entries:
+            self.file.write(self.shape.entry_position(self.first_number), [self.entries])
+        self.file.sync()
+        for pages in self.slots:
+            pages.write(self.file, self.shape.slot_position(0))
+        if self.header is not None:
+            if self.slots:
+                self.file.sync()
+            self.file.write(0, [HEADER.pack(*self.header)])
+        if self.slots or self.header is not None:
+            self.file.sync()
+
+
+def _seconds(timestamp: int, begin: int) -> int:
+    return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0
+
+
+class IndexFile:
+    """One index file; only the newest one grows."""
+
+    __slots__ = (
+        "_flushed_count",
+        "_has_begin",
+        "_slots",
+        "_unwritten",
+        "file",
+        "header",
+        "name",
+        "shape",
+    )
+
+    def __init__(self, name: str, file: DiskFile, shape: IndexShape, header: IndexHeader) -> None:
+        """Create a read-only file; `begin` and `recover` make it grow."""
+        self.name = name
+        self.file = file
+        self.shape = shape
+        self.header = header
+        self._slots: SlotTable[IndexHeader] | None = None
+        self._unwritten = bytearray()
+        self._flushed_count = header.next_number  # entries that the header on the disk counts
+        self._has_begin = False  # whether the header on the disk has its begin timestamp
+
+    @classmethod
+    def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":
+        """Read the header of a file."""
+        if file.size() != shape.file_size:
+            raise CorruptStore(
+                f"{file.path} has {file.size()} bytes, but maxHashSlotNum={shape.slot_count} and"
+                f" maxIndexNum={shape.entry_count} require {shape.file_size}"
+            )
+        header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size)))
+        count = min(max(header.next_number, 1), shape.entry_count)
+        index_file = cls(name, file, shape, header._replace(next_number=count))
+        index_file._has_begin = header.begin_timestamp > 0
+        return index_file
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further entry fits."""
+        return self.header.next_number >= self.shape.entry_count
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether its slots are in memory."""
+        return self._slots is not None
+
+    def begins_at_or_after(self, offset: int) -> bool:
+        """Return whether every entry refers to a record at or after this offset."""
+        return not self._has_begin or self.header.begin_offset >= offset
+
+    @property
+    def written_count(self) -> int:
+        """The number of the first entry that exists only in memory."""
+        return self.header.next_number - len(self._unwritten) // ENTRY.size
+
+    @property
+    def unflushed_count(self) -> int:
+        """The number of entries that the header on the disk does not count."""
+        return self.header.next_number - self._flushed_count
+
+    def begin(self) -> None:
+        """Start growing as a new, empty file."""
+        self._slots = SlotTable(self.shape.slot_count)
+
+    def add(self, hashes: list[int], rows: Sequence[KeyedRecord]) -> int:
+        """Add entries in log order while they fit; return the number added."""
+        table, header = self._slots, self.header
+        assert table is not None
+        slots = table.values
+        number, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
+        count = min(len(hashes), self.shape.entry_count - number)
+        if count <= 0:
+            return 0
+        if number == 1:
+            _, _, offset, begin = rows[0]
+            header = header._replace(begin_timestamp=begin, begin_offset=offset)
+        slot_count = self.shape.slot_count
+        mark_dirty = table.dirty_pages.add
+        entries: list[bytes] = []
+        seconds, seconds_of = 0, -1
+        for hash_, (_, _, offset, timestamp) in zip(hashes, rows[:count], strict=False):
+            if timestamp != seconds_of:
+                seconds, seconds_of = _seconds(timestamp, begin), timestamp
+            slot = hash_ % slot_count
+            previous = slots[slot]
+            entries.append(_pack_entry(hash_, offset, seconds, previous))
+            slots[slot] = number
+            mark_dirty(slot // PAGE_SLOTS)
+            if not previous:
+                used += 1
+            number += 1
+        self._unwritten += b"".join(entries)
+        _, _, end_offset, end_timestamp = rows[count - 1]
+        self.header = header._replace(
+            end_timestamp=end_timestamp,
+            end_offset=end_offset,
+            used_slot_count=used,
+            next_number=number,
+        )
+        return count
+
+    def plan_flush(self, *, is_complete: bool) -> IndexFlush:
+        """Plan the writes that bring all entries to the disk.
+
+        `is_complete` includes all slots and the header; otherwise they follow in small steps.
+        """
+        table = self._slots
+        assert table is not None
+        slots: list[SlotPages] = []
+        header: IndexHeader | None = None
+        if is_complete:
+            slots, header = table.copy_all(), self.header
+        elif not self._has_begin:
+            # The times of entries are relative to the begin, which must reach the disk first.
+            header = self.header._replace(used_slot_count=0, next_number=1)
+        else:
+            if not table.is_sweeping:
+                table.begin_sweep(self.header)
+            slots, header = table.step()
+        entries = bytes(self._unwritten)
+        return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
+
+    def mark_flushed(self, flush: IndexFlush) -> None:
+        """Release what a flush has written."""
+        end = flush.first_number + len(flush.entries) // ENTRY.size
+        del self._unwritten[: (end - self.written_count) * ENTRY.size]
+        if flush.header is not None:
+            self._flushed_count = flush.header.next_number
+            self._has_begin = True
+
+    def mark_failed(self, flush: IndexFlush) -> None:
+        """Mark the slots of a failed flush as dirty again."""
+        if self._slots is not None:
+            self._slots.give_back(flush.slots)
+
+    def rest(self) -> None:
+        """Stop growing and free the slots; the file has them now."""
+        assert not self._unwritten
+        self._slots = None
+
+    def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
+        """Grow again, with only the entries of records before `offset_end`.
+
+        `written_count` is the number of entries known to be in the file. It may exceed the header's
+        count; such entries are linked again without reading the log. After a crash, slots may point
+        at entries that neither count includes.
+        """
+        old = self.header
+        known = max(old.next_number, min(written_count, self.shape.entry_count))
+        count = self._count_before(offset_end, known)
+        data = self.file.read(HEADER.size, self.shape.slot_count * SLOT_BYTES)
+        table: SlotTable[IndexHeader] = SlotTable(self.shape.slot_count, data)
+        self._slots = table
+        used = old.used_slot_count + self._link(table, min(old.next_number, count), count)
+        # Scanning five million slots takes time; after a clean stop no slot can be wrong.
+        if not was_clean or not count == old.next_number == written_count:
+            self._unlink(table, count)
+        if count < old.next_number:
+            self._flushed_count = 0  # the header on the disk counts too many
+            used = sum(map(bool, table.values))
+        self._rewrite_header(count, used)
+
+    def _count_before(self, offset_end: int, known: int) -> int:
+        """Count the leading entries that are valid and refer to records before an offset."""
+        low, high = 1, known
+        while low < high:
+            middle = (low + high) // 2
+            _, offset, seconds, previous = self._file_entry(middle)
+            if offset < offset_end and seconds >= 0 and 0 <= previous < middle:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
+        """Link entries that the file has but its header does not count.
+
+        Return how many of them were the first of their slot.
+        """
+        slots, mark_dirty = table.values, table.dirty_pages.add
+        slot_count = self.shape.slot_count
+        first_count = 0
+        for number, (hash_, _, _, previous) in self._entries(start, count):
+            slot = hash_ % slot_count
+            slots[slot] = number
+            mark_dirty(slot // PAGE_SLOTS)
+            first_count += not previous
+        return first_count
+
+    def _unlink(self, table: SlotTable[IndexHeader], count: int) -> None:
+        """Reset slots that point at or beyond `count` to the previous entry of their chain."""
+        slots, entry_count = table.values, self.shape.entry_count
+        if max(slots) < count:
+            return
+        for slot, newest in enumerate(slots):
+            if newest < count:
+                continue
+            number = newest
+            # The bound ends a chain that damage has turned into a cycle.
+            for _ in range(entry_count):
+                if number < count:
+                    break
+                number = self._file_entry(number)[3] if number < entry_count else 0
+            slots[slot] = number
+            table.dirty_pages.add(slot // PAGE_SLOTS)
+
+    def _rewrite_header(self, count: int, used: int) -> None:
+        old = self.header
+        if count == old.next_number:
+            return
+        if count <= 1:
+            self.header = old._replace(next_number=1, used_slot_count=0)
+            return
+        _, begin_offset, _, _ = self._file_entry(1)
+        _, end_offset, seconds, _ = self._file_entry(count - 1)
+        end_timestamp = old.begin_timestamp + seconds * 1000
+        self.header = IndexHeader(
+            old.begin_timestamp, end_timestamp, begin_offset, end_offset, used, count
+        )
+
+    def _entry(self, number: int) -> Lookup[tuple[int, int, int, int]]:
+        written = self.written_count
+        if number >= written:
+            return ENTRY.unpack_from(self._unwritten, (number - written) * ENTRY.size)
+        data = yield Read(self.file, self.shape.entry_position(number), ENTRY.size)
+        return ENTRY.unpack(data)
+
+    def _file_entry(self, number: int) -> tuple[int, int, int, int]:
+        data = self.file.read(self.shape.entry_position(number), ENTRY.size)
+        return ENTRY.unpack(data)
+
+    def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield written entries with their numbers, in reads of some thousand."""
+        step = 16384
+        for first in range(start, end, step):
+            last = min(first + step, end)
+            data = self.file.read(self.shape.entry_position(first), (last - first) * ENTRY.size)
+            yield from enumerate(ENTRY.iter_unpack(data), first)
+
+    def all_entries(self, known: int = 0) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield number and fields of every entry of a file that does not grow.
+
+        `known` is the next entry number by the checkpoint, which may be ahead of the header.
+        """
+        return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
+
+    def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
+        """Check the records of entries with this hash, newest first.
+
+        Return whether the search continues in older files. Entries store whole seconds, so a
+        candidate may be out of range by up to a second.
+        """
+        header = self.header
+        number = yield from self.newest(hash_ % self.shape.slot_count)
+        limit = header.next_number
+        while 0 < number < limit:
+            entry_hash, offset, seconds, previous = yield from self._entry(number)
+            stored_ms = header.begin_timestamp + seconds * 1000
+            if seconds < 0 or stored_ms + 999 < begin_ms:
+                return True
+            if entry_hash == hash_ and stored_ms <= end_ms and not (yield from check(offset)):
+                return False
+            limit = number  # a chain only leads to older entries
+            number = previous
+        return True
+
+    def newest(self, slot: int) -> Lookup[int]:
+        """Find the number of the newest entry in a slot."""
+        if self._slots is not None:
+            return self._slots.values[slot]
+        data = yield Read(self.file, self.shape.slot_position(slot), SLOT_BYTES)
+        return int.from_bytes(data, "big", signed=True)
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether the file may hold messages of this period.
+
+        After recovery the file's bounds are whole seconds.
+        """
+        header = self.header
+        return header.begin_timestamp <= end_ms and begin_ms <= header.end_timestamp + 999

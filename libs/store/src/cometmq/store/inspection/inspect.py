@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inspect a store's folder without a broker and without changing anything.
+
+Works on folders that RocketMQ wrote as well. A store that is in use can be looked at too: it is
+read as its files were at that moment, and files that expire meanwhile are left out.
+"""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from statistics import mode
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.message.record import MessageRecord, Scan
+from cometmq.store.disk import Disk, OsDisk
+from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.index.index_file import HEADER, IndexHeader
+from cometmq.store.layout import Layout, file_name
+from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
+from cometmq.store.lookups import Lookups
+from cometmq.store.parts import Parts, build_parts
+from cometmq.store.reads import finish
+from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Progress
+from cometmq.store.settings import StoreSettings
+
+OPEN_ATTEMPTS: Final = 5
+
+
+class QueueSummary(NamedTuple):
+    """Summary of one consume queue."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    file_count: int
+
+
+class IndexSummary(NamedTuple):
+    """Summary of one index file."""
+
+    name: str
+    begin_timestamp: int
+    end_timestamp: int
+    begin_offset: int
+    end_offset: int
+    entry_count: int
+
+
+class Damage(NamedTuple):
+    """A place of the log that holds no record although one follows and it once held one."""
+
+    path: str
+    position: int
+    physical_offset: int
+    next_offset: int
+
+
+class Inspection(NamedTuple):
+    """Summary of a store."""
+
+    root: str
+    in_use_by: int | None  # process that holds the lock, 0 if its id is unknown
+    was_clean: bool
+    min_offset: int
+    max_offset: int
+    record_count: int
+    commit_log_file_count: int
+    commit_log_file_size: int
+    checkpoint: Checkpoint
+    progress: Progress | None
+    queues: list[QueueSummary]
+    index_files: list[IndexSummary]
+    damages: list[Damage]
+
+
+class StoreView:
+    """The files of a store, opened for reading. Use `open_view`."""
+
+    def __init__(self, root: str, *, disk: Disk, settings: StoreSettings) -> None:
+        """Load the files; their sizes are taken from what is there."""
+        self.disk = disk
+        settings = msgspec.structs.replace(settings, store_path_root_dir=root)
+        settings = _with_found_sizes(disk, settings)
+        self.parts: Parts = build_parts(settings, disk=disk, clock_ms=lambda: 0, log=NO_LOG)
+        layout = self.parts.layout
+        self.in_use_by = disk.locked_by(layout.lock)
+        self.was_clean = not disk.exists(layout.abort)
+        self.checkpoint, self.progress = _read_checkpoint(disk, layout)
+        self.files = self.parts.commit_log.files
+        self.faults: list[CorruptStore] = []
+        self.damages: list[Damage] = []
+        self.record_count = 0
+        try:
+            self.files.load()
+        except CorruptStore as error:
+            self.faults.append(error)
+        self.parts.queues.load(self.faults.append)
+        progress = self.progress
+        is_known = progress is not None and progress.is_newest(self.checkpoint)
+        self.known_end = progress.offset if progress is not None and is_known else 0
+        self.safe_end = self._safe_end()
+
+    def _safe_end(self) -> int:
+        """Return where the part of the log begins whose derived data may be incomplete."""
+        files = self.files
+        if self.was_clean and self.in_use_by is None:
+            return files.end
+        if self.known_end:
+            return max(files.first, min(self.known_end, files.end))
+        return self._end_by_time(self.checkpoint.min_timestamp)
+
+    def _end_by_time(self, timestamp: int) -> int:
+        """Return the first record stored after a time, by RocketMQ's rule."""
+        files = self.files
+        start = files.end - files.file_size if files.files else files.first
+        while start > files.first:
+            scan = first_record(files, start)
+            if scan is not None and 0 < scan.store_timestamp <= timestamp:
+                break
+            start -= files.file_size
+        scanner = LogScanner(files, start, check_crc=False)
+        for scan in scanner:
+            if scan.store_timestamp > timestamp:
+                return scan.physical_offset
+        return scanner.offset
+
+    def records(self, start: int | None = None, stop: int | None = None) -> Iterator[Scan]:
+        """Yield the records from a record border up to another one, over damaged places.
+
+        Damaged places are added to `damages`. Behind the safe end of a store in use, a place
+        without a record is where the next one is being written.
+        """
+        offset: int | None = self.files.first if start is None else start
+        while offset is not None and offset < (self.files.end if stop is None else stop):
+            scanner = LogScanner(self.files, offset, check_crc=True)
+            try:
+                for scan in scanner:
+                    if stop is not None and scan.physical_offset >= stop:
+                        return
+                    self.record_count += 1
+                    self.parts.commit_log.set_end(scanner.offset)
+                    yield scan
+                offset = self._follows(scanner.offset)
+            except CorruptStore as error:
+                self.faults.append(error)
+                offset = self._follows(scanner.offset)
+            except DiskError as error:
+                offset = self._begin_after_deletion(error, scanner.offset)
+
+    def _follows(self, offset: int) -> int | None:
+        """Return where the next record begins behind a place that holds none; note the damage."""
+        files = self.files
+        if self.in_use_by is not None and offset >= self.safe_end:
+            return None
+        found = find_record(files, offset + 1)
+        if found is None:
+            return None
+        position = (offset - files.first) % files.file_size
+        path = files.file_at(offset).path
+        self.damages.append(Damage(path, position, offset, found.physical_offset))
+        return found.physical_offset
+
+    def _begin_after_deletion(self, error: DiskError, offset: int) -> int:
+        """Return where the log begins now if a broker has deleted the file that was read."""
+        names = [name for name in self.disk.names(self.files.folder) if name.isdigit()]
+        begin = min(map(int, names), default=0)
+        if not self.is_deletion(error) or begin <= offset:
+            raise error
+        self.files.forget_first((begin - self.files.first) // self.files.file_size)
+        return begin
+
+    def is_deletion(self, error: DiskError) -> bool:
+        """Whether an error only means that the running broker has deleted a file."""
+        return self.in_use_by is not None and error.errno == errno.ENOENT
+
+    def measure_queues(self, log_end: int) -> None:
+        """Find the first and last offset of each queue, given the end of the log."""
+        for queue in self.parts.queues.queues.values():
+            queue.measure(self.files.first, log_end)
+
+    def read(self, physical_offset: int) -> MessageRecord | None:
+        """Return one record with its body; None if none begins there."""
+        try:
+            return finish(Lookups(self.parts).read_record(physical_offset))
+        except DiskError as error:
+            if self.is_deletion(error):
+                return None
+            raise
+
+
+def open_view(
+    root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
+) -> StoreView:
+    """Open a store for reading; try again if its broker deletes files meanwhile."""
+    disk = disk if disk is not None else OsDisk(read_only=True)
+    for attempt in range(1, OPEN_ATTEMPTS + 1):
+        try:
+            return StoreView(root, disk=disk, settings=settings or StoreSettings())
+        except DiskError as error:
+            if error.errno != errno.ENOENT or attempt == OPEN_ATTEMPTS:
+                raise
+    raise AssertionError
+
+
+def inspect_store(
+    root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
+) -> Inspection:
+    """Read a whole store and summarise it."""
+    view = open_view(root, disk=disk, settings=settings)
+    for _ in view.records():
+        pass
+    view.measure_queues(view.parts.commit_log.end)
+    parts = view.parts
+    return Inspection(
+        root=root,
+        in_use_by=view.in_use_by,
+        was_clean=view.was_clean,
+        min_offset=parts.commit_log.min_offset,
+        max_offset=parts.commit_log.end,
+        record_count=view.record_count,
+        commit_log_file_count=len(view.files.files),
+        commit_log_file_size=view.files.file_size,
+        checkpoint=view.checkpoint,
+        progress=view.progress,
+        queues=[
+            QueueSummary(
+                queue.topic,
+                queue.queue_id,
+                queue.min_offset,
+                queue.max_offset,
+                len(queue.files.files),
+            )
+            for _, queue in sorted(parts.queues.queues.items())
+        ],
+        index_files=_index_summaries(view),
+        damages=[damage for damage in view.damages if damage.physical_offset < view.safe_end],
+    )
+
+
+def dump_log(
+    root: str,
+    start: int | None = None,
+    *,
+    disk: Disk | None = None,
+    settings: StoreSettings | None = None,
+) -> Iterator[MessageRecord]:
+    """Yield the records of the log from a record border on."""
+    view = open_view(root, disk=disk, settings=settings)
+    for scan in view.records(start):
+        view.parts.commit_log.set_end(view.files.end)
+        record = view.read(scan.physical_offset)
+        if record is not None:
+            yield record
+
+
+def dump_queue(
+    root: str,
+    topic: str,
+    queue_id: int,
+    start: int = 0,
+    *,
+    disk: Disk | None = None,
+    settings: StoreSettings | None = None,
+) -> Iterator[MessageRecord]:
+    """Yield the messages of one queue from an offset on."""
+    view = open_view(root, disk=disk, settings=settings)
+    log = view.parts.commit_log
+    log.set_end(view.files.end)
+    view.measure_queues(log.end)
+    queue = view.parts.queues.get(topic, queue_id)
+    if queue is None:
+        return
+    for queue_offset in range(max(start, queue.min_offset), queue.max_offset):
+        try:
+            entry = queue.entry(queue_offset)
+        except DiskError as error:
+            if not view.is_deletion(error):
+                raise
+            continue
+        record = None if entry is None else view.read(entry.physical_offset)
+        if record is not None:
+            yield record
+
+
+def _index_summaries(view: StoreView) -> list[IndexSummary]:
+    """Read only the headers; they do not depend on the configured file shape."""
+    folder = view.parts.layout.index
+    summaries = []
+    for name in view.disk.names(folder):
+        data = view.disk.open(f"{folder}/{name}").read(0, HEADER.size)
+        header = IndexHeader(*HEADER.unpack(data.ljust(HEADER.size, b"\0")))
+        summaries.append(IndexSummary(name, *header[:4], max(0, header.next_number - 1)))
+    return summaries
+
+
+def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
+    """Take file sizes from the first file of each kind."""
+    root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see disk.py
+    log_folder = settings.store_path_commit_log or f"{root}/commitlog"
+    changes: dict[str, object] = {"store_path_root_dir": root}
+    starts = [int(name) for name in disk.names(log_folder) if name.isdigit()]
+    if starts:
+        changes["mapped_file_size_commit_log"] = _log_file_size(disk, log_folder, starts)
+    sizes = [
+        disk.open(path).size() for path in islice(_queue_files(disk, f"{root}/consumequeue"), 100)
+    ]
+    if sizes:
+        changes["mapped_file_size_consume_queue"] = mode(sizes)
+    return msgspec.structs.replace(settings, **changes)
+
+
+def _log_file_size(disk: Disk, folder: str, starts: list[int]) -> int:
+    """Return the most common size that fits the names: a damaged file may have any size."""
+    sizes = Counter(disk.open(f"{folder}/{file_name(start)}").size() for start in starts)
+    for size, _ in sizes.most_common():
+        if size and not any(start % size for start in starts):
+            return size
+    return max(sizes)
+
+
+def _queue_files(disk: Disk, folder: str) -> Iterator[str]:
+    for topic in disk.names(folder):
+        for queue_id in disk.names(f"{folder}/{topic}"):
+            for name in disk.names(f"{folder}/{topic}/{queue_id}"):
+                yield f"{folder}/{topic}/{queue_id}/{name}"
+
+
+def _read_checkpoint(disk: Disk, layout: Layout) -> tuple[Checkpoint, Progress | None]:
+    checkpoint, progress = Checkpoint(), None
+    if disk.exists(layout.checkpoint):
+        data = disk.open(layout.checkpoint).read(0, CHECKPOINT_BYTES)
+        checkpoint = Checkpoint.decode(data)
+    if disk.exists(layout.progress):
+        progress = Progress.decode(disk.open(layout.progress).read(0, CHECKPOINT_BYTES))
+    return checkpoint, progress

@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify a store completely: every record, queue entry and index entry.
+
+One walk through the log compares each record with its queue entry; then each index file is followed
+entry by entry. Nothing is changed.
+
+The meaning of damage depends on how the store was last used:
+
+- A broker has it open: everything up to the last checkpoint must be right. A finding counts if a
+  second look finds it too, because files expire and topics are deleted meanwhile.
+- It was stopped in order: everything must be right.
+- It was not stopped in order, or something is wrong: the start and stop of a broker are rehearsed
+  in memory. What is still wrong after that, or keeps the broker from starting, is damage.
+"""
+
+import errno
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cometmq.remoting.message.flags import index_hash
+from cometmq.remoting.message.record import Scan
+from cometmq.store.disk import Disk, OsDisk
+from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.index.index_file import IndexFile
+from cometmq.store.inspection.inspect import StoreView, open_view
+from cometmq.store.inspection.overlay import OverlayDisk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.reads import finish
+from cometmq.store.recovery.recovery import Recovered, StartReason
+from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
+from cometmq.store.writing.append import ROLLBACK, UNQUEUED
+from cometmq.store.writing.dispatcher import tag_and_keys
+
+FINDINGS_COUNT_MAX: Final = 1000
+_READ_COUNT: Final = 1024
+_EVERYTHING: Final = 1 << 62  # includes entries that point behind the log
+
+
+class StoreState(StrEnum):
+    """The verdict of a check on a whole store."""
+
+    HEALTHY = "healthy"
+    IN_USE = "in use"
+    NEEDS_RECOVERY = "needs recovery"
+    DAMAGED = "damaged"
+
+
+class FindingKind(StrEnum):
+    """The kinds of damage."""
+
+    FILE_DAMAGED = "file-damaged"
+    START_REFUSED = "start-refused"
+    LOG_DAMAGED = "log-damaged"
+    QUEUE_ENTRY_WRONG = "queue-entry-wrong"
+    QUEUE_ENTRY_MISSING = "queue-entry-missing"
+    QUEUE_ENTRY_WITHOUT_RECORD = "queue-entry-without-record"
+    INDEX_ENTRY_WRONG = "index-entry-wrong"
+    INDEX_CHAIN_BROKEN = "index-chain-broken"
+    INDEX_KEYS_MISSING = "index-keys-missing"
+
+
+class Finding(NamedTuple):
+    """One inconsistency, and its place."""
+
+    kind: FindingKind
+    place: str
+    text: str
+
+
+class Verification(msgspec.Struct, kw_only=True):
+    """What was looked at, and what is wrong with it."""
+
+    state: StoreState = StoreState.HEALTHY
+    in_use_by: int | None = None
+    """Process that holds the store's lock, 0 if its id is unknown."""
+    was_clean: bool
+    record_count: int = 0
+    queue_entry_count: int = 0
+    index_entry_count: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    """End of the part of the log that was checked."""
+    findings: list[Finding] = []
+    finding_count: int = 0
+    """All of them; the list is bounded."""
+    recovery: Recovered | None = None
+    """What the next start of a broker would recover, if it has to."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there are no findings."""
+        return self.finding_count == 0
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if the list has room."""
+        self.finding_count += 1
+        if len(self.findings) < FINDINGS_COUNT_MAX:
+            self.findings.append(finding)
+
+
+def verify_store(
+    root: str,
+    *,
+    disk: Disk | None = None,
+    settings: StoreSettings | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Check everything; `on_progress` gets the bytes done and the bytes in all.
+
+    The settings must have the shape of the index files, if it is not the default.
+    """
+    disk = disk if disk is not None else OsDisk(read_only=True)
+
+    def look(disk: Disk, **options: bool) -> Verification:
+        view = open_view(root, disk=disk, settings=settings)
+        return _Verifier(view, on_progress, **options).run()
+
+    view = open_view(root, disk=disk, settings=settings)
+    if view.in_use_by is not None:
+        return _confirmed(look(disk), lambda: look(disk))
+    found = _Verifier(view, on_progress).run() if view.was_clean else None
+    if found is not None and found.is_good:
+        return found
+    return _rehearsed(view, found, look)
+
+
+def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verification:
+    """Keep what a second look finds as well."""
+    found.state = StoreState.IN_USE
+    if found.is_good:
+        return found
+    seen = {(finding.kind, finding.place) for finding in found.findings}
+    again = look()
+    again.state = StoreState.IN_USE
+    again.findings = [it for it in again.findings if (it.kind, it.place) in seen]
+    again.finding_count = len(again.findings)
+    if again.findings:
+        again.state = StoreState.DAMAGED
+    return again
+
+
+def _rehearsed(
+    view: StoreView, found: Verification | None, look: Callable[..., Verification]
+) -> Verification:
+    """Start and stop a store on an overlay, and check the result."""
+    overlay = OverlayDisk(view.disk)
+    try:
+        store = MessageStore.open(view.parts.settings, disk=overlay, clock_ms=lambda: 0)
+    except (CorruptStore, DiskError) as error:
+        if isinstance(error, DiskError) and error.errno != errno.EIO:
+            raise
+        found = found or look(view.disk)
+        if str(error) not in {finding.text for finding in found.findings}:
+            found.add(Finding(FindingKind.START_REFUSED, "start", str(error)))
+        found.state = StoreState.DAMAGED
+        return found
+    recovered = store.recovered
+    store.close()
+    after = look(overlay, is_complete=recovered.start.reason is StartReason.PROGRESS)
+    if recovered.end < view.known_end:
+        after.add(_shortened(view, recovered.end))
+    after.state = StoreState.NEEDS_RECOVERY if after.is_good else StoreState.DAMAGED
+    after.was_clean, after.recovery = view.was_clean, recovered
+    if found is not None:  # what the files say now, also what a start makes good
+        after.findings, after.finding_count = found.findings, found.finding_count
+    return after
+
+
+class _QueueCursor:
+    """Reads the entries of one queue in large pieces, in log order."""
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
+        self.seen_count = 0
+        self.is_gone = False  # deleted, or shortened, by a broker that runs
+        self.begin = _first_place(queue)
+        self._first = 0
+        self._entries: list[tuple[int, int, int]] = []
+
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
+        index = queue_offset - self._first
+        if not 0 <= index < len(self._entries):
+            self._first = queue_offset
+            self._entries = self.queue.read_entries(queue_offset, _READ_COUNT)
+            index = 0
+        return self._entries[index] if self._entries else None
+
+
+def _shortened(view: StoreView, end: int) -> Finding:
+    text = f"the log ends at {end}, but it was safe on the disk up to {view.known_end}"
+    return Finding(FindingKind.LOG_DAMAGED, view.files.folder, text)
+
+
+def _first_place(queue: ConsumeQueue) -> int:
+    """Return the place of a queue's very first message; 0 if the queue has forgotten it.
+
+    Records before it are of an older topic of that name, which was deleted.
+    """
+    data = b"" if queue.files.first else queue.files.read(0, CQ_ENTRY_BYTES)
+    if len(data) < CQ_ENTRY_BYTES:
+        return 0
+    place, size, _ = ENTRY.unpack(data)
+    return 0 if size in {0, FILLER_SIZE} else int(place)
+
+
+def _configured_topics(view: StoreView) -> set[str] | None:
+    """Return the topics that the broker's table has; None if there is no table."""
+    path = f"{view.parts.layout.config}/topics.json"
+    if not view.disk.exists(path):
+        return None
+    file = view.disk.open(path)
+    try:
+        return set(json.loads(file.read(0, file.size()))["topicConfigTable"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class _Verifier:
+    """One check. Of a store that was not stopped in order, only what was safe is looked at.
+
+    `is_complete` says that no queue lacks an entry: a queue that is not there was deleted.
+    """
+
+    def __init__(
+        self,
+        view: StoreView,
+        on_progress: Callable[[int, int], None] | None,
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        self._view = view
+        self._parts = view.parts
+        self._on_progress = on_progress
+        self._found = Verification(was_clean=view.was_clean, in_use_by=view.in_use_by)
+        self._is_whole = view.was_clean and view.in_use_by is None
+        self._stop = None if self._is_whole else view.safe_end
+        self._is_complete = is_complete
+        self._topics = _configured_topics(view)
+        self._cursors: dict[tuple[str, int], _QueueCursor] = {}
+        self._hashes_of: tuple[int, set[int]] = (-1, set())
+        self._key_count = 0
+        self._load_index()
+        self._is_indexed = bool(self._parts.index.files)
+        self._index_start = self._first_indexed() if self._is_indexed else 0
+
+    def _load_index(self) -> None:
+        faults: list[CorruptStore] = []
+        self._parts.index.load(faults.append)
+        if faults and not self._parts.index.files:
+            raise faults[0]  # rather the settings are wrong than every file
+        self._view.faults += faults
+
+    def run(self) -> Verification:
+        view, found = self._view, self._found
+        files = view.files
+        if view.faults and not files.files:  # the log cannot be read: all else would seem wrong
+            self._note_damages()
+            return found
+        self._parts.commit_log.set_end(files.end)
+        view.measure_queues(_EVERYTHING if self._stop is None else self._stop)
+        self._is_complete = self._is_complete or self._has_all_entries()
+        end = files.end if self._stop is None else self._stop
+        try:
+            for number, scan in enumerate(view.records(stop=self._stop)):
+                self._check_record(scan)
+                if self._on_progress is not None and number % 4096 == 0:
+                    self._on_progress(scan.physical_offset - files.first, end - files.first)
+            found.max_offset = self._parts.commit_log.end if self._stop is None else self._stop
+            self._parts.commit_log.set_end(files.end)
+            self._check_rest_of_queues()
+            self._check_index()
+        except DiskError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._note(FindingKind.FILE_DAMAGED, error.path, f"{error}; the check ends here")
+        self._note_damages()
+        log_end = found.max_offset if self._stop is None else files.end
+        if log_end < view.known_end and view.files.files:
+            found.add(_shortened(view, log_end))
+        found.record_count = view.record_count
+        found.queue_entry_count = sum(cursor.seen_count for cursor in self._cursors.values())
+        found.min_offset = files.first
+        return found
+
+    def _note(self, kind: FindingKind, place: str, text: str) -> None:
+        self._found.add(Finding(kind, place, text))
+
+    def _note_damages(self) -> None:
+        for fault in self._view.faults:
+            path = str(fault).split(" ")[0].rstrip(":")
+            place = path if path.startswith("/") else self._view.files.folder
+            self._note(FindingKind.FILE_DAMAGED, place, str(fault))
+        for damage in self._view.damages:
+            self._note(
+                FindingKind.LOG_DAMAGED,
+                damage.path,
+                f"no record at byte {damage.position} (physical offset"
+                f" {damage.physical_offset}), the next one begins at {damage.next_offset}",
+            )
+
+    def _has_all_entries(self) -> bool:
+        progress = self._view.progress
+        if progress is None or not progress.is_newest(self._view.checkpoint):
+            return False
+        count = sum(queue.max_offset for queue in self._parts.queues.queues.values())
+        return count == progress.entry_count
+
+    def _first_indexed(self) -> int:
+        """Return the offset at which the index begins: files with older records were deleted."""
+        return self._parts.index.files[0].header.begin_offset
+
+    def _check_record(self, scan: Scan) -> None:
+        code, keys = tag_and_keys(scan.properties)
+        if scan.sys_flag & ROLLBACK != ROLLBACK and scan.physical_offset >= self._index_start:
+            self._key_count += len(keys)
+        if not scan.sys_flag & UNQUEUED:
+            self._check_entry(scan, code)
+
+    def _check_entry(self, scan: Scan, code: int) -> None:
+        cursor = self._cursor(scan)
+        if cursor is None or cursor.is_gone or scan.physical_offset < cursor.begin:
+            return
+        place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"
+        try:
+            entry = cursor.entry(scan.queue_offset)
+        except DiskError as error:
+            if not self._view.is_deletion(error):
+                raise
+            cursor.is_gone = True
+            return
+        if entry is None or entry[1] in {0, FILLER_SIZE}:
+            text = f"the record at {scan.physical_offset} has no entry"
+            self._note(FindingKind.QUEUE_ENTRY_MISSING, place, text)
+            return
+        cursor.seen_count += 1
+        if cursor.queue.delay_ms is not None or entry[2] < -(1 << 31):
+            code = entry[2]  # depends on settings for a delivery time; also for an extended entry
+        expected = (scan.physical_offset, scan.size, code)
+        if entry != expected:
+            text = f"the entry says {entry}, the record {expected}"
+            self._note(FindingKind.QUEUE_ENTRY_WRONG, place, text)
+
+    def _cursor(self, scan: Scan) -> _QueueCursor | None:
+        """Return the entries of a record's queue; None if there is none."""
+        key = (scan.topic, scan.queue_id)
+        cursor = self._cursors.get(key)
+        if cursor is not None:
+            return cursor
+        queue = self._parts.queues.get(*key)
+        if queue is not None and queue.files.files:
+            cursor = self._cursors[key] = _QueueCursor(queue)
+        elif not self._is_complete and (self._topics is None or scan.topic in self._topics):
+            text = f"the record at {scan.physical_offset} has no queue"
+            place = f"{scan.topic}/{scan.queue_id}/{scan.queue_offset}"
+            self._note(FindingKind.QUEUE_ENTRY_MISSING, place, text)
+        return cursor
+
+    def _check_rest_of_queues(self) -> None:
+        for key, queue in self._parts.queues.queues.items():
+            cursor = self._cursors.get(key)
+            if cursor is not None and cursor.is_gone:
+                continue
+            seen_count = 0 if cursor is None else cursor.seen_count
+            surplus = queue.max_offset - queue.min_offset - seen_count
+            if surplus > 0:
+                surplus -= self._filler_count(queue)
+            if surplus > 0:
+                self._note(
+                    FindingKind.QUEUE_ENTRY_WITHOUT_RECORD,
+                    f"{queue.topic}/{queue.queue_id}",
+                    f"{surplus} of {queue.max_offset - queue.min_offset} entries have no record",
+                )
+
+    def _filler_count(self, queue: ConsumeQueue) -> int:
+        """Count the entries that stand for messages that a recovery has found gone."""
+        count = 0
+        for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
+            entries = queue.read_entries(start, _READ_COUNT)
+            count += sum(entry[1] == FILLER_SIZE for entry in entries)
+        return count
+
+    def _check_index(self) -> None:
+        count = 0
+        for file in self._parts.index.files:
+            try:
+                count += self._check_index_file(file)
+            except DiskError as error:
+                if not self._view.is_deletion(error):
+                    raise
+                self._is_indexed = False  # it expired, and its keys cannot be counted any more
+        self._found.index_entry_count = count
+        if self._is_indexed and count < self._key_count:
+            text = f"{self._key_count - count} keys have no entry"
+            self._note(FindingKind.INDEX_KEYS_MISSING, "index", text)
+
+    def _check_index_file(self, file: IndexFile) -> int:
+        """Check entries and chains of one file; return how many entries the log still has."""
+        progress = self._view.progress
+        is_growing = self._stop is not None and file is self._parts.index.files[-1]
+        known = 0
+        if self._stop is not None and progress is not None and file.name == progress.index_name:
+            known, is_growing = progress.index_count, True
+        newest: dict[int, int] = {}
+        count = 0
+        for number, (hash_, offset, _, previous) in file.all_entries(known):
+            if self._stop is not None and offset >= self._stop:
+                break
+            slot = hash_ % file.shape.slot_count
+            if previous != newest.get(slot, 0):
+                text = f"entry {number} leads to {previous}, not to {newest.get(slot, 0)}"
+                self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
+            newest[slot] = number
+            if offset < self._view.files.first:
+                continue
+            count += 1
+            if hash_ not in self._hashes(offset):
+                text = f"entry {number} speaks of offset {offset}, which has no such key"
+                self._note(FindingKind.INDEX_ENTRY_WRONG, file.name, text)
+        if not is_growing:
+            self._check_slots(file, newest)
+        return count
+
+    def _check_slots(self, file: IndexFile, newest: dict[int, int]) -> None:
+        for slot, number in newest.items():
+            found = finish(file.newest(slot))
+            if found != number:
+                text = f"slot {slot} leads to {found}, not to {number}"
+                self._note(FindingKind.INDEX_CHAIN_BROKEN, file.name, text)
+
+    def _hashes(self, offset: int) -> set[int]:
+        if self._hashes_of[0] != offset:
+            record = self._view.read(offset)
+            keys = set() if record is None else {record.unique_key, *record.keys}
+            topic = "" if record is None else record.topic
+            self._hashes_of = (offset, {index_hash(topic, key) for key in keys if key})
+        return self._hashes_of[1]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The append-only log of all messages: its files, its end, writing and reading.
+
+This module does not interpret the bytes; `writing/append.py` and `recovery/recovery.py` do. Readers
+on other threads use an immutable `LogView`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.layout import Layout
+from cometmq.store.log.file_sequence import FileSequence
+
+
+class LogView(NamedTuple):
+    """An immutable snapshot of the log, for readers; `end` is the confirm offset."""
+
+    files: Sequence[DiskFile]
+    file_size: int
+    first: int
+    end: int
+
+    def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
+        """Return bytes of one file; None if reading them would block and `may_block` is false."""
+        index, position = divmod(offset - self.first, self.file_size)
+        if may_block:
+            return self.files[index].read(position, count)
+        return self.files[index].read_cached(position, count)
+
+
+class CommitLog:
+    """The files of the log, its end, and the confirm offset up to which readers may see it.
+
+    The confirm offset never exceeds `end`; if there is no replication, it follows every commit.
+    """
+
+    __slots__ = ("_view", "confirm_offset", "end", "files")
+
+    def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
+        self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
+        self.end = 0
+        self.confirm_offset = 0
+        self._view: LogView | None = None
+
+    @property
+    def min_offset(self) -> int:
+        """The physical offset of the oldest byte in the log."""
+        return self.files.first
+
+    def view(self) -> LogView:
+        """Return a snapshot of the files up to the confirm offset."""
+        # Every pull takes a view, so it is cached. Changes of the file list call `forget_view`.
+        view = self._view
+        if view is None or view.end != self.confirm_offset:
+            files = self.files
+            view = LogView(tuple(files.files), files.file_size, files.first, self.confirm_offset)
+            self._view = view
+        return view
+
+    def forget_view(self) -> None:
+        """Discard the cached snapshot after files were added or removed."""
+        self._view = None
+
+    def write(self, offset: int, records: Sequence[Buffer]) -> None:
+        """Write whole records into the file that holds `offset`; create that file if needed."""
+        files = self.files
+        if offset >= files.end:
+            assert offset == files.end
+            files.create_next()
+        files.file_at(offset).write((offset - files.first) % files.file_size, records)
+
+    def advance(self, end: int) -> None:
+        """Make the bytes up to `end` part of the log."""
+        assert end >= self.end
+        self.end = end
+
+    def confirm(self, offset: int) -> None:
+        """Move the confirm offset forward to the end of a whole record."""
+        assert self.confirm_offset <= offset <= self.end
+        self.confirm_offset = offset
+
+    def set_end(self, offset: int) -> None:
+        """Set end and confirm offset to the end that a scan of the files has found."""
+        self.end = self.confirm_offset = offset
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return up to `count` bytes, fewer at the end of the log; may block."""
+        return self.files.read(offset, min(count, self.end - offset))
+
+    def forget_first(self, count: int) -> list[str]:
+        """Drop the first `count` files; return their paths for deletion."""
+        paths = self.files.forget_first(count)
+        self.forget_view()
+        return paths
+
+    def truncate(self, offset: int) -> None:
+        """Truncate the log: zero the rest of this file on the disk and delete later files.
+
+        Zeros are required: a later write may end exactly at an old record border, and recovery
+        would then accept the old bytes behind it as part of the log
+        (docs/protocol/store.md#torn-tails).
+        """
+        assert self.files.first <= offset
+        self.files.clear_from(offset)
+        if offset < self.files.end:
+            self.files.file_at(offset).sync()
+        self.forget_view()
+        self.set_end(offset)

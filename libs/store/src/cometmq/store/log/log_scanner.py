@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walk through the records of a commit log in large reads, up to the first invalid one.
+
+A record is valid only if the physical offset it contains is its own. This rejects bytes of an older
+log that a crash has brought back.
+"""
+
+import struct
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
+from cometmq.remoting.message.record_layout import (
+    BLANK_BYTES_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
+from cometmq.store.errors import CorruptStore
+from cometmq.store.layout import is_topic
+from cometmq.store.log.file_sequence import FileSequence
+
+CHUNK_BYTES_MIN: Final = 64 * 1024
+CHUNK_BYTES_MAX: Final = 4 << 20
+_MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+
+
+class LogScanner:
+    """Iterates over records from an offset on; `offset` is where the next one begins."""
+
+    __slots__ = ("_check_crc", "_chunk_bytes", "_files", "offset")
+
+    def __init__(self, files: FileSequence, offset: int, *, check_crc: bool) -> None:
+        self._files = files
+        self._check_crc = check_crc
+        self._chunk_bytes = CHUNK_BYTES_MIN
+        self.offset = offset
+
+    def __iter__(self) -> Iterator[Scan]:
+        """Yield records up to the first place that holds none."""
+        files = self._files
+        while files.first <= self.offset < files.end:
+            position = (self.offset - files.first) % files.file_size
+            left = files.file_size - position
+            data = files.file_at(self.offset).read(position, min(self._chunk_bytes, left))
+            start = self.offset
+            status = yield from self._scan_chunk(data, left)
+            if status is ScanStatus.INVALID:
+                return
+            if status is ScanStatus.INCOMPLETE and self.offset == start:
+                if len(data) < self._chunk_bytes:
+                    return  # the file ends before the record does
+                self._chunk_bytes *= 2
+            elif self._chunk_bytes < CHUNK_BYTES_MAX:
+                self._chunk_bytes *= 2
+
+    def _scan_chunk(self, data: bytes, file_left: int) -> Generator[Scan, None, ScanStatus]:
+        """Yield the records of one read; return what ended it."""
+        base = self.offset
+        cursor = 0
+        check_crc = self._check_crc
+        while True:
+            scan = scan_record(data, cursor, check_crc=check_crc)
+            if scan.status is not ScanStatus.RECORD:
+                break
+            if scan.physical_offset != base + cursor or not is_topic(scan.topic):
+                return ScanStatus.INVALID
+            cursor += scan.size
+            self.offset = base + cursor
+            yield scan
+        if scan.status is ScanStatus.BLANK:
+            if scan.size != file_left - cursor:
+                raise CorruptStore(
+                    f"offset {self.offset} of the log closes a file {scan.size} bytes before its"
+                    f" end, but by the configured file size it must be {file_left - cursor}"
+                )
+            self.offset = base + file_left
+        return scan.status
+
+
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+_HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
+
+
+def follow_headers(files: FileSequence, start: int, end: int) -> int:
+    """Follow sizes and offsets from record to record; return the offset reached, at most `end`.
+
+    Five times faster than scanning whole records: bench/micro/bench_recovery.py.
+    """
+    offset = start
+    while offset < end and files.first <= offset < files.end:
+        position = (offset - files.first) % files.file_size
+        left = files.file_size - position
+        if left < _HEAD.size:
+            offset += left  # no record fits there
+            continue
+        data = files.file_at(offset).read(position, min(CHUNK_BYTES_MAX, left))
+        count, magic = _follow_chunk(data, offset, end)
+        offset += count
+        if magic == MAGIC_BLANK:
+            offset = offset - offset % files.file_size + files.file_size
+        elif magic is not None or not count:
+            break
+    return offset
+
+
+def _follow_chunk(data: bytes, base: int, end: int) -> tuple[int, int | None]:
+    cursor = 0
+    stop = min(len(data) - _HEAD.size, end - base - 1)
+    while cursor <= stop:
+        size, magic, physical_offset = _HEAD.unpack_from(data, cursor)
+        is_record = magic in _MAGICS and size >= RECORD_BYTES_MIN
+        if not is_record or physical_offset != base + cursor:
+            return cursor, magic
+        cursor += size
+    return cursor, None
+
+
+def first_record(files: FileSequence, offset: int) -> Scan | None:
+    """Return the record that begins exactly at this offset, or None."""
+    scan = next(iter(LogScanner(files, offset, check_crc=False)), None)
+    return scan if scan is not None and scan.physical_offset == offset else None
+
+
+def find_record(files: FileSequence, offset: int) -> Scan | None:
+    """Return the first whole record that begins at or after an offset, or None."""
+    minimum = offset
+    while files.first <= offset < files.end:
+        file_start = offset - (offset - files.first) % files.file_size
+        file = files.file_at(offset)
+        position = file.next_data(offset - file_start)
+        if position is None or position >= files.file_size:
+            offset = file_start + files.file_size
+            continue
+        data = file.read(position, CHUNK_BYTES_MAX)
+        found = _find_in(files, file_start + position, data, minimum)
+        if found is not None:
+            return found
+        # Parts overlap, because a magic may lie across their border.
+        step = len(data) - BLANK_BYTES_MIN
+        offset = file_start + files.file_size if step <= 0 else file_start + position + step
+    return None
+
+
+def _find_in(files: FileSequence, base: int, data: bytes, minimum: int) -> Scan | None:
+    for magic in _MAGIC_BYTES:
+        at = data.find(magic)
+        while at >= 0:
+            start = base + at - 4
+            if start >= minimum:
+                scan = next(iter(LogScanner(files, start, check_crc=True)), None)
+                if scan is not None:
+                    return scan
+            at = data.find(magic, at + 1)
+    return None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consume queues, and the reads of their messages."""

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read messages of a queue whose records pass a test (SQL filters).
+
+Such a read skips most records it examines, so it is a `Lookup`. It asks for a few adjacent records
+at a time; its runner decides how many reads one turn of the loop makes and which of them wait for
+the disk. Limits and results follow the rules of `read_queue`.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from cometmq.remoting.types import Buffer
+from cometmq.store.log.commit_log import LogView
+from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from cometmq.store.queues.queue_reader import SCAN_COUNT_MIN, QueueRow, ReadLimits, locate
+from cometmq.store.reads import Lookup, Read
+from cometmq.store.results import GetResult, GetStatus
+
+RecordTest: TypeAlias = Callable[[Buffer], bool]
+
+BLOCK_COUNT_MAX: Final = 16  # records per read: testing them may take about 20 us
+BLOCK_BYTES_MAX: Final = 64 << 10
+PORTION_BYTES: Final = 64 * ENTRY.size
+_size_and_offset: Final = struct.Struct(">i24xq").unpack_from
+
+
+class _Place(NamedTuple):
+    queue: ConsumeQueue
+    queue_offset: int
+    log: LogView
+    limits: ReadLimits
+    block_count: int
+    memory_start: int  # records before this count as on disk
+
+    def most(self, offset: int) -> tuple[int, int]:
+        """Return the limits of count and bytes for an answer that continues at this offset."""
+        limits = self.limits
+        if offset >= self.memory_start:
+            return limits.count_max, limits.bytes_max
+        return limits.disk_count_max, limits.disk_bytes_max
+
+
+class _Found:
+    __slots__ = ("bytes", "damaged_count", "last_offset", "records", "scanned_count", "status")
+
+    def __init__(self, log_end: int) -> None:
+        self.records: list[Buffer] = []
+        self.bytes = 0
+        self.scanned_count = 0
+        self.damaged_count = 0
+        self.last_offset = log_end
+        self.status = GetStatus.NO_MATCHED_MESSAGE
+
+    def is_full(self, size: int, offset: int, place: _Place) -> bool:
+        """Return whether the answer has no room for a record of this size."""
+        if not self.records:
+            return False
+        count_max, bytes_max = place.most(offset)
+        return len(self.records) >= count_max or self.bytes + size > bytes_max
+
+    def result(self, place: _Place) -> GetResult:
+        """Return the answer to the read."""
+        status = self.status
+        if self.records:
+            status = GetStatus.FOUND
+        elif self.damaged_count:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+        return GetResult(
+            status,
+            place.queue_offset + self.scanned_count,
+            place.queue.min_offset,
+            place.queue.max_offset,
+            self.records,
+            len(self.records),
+            self.bytes,
+            place.log.end - self.last_offset > place.limits.memory_bytes,
+            damaged_count=self.damaged_count,
+        )
+
+
+def read_matching(
+    queue: ConsumeQueue,
+    queue_offset: int,
+    log: LogView,
+    test: RecordTest,
+    limits: ReadLimits,
+    block_count: int = BLOCK_COUNT_MAX,
+) -> Lookup[GetResult]:
+    """Find the records at this offset that pass a test, or a status with the next offset.
+
+    `block_count` is the number of records per read; slow tests need fewer.
+    """
+    status, next_offset = locate(queue, queue_offset)
+    if status is not GetStatus.FOUND:
+        return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
+    place = _Place(queue, queue_offset, log, limits, block_count, log.end - limits.memory_bytes)
+    found = _Found(log.end)
+    scan_count = max(SCAN_COUNT_MIN, limits.count_max)
+    data = yield from queue.plan(queue_offset, scan_count).entries()
+    for rows in _portions(data):
+        has_room = yield from _search(rows, found, place, test)
+        if not has_room:
+            break
+    return found.result(place)
+
+
+def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
+    """Unpack entries on demand: most reads find enough among the first."""
+    view = memoryview(data)
+    for start in range(0, len(view), PORTION_BYTES):
+        yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))
+
+
+def _search(
+    rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
+) -> Lookup[bool]:
+    """Test the records of some entries; return False if the answer is full."""
+    at = 0
+    while at < len(rows):
+        if found.is_full(rows[at][1], rows[at][0], place):
+            return False
+        stop = _block(rows, at, place)
+        if stop == at:  # the log no longer has it
+            found.status = GetStatus.MESSAGE_WAS_REMOVING
+            found.scanned_count += 1
+            at += 1
+            continue
+        block = yield _read(rows, at, stop, place.log)
+        if not _take(memoryview(block), rows[at:stop], found, place, test):
+            return False
+        at = stop
+    return True
+
+
+def _take(
+    block: memoryview, rows: Sequence[QueueRow], found: _Found, place: _Place, test: RecordTest
+) -> bool:
+    """Test the records of a block; return False if the answer is full."""
+    start = rows[0][0]
+    count_max, bytes_max = place.most(start)
+    records, total, scanned = found.records, found.bytes, 0
+    for offset, size, _ in rows:
+        if records and (total + size > bytes_max or len(records) >= count_max):
+            break
+        scanned += 1
+        record = block[offset - start : offset - start + size]
+        # Its own size and offset must match, otherwise the record is damaged.
+        if len(record) < size or _size_and_offset(record) != (size, offset):
+            found.damaged_count += 1
+        elif test(record):
+            records.append(record)
+            total += size
+    if scanned:
+        found.last_offset = rows[scanned - 1][0]
+    found.scanned_count += scanned
+    found.bytes = total
+    return scanned == len(rows)
+
+
+def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
+    """Return the end of the adjacent records that one read covers; `start` if there are none."""
+    log = place.log
+    first, size, _ = rows[start]
+    if not _is_in(first, size, log):
+        return start
+    border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
+    border = min(border, first + BLOCK_BYTES_MAX, log.end)
+    if first < place.memory_start:  # other limits apply from there on
+        border = min(border, place.memory_start)
+    end, stop = first + size, start + 1
+    for offset, size, _ in rows[stop : start + place.block_count]:
+        if offset < end or offset + size > border or size <= 0:
+            break
+        end = offset + size
+        stop += 1
+    return stop
+
+
+def _is_in(offset: int, size: int, log: LogView) -> bool:
+    return 0 < size < FILLER_SIZE and log.first <= offset <= log.end - size
+
+
+def _read(rows: Sequence[QueueRow], start: int, stop: int, log: LogView) -> Read:
+    first = rows[start][0]
+    end = rows[stop - 1][0] + rows[stop - 1][1]
+    index, position = divmod(first - log.first, log.file_size)
+    return Read(log.files[index], position, end - first)

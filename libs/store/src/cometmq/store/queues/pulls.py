@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pulls: find the queue, apply the limits of RocketMQ and of the caller, share recent reads.
+
+Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
+"""
+
+from cometmq.remoting.log import Log
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.matching_reader import RecordTest, read_matching
+from cometmq.store.queues.queue_reader import ReadLimits, read_queue
+from cometmq.store.queues.queue_table import QueueTable
+from cometmq.store.queues.recent_reads import RecentReads
+from cometmq.store.reads import Lookup
+from cometmq.store.results import GetResult, GetStatus, TagFilter
+from cometmq.store.settings import StoreSettings
+from cometmq.store.stats import Counters
+
+
+class Pulls:
+    """Serves the pulls of one store and counts them."""
+
+    __slots__ = (
+        "_commit_log",
+        "_counters",
+        "_limits",
+        "_limits_by_count",
+        "_log",
+        "_memory_bytes",
+        "_queues",
+        "_recent",
+    )
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        *,
+        counters: Counters,
+        memory_bytes: int,
+        log: Log,
+    ) -> None:
+        """Set up without a cached read; `memory_bytes` is the size of the machine's memory."""
+        self._commit_log = commit_log
+        self._queues = queues
+        self._counters = counters
+        self._memory_bytes = memory_bytes
+        self._log = log
+        self._recent = RecentReads()
+        self._limits = ReadLimits.of(settings, memory_bytes)
+        self._limits_by_count: dict[int, ReadLimits] = {}
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        accept: TagFilter | None,
+        bytes_max: int | None,
+        *,
+        joined: bool,
+    ) -> GetResult:
+        """Return messages of a queue; `joined` allows the records as one piece."""
+        self._counters.get_count += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+        limits = self._limits_of(count_max)
+        if bytes_max is not None:
+            limits = limits.narrowed(max(1, count_max), bytes_max)
+        log = self._commit_log.view()
+        # Only plain reads are cached: a filter or a limit of its own makes every result unique.
+        is_shared = joined and accept is None and bytes_max is None
+        result = self._recent.find(queue, offset, log, limits) if is_shared else None
+        if result is None:
+            result = read_queue(queue, offset, log, accept, limits)
+            if result.loader is not None:
+                self._counters.cold_get_count += 1
+            elif is_shared:
+                self._recent.note(queue, offset, limits, result)
+        self._note_read(queue, offset, result)
+        return result
+
+    def find(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        test: RecordTest,
+        block_count: int,
+    ) -> Lookup[GetResult]:
+        """Find messages of a queue whose records pass a test."""
+        self._counters.get_count += 1
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+        limits = self._limits_of(count_max)
+        log = self._commit_log.view()
+        result = yield from read_matching(queue, offset, log, test, limits, block_count)
+        self._note_read(queue, offset, result)
+        return result
+
+    def _limits_of(self, count_max: int) -> ReadLimits:
+        most = max(self._limits.count_max, self._limits.disk_count_max)
+        count = min(max(1, count_max), most)
+        limits = self._limits_by_count.get(count)
+        if limits is None:
+            limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
+        return limits
+
+    def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
+        self._counters.get_message_count += result.count
+        if result.damaged_count:
+            self._log.error(
+                "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
+                count=result.damaged_count, action="cometmq store verify",
+            )  # fmt: skip
+
+    def apply(self, settings: StoreSettings) -> None:
+        """Adopt changed settings."""
+        self._limits = ReadLimits.of(settings, self._memory_bytes)
+        self._limits_by_count.clear()
+        self._recent.clear()
+
+    def forget(self) -> None:
+        """Drop the cached reads, because the log was truncated."""
+        self._recent.clear()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All consume queues of a store, by topic and queue id.
+
+Only a stored message creates a queue; a lookup never does, so that arbitrary pulls cannot grow
+memory.
+"""
+
+from collections.abc import Callable, Iterator
+
+from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.disk import Disk
+from cometmq.store.errors import CorruptStore
+from cometmq.store.layout import Layout, is_topic
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.settings import CQ_ENTRY_BYTES, StoreSettings
+
+
+class QueueTable:
+    """The consume queues of a store."""
+
+    __slots__ = ("_delays", "_disk", "_file_size", "_layout", "queues")
+
+    def __init__(self, disk: Disk, layout: Layout, settings: StoreSettings) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._delays = DelayLevels.parse(settings.message_delay_level)
+        size = settings.mapped_file_size_consume_queue
+        self._file_size = -(-size // CQ_ENTRY_BYTES) * CQ_ENTRY_BYTES
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
+        """Find the queues in the store's folder; recovery finds their ends.
+
+        Raise CorruptStore for files that do not fit, or pass it to `on_corrupt` and go on.
+        """
+        root = self._layout.consume_queue
+        for topic in self._disk.names(root):
+            if not self._disk.is_folder(f"{root}/{topic}"):
+                continue
+            for name in self._disk.names(f"{root}/{topic}"):
+                if not name.isdigit():
+                    continue
+                try:
+                    self.create(topic, int(name)).files.load()
+                except CorruptStore as error:
+                    if on_corrupt is None:
+                        raise
+                    on_corrupt(error)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue; None if no message was ever stored in it."""
+        return self.queues.get((topic, queue_id))
+
+    def create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Create a queue in memory; its files are created with its first entries.
+
+        Raise ValueError for a topic that cannot name a folder.
+        """
+        if not is_topic(topic):
+            raise ValueError(f"a topic cannot be named {topic!r}")
+        folder = self._layout.queue_folder(topic, queue_id)
+        files = FileSequence(self._disk, folder, self._file_size, self._layout.temporary)
+        delay_ms = self._delays.delay_ms(queue_id + 1) if topic == SCHEDULE_TOPIC else None
+        queue = ConsumeQueue(topic, queue_id, files, delay_ms)
+        self.queues[topic, queue_id] = queue
+        return queue
+
+    def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
+        """Yield the queues of one topic."""
+        return (queue for (name, _), queue in self.queues.items() if name == topic)
+
+    def remove_topic(self, topic: str) -> list[str]:
+        """Drop a topic's queues; return the folders to delete."""
+        for key in [key for key in self.queues if key[0] == topic]:
+            for file in self.queues.pop(key).files.files:
+                file.close()
+        return [f"{self._layout.consume_queue}/{topic}"]

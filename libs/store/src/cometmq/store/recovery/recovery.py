@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery: bring log, queues and index into agreement when a store opens.
+
+The log is the truth. Queues and index are cut to what the last checkpoint guarantees and rebuilt
+from there, so recovery time is bounded by the amount of data since that checkpoint.
+
+Two decisions are tables whose rows each have a test (docs/protocol/store.md#recovery):
+`choose_start` selects the first record that may be incomplete, `judge_stop` decides what to do at
+the first place without a valid record.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from cometmq.remoting.message.record import Scan
+from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.log.log_scanner import LogScanner, find_record, first_record, follow_headers
+from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.recovery.checkpoint import Checkpoint, Progress
+from cometmq.store.writing.dispatcher import Dispatcher
+
+PUBLISH_COUNT: Final = 20_000  # records between two additions to the index
+
+
+class StartReason(StrEnum):
+    """The reason for the offset at which recovery starts."""
+
+    EMPTY_LOG = "empty-log"
+    PROGRESS = "progress"
+    QUEUES_LOST = "queues-lost"
+    INDEX_LOST = "index-lost"
+    QUEUE_END = "queue-end"
+    CHECKPOINT = "checkpoint"
+    DAMAGED_BEFORE_PROGRESS = "damaged-before-progress"
+
+
+class Start(NamedTuple):
+    """The first record for which something may be missing, and the reason."""
+
+    offset: int
+    reason: StartReason
+
+
+class LastRun(NamedTuple):
+    """The state that the last program left behind."""
+
+    checkpoint: Checkpoint
+    progress: Progress | None
+    was_clean: bool
+
+
+class StopVerdict(StrEnum):
+    """The reaction to the first place of the log without a valid record."""
+
+    END = "end"  # nothing follows: the log ends here
+    TRUNCATE = "truncate"  # the rest was never synced: the log ends here
+    REFUSE = "refuse"  # the rest was synced: a person must examine the damage
+
+
+class Recovered(NamedTuple):
+    """The result of recovery."""
+
+    start: Start
+    end: int
+    record_count: int
+    last_timestamp: int
+    was_clean: bool
+
+
+def judge_stop(
+    *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
+) -> StopVerdict:
+    """Judge whether the records that follow may be dropped.
+
+    | a whole record follows | it was certainly on the disk | verdict |
+    |---|---|---|
+    | no | - | END |
+    | yes | no: it lies behind the safe offset, and was not stored before the safe time | TRUNCATE |
+    | yes | yes | REFUSE |
+    """
+    if follows is None:
+        return StopVerdict.END
+    if stop < safe_offset or follows.store_timestamp < safe_timestamp:
+        return StopVerdict.REFUSE
+    return StopVerdict.TRUNCATE
+
+
+class Recovery:
+    """One recovery; `run` performs it."""
+
+    def __init__(self, parts: Parts, last_run: LastRun) -> None:
+        self._settings = parts.settings
+        self._commit_log = parts.commit_log
+        self._files = parts.commit_log.files
+        self._queues = parts.queues
+        self._index = parts.index
+        self._log = parts.log
+        self._checkpoint, self._progress, self._was_clean = last_run
+        self._dispatcher = Dispatcher(
+            parts.queues, is_indexing=parts.settings.message_index_enable, may_begin_again=True
+        )
+        self._record_count = 0
+        self._last_timestamp = self._checkpoint.log_timestamp
+
+    def run(self) -> Recovered:
+        """Recover all parts; raise CorruptStore if starting would lose messages."""
+        start = self.choose_start()
+        self._log.info(
+            "recovery.started", physical_offset=start.offset, reason=start.reason.value,
+            was_clean=self._was_clean,
+        )  # fmt: skip
+        if start.reason is StartReason.DAMAGED_BEFORE_PROGRESS:
+            self._refuse_damage(start.offset)
+        self._cut_derived(start)
+        end = self._scan(start.offset)
+        self._end_log(end)
+        self._fill_gaps()
+        return Recovered(start, end, self._record_count, self._last_timestamp, self._was_clean)
+
+    def choose_start(self) -> Start:
+        """Choose the first record for which something may be missing.
+
+        | log | progress | headers before it | queues, index | last stop | start at |
+        |---|---|---|---|---|---|
+        | empty | - | - | - | - | 0: all derived data is dropped |
+        | yes | yes | whole | complete | - | the progress |
+        | yes | yes | whole | entries or files missing | - | the log's first record |
+        | yes | yes | damaged | - | - | the verify offset: the scan finds the damage |
+        | yes | none | - | - | clean | the end of the newest record in a queue |
+        | yes | none | - | - | crash | the newest file that the checkpoint covers |
+        """
+        files = self._files
+        if not files.files:
+            return Start(0, StartReason.EMPTY_LOG)
+        progress = self._progress
+        if progress is not None and files.first <= progress.offset <= files.end:
+            verify = max(progress.verify_offset, files.first)
+            # Only after a crash: a clean stop has synced everything before the progress.
+            if (
+                not self._was_clean
+                and follow_headers(files, verify, progress.offset) != progress.offset
+            ):
+                return Start(verify, StartReason.DAMAGED_BEFORE_PROGRESS)
+            if not self._has_all_entries(progress):
+                return Start(files.first, StartReason.QUEUES_LOST)
+            if not self._has_index(progress):
+                return Start(files.first, StartReason.INDEX_LOST)
+            return Start(progress.offset, StartReason.PROGRESS)
+        if self._was_clean:
+            return Start(self._queue_end(), StartReason.QUEUE_END)
+        return Start(self._checkpointed_file(), StartReason.CHECKPOINT)
+
+    def _has_all_entries(self, progress: Progress) -> bool:
+        for queue in self._queues.queues.values():
+            if self._was_clean:
+                queue.measure(self._files.first, progress.offset)
+            else:
+                queue.recover(self._files.first, progress.offset)
+        count = sum(queue.max_offset for queue in self._queues.queues.values())
+        return count == progress.entry_count
+
+    def _has_index(self, progress: Progress) -> bool:
+        """Return whether the file that was growing exists; older ones may have expired."""
+        if not progress.index_name or not self._settings.message_index_enable:
+            return True
+        return any(file.name == progress.index_name for file in self._index.files)
+
+    def _queue_end(self) -> int:
+        """Return the end of the newest record that a queue refers to, if it is valid."""
+        end = self._files.first
+        for queue in self._queues.queues.values():
+            queue.measure(self._files.first, self._files.end)
+            entry = queue.last_entry()
+            if entry is not None and entry.physical_offset + entry.size > end:
+                scan = first_record(self._files, entry.physical_offset)
+                if scan is not None and scan.size == entry.size:
+                    end = entry.physical_offset + entry.size
+        return end
+
+    def _checkpointed_file(self) -> int:
+        """Return the newest file whose first record was safe before the crash."""
+        files = self._files
+        # The first file needs no check: recovery starts there if no later file qualifies.
+        for start in range(files.end - files.file_size, files.first, -files.file_size):
+            scan = first_record(files, start)
+            if scan is not None and 0 < scan.store_timestamp <= self._checkpoint.min_timestamp:
+                return start
+        return files.first
+
+    def _refuse_damage(self, start: int) -> None:
+        """Refuse to start before anything is cut: a manual repair needs what the queues know."""
+        scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
+        for _ in scanner:
+            pass
+        self._judge(scanner.offset)
+
+    def _cut_derived(self, start: Start) -> None:
+        """Drop all entries of records from the start on; the scan creates them again."""
+        if start.reason is not StartReason.PROGRESS:  # counting the entries did this already
+            for queue in self._queues.queues.values():
+                queue.recover(self._files.first, start.offset)
+        progress = self._progress
+        if start.reason is StartReason.PROGRESS and progress is not None:
+            name, count = progress.index_name, progress.index_count
+        else:
+            name, count = "", 0
+        self._index.recover(
+            name=name,
+            written_count=count,
+            offset_end=start.offset,
+            was_clean=self._was_clean,
+        )
+
+    def _scan(self, start: int) -> int:
+        """Dispatch every record from the start on; return the end of the log.
+
+        A record is dispatched once the next one proves it whole: the properties of the last record
+        may be torn, and its CRC does not cover them.
+        """
+        scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
+        is_from_head = start == self._files.first
+        last: Scan | None = None
+        for scan in scanner:
+            if last is not None:
+                self._dispatch(last, is_from_head=is_from_head)
+            last = scan
+        end = scanner.offset
+        if last is not None:
+            if _is_torn(last):
+                end = last.physical_offset
+                self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
+            else:
+                self._dispatch(last, is_from_head=is_from_head)
+        self._publish()
+        return end
+
+    def _dispatch(self, scan: Scan, *, is_from_head: bool) -> None:
+        self._dispatcher.dispatch(scan, is_from_head=is_from_head)
+        self._record_count += 1
+        self._last_timestamp = scan.store_timestamp
+        if self._record_count % PUBLISH_COUNT == 0:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publish the dispatched entries; keys stay queued if the disk is full."""
+        self._dispatcher.publish()
+        keyed, self._dispatcher.keyed = self._dispatcher.keyed, []
+        try:
+            self._index.remember(keyed)
+            self._index.catch_up()
+        except DiskError as error:
+            if not error.is_space_missing:
+                raise
+            self._log.error("queues.write_failed", error=str(error))
+
+    def _end_log(self, end: int) -> None:
+        """Set the end of the log after checking what lies behind it."""
+        files = self._files
+        if not files.files:
+            self._commit_log.set_end(end)
+            return
+        if self._was_clean and not files.has_data_from(end):
+            files.pad_last()
+            self._commit_log.set_end(end)
+            return
+        self._judge(end)
+        if files.pad_last():
+            self._log.warning("file.padded", path=files.files[-1].path, size=files.file_size)
+        self._commit_log.truncate(end)
+
+    def _judge(self, stop: int) -> None:
+        # A blank tail and a torn last record are normal. A whole record behind them means that
+        # the disk lost bytes in between, or wrote later ones first.
+        follows = find_record(self._files, stop + 1)
+        progress = self._progress
+        verdict = judge_stop(
+            stop=stop,
+            safe_offset=progress.offset if progress is not None else 0,
+            safe_timestamp=self._checkpoint.log_timestamp if progress is None else 0,
+            follows=follows,
+        )
+        if follows is None:
+            return
+        if verdict is StopVerdict.REFUSE:
+            path = self._files.file_at(stop).path
+            position = (stop - self._files.first) % self._files.file_size
+            raise CorruptStore(
+                f"{path}: damaged at byte {position} (physical offset {stop}), but whole records"
+                f" follow at {follows.physical_offset}; run `cometmq store verify`"
+            )
+        self._log.warning(
+            "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
+        )
+
+    def _fill_gaps(self) -> None:
+        """Rebuild queues that lost entries in the middle, from the head of the log."""
+        gaps = self._dispatcher.gaps
+        if not gaps:
+            return
+        names = sorted(f"{queue.topic}/{queue.queue_id}" for queue in gaps)
+        self._log.warning("queues.rebuilt", count=len(names), first=names[0])
+        # The other queues are complete; dispatching to them again would only cost time.
+        behind = {queue: _known_end(queue) for queue in gaps}
+        gaps.clear()
+        dispatcher = Dispatcher(
+            self._queues, is_indexing=False, may_begin_again=True, behind=behind
+        )
+        for scan in LogScanner(self._files, self._files.first, check_crc=False):
+            if scan.physical_offset >= self._commit_log.end:
+                break
+            dispatcher.dispatch(scan, is_from_head=True)
+        dispatcher.publish()
+
+
+def _known_end(queue: ConsumeQueue) -> int:
+    entry = queue.last_entry()
+    return 0 if entry is None else entry.physical_offset + entry.size
+
+
+def _is_torn(scan: Scan) -> bool:
+    """Return whether a last record's properties end in bytes that were never written."""
+    return scan.properties.endswith(b"\0")

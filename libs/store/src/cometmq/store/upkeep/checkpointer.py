@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: keep queues and index on the disk close behind the log.
+
+A checkpoint writes the entries that queues and index hold only in memory, syncs them, and then
+records the offset up to which everything is on the disk. Recovery starts there.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.store.errors import DiskError
+from cometmq.store.pacing import has_passed
+from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progress
+from cometmq.store.settings import CQ_ENTRY_BYTES
+from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite
+from cometmq.store.writing.append import Batch
+
+PAUSE_FACTOR: Final = 4
+"""Minimum pause after a checkpoint, as a multiple of its duration: the disk is busy with
+checkpoints for at most one fifth of the time."""
+
+VERIFY_BYTES_MAX: Final = 64 << 20
+"""Distance of the verify offset: how much of the log recovery checks again for damage."""
+
+
+class Checkpointer:
+    """Tracks changes since the last checkpoint and plans the next one."""
+
+    __slots__ = (
+        "_commit_log",
+        "_dirty",
+        "_disk",
+        "_elapsed_ms",
+        "_files",
+        "_flusher",
+        "_index",
+        "_last_ms",
+        "_queues",
+        "_timestamp",
+        "_verify_offset",
+        "dispatched_offset",
+        "offset",
+    )
+
+    def __init__(self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher) -> None:
+        self._disk = parts.disk
+        self._files = files
+        self._commit_log = parts.commit_log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._flusher = flusher
+        self._dirty: set[ConsumeQueue] = set()
+        self._last_ms = 0
+        self._elapsed_ms = 0
+        self._timestamp = 0
+        self._verify_offset = 0
+        self.offset = -1  # no checkpoint written yet
+        self.dispatched_offset = 0
+
+    def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
+        """Adopt the result of recovery: every queue with entries in memory is dirty."""
+        self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
+        self._timestamp = last_timestamp
+        self._verify_offset = start
+        self.dispatched_offset = end
+
+    def note_commit(self, batch: Batch) -> None:
+        """Record which queues a commit has changed."""
+        self._dirty.update(batch.touched)
+        self._timestamp = max(self._timestamp, batch.store_timestamp)
+        self.dispatched_offset = batch.end
+
+    def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:
+        """Record which queues replicated records have changed."""
+        self._dirty |= queues
+        self._timestamp = max(self._timestamp, timestamp)
+        self.dispatched_offset = offset
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Stop writing a deleted queue; the next checkpoint must no longer count it."""
+        self._dirty.discard(queue)
+        self.offset = -1  # makes a checkpoint due although no message was stored
+
+    def note_truncated(self, offset: int) -> None:
+        """Adopt the earlier end of a truncated log."""
+        self.dispatched_offset = offset
+        self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
+        self.offset = -1
+
+    def is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Return whether something has changed and the interval has passed.
+
+        A checkpoint of thousands of queues takes seconds; the interval then grows with it.
+        """
+        pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
+        if self.offset == self.dispatched_offset:
+            return False
+        return has_passed(pause_ms, since_ms=self._last_ms, now_ms=now_ms)
+
+    def plan(
+        self,
+        now_ms: int,
+        on_done: Callable[[CheckpointJob, Exception | None], None],
+        *,
+        is_closing: bool = False,
+    ) -> CheckpointJob:
+        """Copy everything that the next checkpoint writes."""
+        self._last_ms = now_ms
+        index_flushes = self._index.plan_flush(is_closing=is_closing)
+        index_name, index_count = self._index.position()
+        # One timestamp for log and queues: the job writes both before it writes the checkpoint.
+        checkpoint = Checkpoint(self._timestamp, self._timestamp, self._index.end_timestamp)
+        progress = Progress(
+            offset=self.dispatched_offset,
+            verify_offset=self._next_verify_offset(),
+            entry_count=sum(queue.max_offset for queue in self._queues.queues.values()),
+            index_count=index_count,
+            checkpoint=checkpoint,
+            index_name=index_name,
+        )
+        return CheckpointJob(
+            disk=self._disk,
+            files=self._files,
+            flush=self._flusher.plan(),
+            writes=[
+                QueueWrite(queue, queue.written_offset, queue.unwritten())
+                for queue in self._dirty
+                if queue.tail_bytes
+            ],
+            index_flushes=index_flushes,
+            progress=progress,
+            on_done=on_done,
+        )
+
+    def _next_verify_offset(self) -> int:
+        if self.dispatched_offset - self._verify_offset > VERIFY_BYTES_MAX and self.offset >= 0:
+            self._verify_offset = self.offset
+        return max(self._verify_offset, self._commit_log.min_offset)
+
+    def take_over(self, job: CheckpointJob, now_ms: int) -> None:
+        """Release the entries that a finished job has brought to the disk."""
+        self._elapsed_ms = max(0, now_ms - self._last_ms)
+        for queue, queue_offset, entries in job.writes:
+            queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
+            if not queue.tail_bytes:
+                self._dirty.discard(queue)
+        self._index.mark_flushed(job.index_flushes)
+        self._flusher.note_flushed(job.flush)
+        self.offset = job.progress.offset
+
+    def give_back(self, job: CheckpointJob) -> None:
+        """Keep the entries that a failed job should have written."""
+        self._index.mark_failed(job.index_flushes)
+
+    def save_all(self, now_ms: int) -> None:
+        """Write a complete checkpoint now, as before closing; raise DiskError."""
+        self._index.catch_up()
+        job = self.plan(now_ms, _nothing, is_closing=True)
+        job.run()
+        self.take_over(job, now_ms)
+
+    def close(self) -> None:
+        """Close the checkpoint files."""
+        self._files.close()
+
+
+def _nothing(_job: CheckpointJob, _error: Exception | None) -> None: ...
+
+
+def is_sync_failure(error: Exception | None) -> bool:
+    """Return whether fsync failed; the content of the disk is then unknown."""
+    return isinstance(error, DiskError) and error.operation == "sync"

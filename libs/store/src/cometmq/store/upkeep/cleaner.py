@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retention: measure the disk, delete old files, and trim queues and index.
+
+Three jobs run one after the other: look (disk usage and file ages), trim (new minimum of each
+queue), remove. Between them the loop decides which files go and forgets them, so that no new reader
+can open them; readers that have one open may finish.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.store.errors import DiskError
+from cometmq.store.log.log_scanner import first_record
+from cometmq.store.pacing import has_passed
+from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.upkeep.jobs import Job, RemoveJob
+from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, decide
+from cometmq.store.writing.write_state import Refusal
+
+ROUNDS_ASKED_FOR: Final = 20  # number of rounds that a delete request stays active, as in RocketMQ
+
+
+class Cleaner:
+    """Applies the retention rules of one store."""
+
+    def __init__(self, parts: Parts, flusher: Flusher) -> None:
+        self._parts = parts
+        self._flusher = flusher
+        self._disk = parts.disk
+        self._commit_log = parts.commit_log
+        self._last_ms = -parts.settings.clean_resource_interval
+        self._rounds_asked_for = 0
+        self._must_trim = False
+        self._doomed: list[str] = []
+        self._was_above_ratio = False
+        self.used_percent = 0
+
+    def ask(self) -> None:
+        """Request deletion of expired files regardless of the hour."""
+        self._rounds_asked_for = ROUNDS_ASKED_FOR
+        self._last_ms = -self._parts.settings.clean_resource_interval
+
+    def ask_trim(self) -> None:
+        """Request that queues and index drop entries before the start of the log."""
+        self._must_trim = True
+
+    def doom(self, paths: list[str]) -> None:
+        """Queue files and folders for deletion."""
+        self._doomed += paths
+
+    def removal(self) -> Job | None:
+        """Return the job that deletes queued files, or None.
+
+        It must run before the next checkpoint, which may create a file of the same name.
+        """
+        if not self._doomed:
+            return None
+        paths, self._doomed = self._doomed, []
+        return RemoveJob(self._disk, paths, self._note_removed)
+
+    def remove_at_end(self) -> None:
+        """Delete all queued files and ignore failures; blocks."""
+        removal = self.removal()
+        if removal is None:
+            return
+        try:
+            removal.run()
+        except DiskError as error:
+            self.note_failed("remove", error)
+
+    def job(self, now_ms: int) -> Job | None:
+        """Return the next job of the current round, or None."""
+        if self._must_trim:
+            self._must_trim = False
+            return _TrimJob(self)
+        interval_ms = self._parts.settings.clean_resource_interval
+        if has_passed(interval_ms, since_ms=self._last_ms, now_ms=now_ms):
+            self._last_ms = now_ms
+            return _LookJob(self, now_ms)
+        return None
+
+    def look(self) -> DiskState:
+        """Read how full the disk is and how old the oldest files are; blocks."""
+        used = self._used_percent()
+        files = self._commit_log.files
+        timestamps: list[int] = []
+        for start in range(files.first + files.file_size, files.end, files.file_size):
+            scan = first_record(files, start)
+            if scan is None or len(timestamps) >= FILES_PER_ROUND_MAX:
+                break
+            timestamps.append(scan.store_timestamp)
+        return DiskState(used, timestamps)
+
+    def measure(self) -> None:
+        """Read how full the disk is, at once: a write has just failed on the same file system.
+
+        Between two looks a disk can fill up, and refusals must not tell the figure before that.
+        """
+        try:
+            self.used_percent = self._used_percent()
+        except DiskError as error:
+            self.note_failed("measure", error)
+
+    def _used_percent(self) -> int:
+        layout = self._parts.layout
+        folders = layout.commit_log, layout.consume_queue
+        return max(self._disk.usage(folder).percent for folder in folders)
+
+    def take(self, state: DiskState, now_ms: int) -> None:
+        """Decide which files expire, and forget them."""
+        self.used_percent = state.used_percent
+        decision = decide(
+            self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0
+        )
+        self._rounds_asked_for = max(0, self._rounds_asked_for - 1)
+        self._note_levels(is_full=decision.is_full, is_above=decision.is_above_clean_ratio)
+        count = min(decision.delete_count, self._synced_count())
+        if not count:
+            return
+        paths = self._commit_log.forget_first(count)
+        self._doomed += paths
+        self._must_trim = True
+        self._parts.log.info("files.expired", count=len(paths), first=paths[0])
+
+    def _synced_count(self) -> int:
+        files = self._commit_log.files
+        return max(0, self._flusher.needed_from - files.first) // files.file_size
+
+    def _note_levels(self, *, is_full: bool, is_above: bool) -> None:
+        if self._parts.write_state.set(Refusal.DISK_FULL, holds=is_full):
+            if is_full:
+                self._parts.log.error("disk.full", used_percent=self.used_percent)
+            else:
+                self._parts.log.info("disk.freed", used_percent=self.used_percent)
+        if is_above and not self._was_above_ratio:
+            self._parts.log.warning("disk.filling", used_percent=self.used_percent)
+        self._was_above_ratio = is_above
+
+    def trimmed_minimums(self) -> list[tuple[ConsumeQueue, int]]:
+        """Find the new first offset of each queue; blocks."""
+        first = self._commit_log.min_offset
+        queues = list(self._parts.queues.queues.values())
+        return [(queue, queue.first_at(first)) for queue in queues]
+
+    def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
+        """Drop queue and index entries that point before the log."""
+        log_first = self._commit_log.min_offset
+        for queue, queue_offset in minimums:
+            self._doomed += queue.trim(queue_offset)
+            queue.trim_tail(log_first)
+        self._doomed += self._parts.index.remove_before(log_first)
+
+    def note_failed(self, name: str, error: Exception) -> None:
+        """Log that a step failed; the next round retries it."""
+        self._parts.log.warning("cleaning.failed", step=name, error=str(error))
+
+    def _note_removed(self, error: Exception | None) -> None:
+        if error is not None:
+            self.note_failed("remove", error)
+
+
+class _LookJob:
+    name = "look"
+
+    def __init__(self, cleaner: Cleaner, now_ms: int) -> None:
+        self._cleaner = cleaner
+        self._now_ms = now_ms
+        self._state = DiskState(0, [])
+
+    def run(self) -> None:
+        self._state = self._cleaner.look()
+
+    def done(self, error: Exception | None) -> None:
+        if error is not None:
+            self._cleaner.note_failed(self.name, error)
+        else:
+            self._cleaner.take(self._state, self._now_ms)
+
+
+class _TrimJob:
+    name = "trim"
+
+    def __init__(self, cleaner: Cleaner) -> None:
+        self._cleaner = cleaner
+        self._minimums: list[tuple[ConsumeQueue, int]] = []
+
+    def run(self) -> None:
+        self._minimums = self._cleaner.trimmed_minimums()
+
+    def done(self, error: Exception | None) -> None:
+        if error is not None:
+            self._cleaner.note_failed(self.name, error)
+        else:
+            self._cleaner.take_minimums(self._minimums)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flush policy: when the log is synced, and which puts that completes. Syncing itself is a job.
+
+Group commit: one sync covers every put that was written before it began. A failed sync is fatal for
+the store: the kernel may have dropped the dirty pages, so a second sync that succeeds would prove
+nothing.
+"""
+
+from typing import Final
+
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.pacing import has_passed
+from cometmq.store.parts import Parts
+from cometmq.store.settings import FlushDiskType
+from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.writing.write_state import Refusal
+
+PAGE_BYTES: Final = 4096
+
+
+class FlushJob:
+    """Syncs the log up to an offset: `run` on a worker thread, then `flush_done`."""
+
+    __slots__ = ("_disk", "_files", "_folder", "file_end", "offset", "start")
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: list[DiskFile],
+        folder: str | None,
+        *,
+        start: int,
+        offset: int,
+        file_end: int,
+    ) -> None:
+        """Capture the files; `folder` is synced if it has got a new file."""
+        self._disk = disk
+        self._files = files
+        self._folder = folder
+        self.start = start
+        self.offset = offset
+        self.file_end = file_end
+
+    def run(self) -> None:
+        """Sync the files, then the folder."""
+        for file in self._files:
+            file.sync()
+        if self._folder is not None:
+            self._disk.sync_folder(self._folder)
+
+
+class Flusher:
+    """Decides when to sync and completes the puts that wait for a sync."""
+
+    __slots__ = (
+        "_last_flush_ms",
+        "_last_thorough_ms",
+        "_log",
+        "_named_end",
+        "_parts",
+        "_pending",
+        "_running",
+        "flush_count",
+        "flushed_offset",
+        "has_failed",
+    )
+
+    def __init__(
+        self,
+        parts: Parts,
+        pending: PendingPuts,
+        *,
+        flushed_offset: int,
+    ) -> None:
+        """Start with `flushed_offset` as the only part that is certainly on the disk.
+
+        After a kill the bytes behind it may exist only in the page cache.
+        """
+        self._parts = parts
+        self._log = parts.commit_log
+        self._pending = pending
+        self._running: FlushJob | None = None
+        self._last_flush_ms = 0
+        self._last_thorough_ms = 0
+        self._named_end = -1  # the folder is synced for all files before this offset
+        self.flushed_offset = flushed_offset
+        self.flush_count = 0
+        self.has_failed = False
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether puts wait for a sync."""
+        return self._parts.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def needed_from(self) -> int:
+        """The offset before which no running or future sync needs a file."""
+        running = self._running
+        return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
+
+    def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
+        """Return the sync that is due, or None; only one job runs at a time."""
+        self._pending.expire(now_ms, self._parts.settings.sync_flush_timeout)
+        if self._running is not None or self.has_failed:
+            return None
+        if not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):
+            return None
+        self._last_flush_ms = now_ms
+        self._running = job = self.plan()
+        return job
+
+    def plan(self) -> FlushJob:
+        """Return the job that syncs everything written so far."""
+        log, files = self._log, self._log.files
+        start = (self.flushed_offset - files.first) // files.file_size
+        stop = -(-(log.end - files.first) // files.file_size)
+        return FlushJob(
+            self._parts.disk,
+            files.files[max(0, start) : stop],
+            files.folder if files.end != self._named_end else None,
+            start=self.flushed_offset,
+            offset=log.end,
+            file_end=files.end,
+        )
+
+    def _is_due(self, now_ms: int) -> bool:
+        dirty = self._log.end - self.flushed_offset
+        if dirty <= 0:
+            return False
+        if self._pending.is_needed(
+            Condition.FLUSHED
+        ):  # SYNC_FLUSH: a put is waiting, so no interval applies
+            return True
+        settings = self._parts.settings
+        thorough_ms = settings.flush_commit_log_thorough_interval
+        if has_passed(thorough_ms, since_ms=self._last_thorough_ms, now_ms=now_ms):
+            self._last_thorough_ms = now_ms
+            return True
+        if dirty < settings.flush_commit_log_least_pages * PAGE_BYTES:
+            return False
+        interval_ms = settings.flush_interval_commit_log
+        return has_passed(interval_ms, since_ms=self._last_flush_ms, now_ms=now_ms)
+
+    def done(self, job: FlushJob, error: Exception | None) -> None:
+        """Complete the puts that a finished job has synced."""
+        if job is self._running:
+            self._running = None
+        if error is not None:
+            self.fail(error)
+            return
+        self.flush_count += 1
+        self.note_flushed(job)
+
+    def note_flushed(self, job: FlushJob) -> None:
+        """Complete the puts whose records are on the disk.
+
+        After a failed sync this does nothing: the kernel reports a lost page to one sync only, so a
+        later success proves nothing.
+        """
+        if self.has_failed:
+            return
+        self.flushed_offset = max(self.flushed_offset, job.offset)
+        self._named_end = max(self._named_end, job.file_end)
+        self._pending.advance(Condition.FLUSHED, job.offset)
+
+    def fail(self, error: Exception) -> None:
+        """Fail all waiting puts; the store stays read-only."""
+        self.has_failed = True
+        parts = self._parts
+        if parts.write_state.set(Refusal.SYNC_FAILED, holds=True):
+            parts.log.error("store.failed", error=str(error), action="restart the broker")
+        self._pending.fail()
+
+    def note_truncated(self, offset: int) -> None:
+        """Adopt the earlier end of a truncated log."""
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._pending.retreat(offset)
+        self._named_end = -1

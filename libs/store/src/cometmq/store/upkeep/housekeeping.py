@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Background duties of a store: checkpoints, new and old files, recovery from disk errors.
+
+Each duty becomes due at a time and supplies a job. `jobs` asks the duties in order of urgency; only
+one job runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cometmq.store.errors import DiskError
+from cometmq.store.pacing import has_passed
+from cometmq.store.parts import Parts
+from cometmq.store.upkeep.checkpointer import Checkpointer, is_sync_failure
+from cometmq.store.upkeep.cleaner import Cleaner
+from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.upkeep.jobs import CheckpointJob, CreateJob, Job, ProbeJob
+from cometmq.store.writing.append import Batch
+from cometmq.store.writing.write_state import Refusal
+
+RETRY_INTERVAL_MS: Final = 1_000
+
+
+class Housekeeping:
+    """Schedules the background duties of one store."""
+
+    def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
+        self._parts = parts
+        self._commit_log = parts.commit_log
+        self._index = parts.index
+        self._write_state = parts.write_state
+        self._log = parts.log
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        self._running: Job | None = None
+        self._failed_segments: list[tuple[int, int]] = []
+        self._last_try_ms = 0
+        self._create_failed_ms = -RETRY_INTERVAL_MS
+        self._now_ms = 0
+        self._is_index_behind = False  # keys could not be written for lack of space
+        self.cleaner = Cleaner(parts, flusher)
+
+    def jobs(self, now_ms: int) -> list[Job]:
+        """Return the most urgent due job, or nothing while a job is running."""
+        self._now_ms = now_ms
+        if self._running is not None or self._write_state.has(Refusal.SYNC_FAILED):
+            return []
+        job = self._next_job(now_ms)
+        if job is None:
+            return []
+        self._running = _Running(job, self._note_done)
+        return [self._running]
+
+    def _next_job(self, now_ms: int) -> Job | None:
+        # Deletions come first: they may be what a full disk needs to heal.
+        removal = self.cleaner.removal()
+        if removal is not None:
+            return removal
+        if self._write_state.has(Refusal.LOG_WRITE_FAILED):
+            if not has_passed(RETRY_INTERVAL_MS, since_ms=self._last_try_ms, now_ms=now_ms):
+                return self.cleaner.job(now_ms)
+            self._last_try_ms = now_ms
+            return ProbeJob(self._commit_log.files, self._failed_segments, self._note_probed)
+        if self._must_create(now_ms):
+            return self._create_job()
+        interval_ms = self._parts.settings.flush_interval_consume_queue
+        if self._checkpointer.is_due(now_ms, interval_ms) and self._put_index_backlog():
+            return self._checkpointer.plan(now_ms, self._note_checkpoint)
+        return self.cleaner.job(now_ms)
+
+    def _note_done(self) -> None:
+        self._running = None
+
+    # Failing writes
+
+    def note_write_failed(self, error: DiskError, batch: Batch) -> None:
+        """Refuse writes until a probe succeeds at the place where this write failed."""
+        self._failed_segments = [
+            (offset, sum(map(len, records))) for offset, records in batch.segments
+        ]
+        self._last_try_ms = self._now_ms
+        self.cleaner.measure()
+        if self._write_state.set(Refusal.LOG_WRITE_FAILED, holds=True):
+            self._log.error(
+                "log.write_failed", error=str(error), used_percent=self.cleaner.used_percent
+            )
+
+    def _note_probed(self, error: Exception | None) -> None:
+        self.cleaner.measure()
+        if is_sync_failure(error):
+            self._fail_for_good(error)
+        elif error is None:
+            self._failed_segments = []
+            self._commit_log.forget_view()
+            if self._write_state.set(Refusal.LOG_WRITE_FAILED, holds=False):
+                self._log.info("log.write_recovered")
+
+    def _fail_for_good(self, error: Exception | None) -> None:
+        self._flusher.fail(error if error is not None else RuntimeError("sync failed"))
+
+    def put_index(self, batch: Batch) -> None:
+        """Add a batch's keys to the index; on DiskError the store refuses further puts."""
+        try:
+            self._index.remember(batch.keyed)
+        except DiskError as error:
+            self._is_index_behind = True
+            self._note_derived_failed(error)
+
+    def _put_index_backlog(self) -> bool:
+        """Retry the keys that a disk error kept out; no checkpoint may be written without them."""
+        try:
+            self._index.catch_up()
+        except DiskError as error:
+            self._is_index_behind = True
+            self._note_derived_failed(error)
+            return False
+        self._is_index_behind = False
+        return True
+
+    def _note_derived_failed(self, error: Exception) -> None:
+        self.cleaner.measure()
+        if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=True):
+            self._log.error("queues.write_failed", error=str(error))
+
+    # Checkpoints
+
+    def _note_checkpoint(self, job: CheckpointJob, error: Exception | None) -> None:
+        if error is None:
+            self._checkpointer.take_over(job, self._parts.clock_ms())
+            if self._is_index_behind:
+                return  # planned before the disk refused the keys
+            if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
+                self._log.info("queues.write_recovered")
+            return
+        self._checkpointer.give_back(job)
+        if is_sync_failure(error):
+            self._fail_for_good(error)
+        else:
+            self._note_derived_failed(error)
+
+    # Files of the log
+
+    def _must_create(self, now_ms: int) -> bool:
+        files = self._commit_log.files
+        left = files.end - self._commit_log.end
+        # Half a file is enough notice: creating one takes milliseconds, filling 512 MiB seconds.
+        if not files.files or left >= files.file_size // 2:
+            return False
+        return has_passed(RETRY_INTERVAL_MS, since_ms=self._create_failed_ms, now_ms=now_ms)
+
+    def _create_job(self) -> Job:
+        files = self._commit_log.files
+        path = files.path(files.end)
+        prepared = self._parts.layout.temporary(f"{path}.next")
+        on_done = partial(self._note_created, path, prepared)
+        return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
+
+    def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
+        """Adopt the prepared file, unless a put that could not wait has created its own."""
+        disk, files = self._parts.disk, self._commit_log.files
+        if error is None:
+            try:
+                if path == files.path(files.end):
+                    disk.rename(prepared, path)
+                    files.adopt_next(disk.open(path))
+                    self._commit_log.forget_view()
+                else:
+                    disk.remove(prepared)
+            except DiskError as failed:
+                error = failed
+        if error is not None:
+            self._create_failed_ms = self._now_ms
+            self._log.warning("file.create_failed", error=str(error))
+
+    # Topics and the end
+
+    def delete_topic(self, topic: str) -> None:
+        """Drop a topic's queues and delete their files."""
+        for queue in list(self._parts.queues.of_topic(topic)):
+            self._checkpointer.forget(queue)
+        self.cleaner.doom(self._parts.queues.remove_topic(topic))
+
+    def finish(self) -> bool:
+        """Bring everything to the disk; return whether that succeeded."""
+        if self._write_state.has(Refusal.SYNC_FAILED):
+            return False
+        try:
+            self.cleaner.remove_at_end()
+            self._checkpointer.save_all(self._now_ms)
+            self._remove_unused_file()
+        except DiskError as error:
+            self._flusher.fail(error)
+            return False
+        finally:
+            self._checkpointer.close()
+        return True
+
+    def _remove_unused_file(self) -> None:
+        """As RocketMQ does on shutdown."""
+        files = self._commit_log.files
+        last_start = files.end - files.file_size
+        if len(files.files) > 1 and last_start >= self._commit_log.end:
+            files.remove_from(last_start)
+
+
+class _Running:
+    def __init__(self, job: Job, on_end: Callable[[], None]) -> None:
+        self._job = job
+        self._on_end = on_end
+
+    @property
+    def name(self) -> str:
+        return self._job.name
+
+    def run(self) -> None:
+        self._job.run()
+
+    def done(self, error: Exception | None) -> None:
+        self._on_end()
+        self._job.done(error)

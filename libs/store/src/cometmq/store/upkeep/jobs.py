@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slow disk work as jobs: created on the loop, run on a worker thread, completed on the loop.
+
+Invariants: a job holds copies, or objects that only jobs change, so `run` needs no lock. Only one
+job runs at a time, apart from syncs of the log (`flush.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.index.index_file import IndexFlush
+from cometmq.store.layout import TEMPORARY_SUFFIX
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
+from cometmq.store.upkeep.flush import FlushJob
+
+PROBE_BYTES: Final = 64 * 1024
+
+
+class Job(Protocol):
+    """Work for a worker thread."""
+
+    @property
+    def name(self) -> str:
+        """The name for metrics and logs."""
+
+    def run(self) -> None:
+        """Do the work; may block and may raise DiskError."""
+
+    def done(self, error: Exception | None) -> None:
+        """Apply the outcome on the loop."""
+
+
+class QueueWrite(NamedTuple):
+    """Entries of one queue that its files lack."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    entries: bytes
+
+
+class CheckpointJob:
+    """Brings everything up to one offset to the disk and then records that in the checkpoint."""
+
+    name = "checkpoint"
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        files: CheckpointFiles,
+        flush: FlushJob,
+        writes: Sequence[QueueWrite],
+        index_flushes: Sequence[IndexFlush],
+        progress: Progress,
+        on_done: Callable[["CheckpointJob", Exception | None], None],
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self._on_done = on_done
+        self.flush = flush
+        self.writes = writes
+        self.index_flushes = index_flushes
+        self.progress = progress
+
+    def run(self) -> None:
+        """Write and sync log, queues and index, then the checkpoint."""
+        self.flush.run()
+        written: dict[str, DiskFile] = {}
+        folders: set[str] = set()
+        for queue, queue_offset, entries in self.writes:
+            file_count = len(queue.files.files)
+            for file in queue.write(queue_offset, entries):
+                written[file.path] = file
+            if len(queue.files.files) != file_count:
+                folders.add(queue.files.folder)
+        for file in written.values():
+            file.sync()
+        for folder in folders:
+            self._disk.sync_folder(folder)
+        for index_flush in self.index_flushes:
+            index_flush.run()
+        self._files.save(self.progress)
+
+    def done(self, error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._on_done(self, error)
+
+
+class ProbeJob:
+    """Probes whether the log is writable again by overwriting the remains of a failed write."""
+
+    name = "probe"
+
+    def __init__(
+        self,
+        files: FileSequence,
+        segments: Sequence[tuple[int, int]],
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Take the offset and length of each range that the failed write may have touched."""
+        self._files = files
+        self._segments = segments
+        self._on_done = on_done
+
+    def run(self) -> None:
+        """Overwrite the ranges with zeros and sync."""
+        files = self._files
+        for offset, count in self._segments:
+            if offset >= files.end:
+                files.create_next()
+            position = (offset - files.first) % files.file_size
+            count = min(max(count, PROBE_BYTES), files.file_size - position)  # noqa: PLW2901
+            file = files.file_at(offset)
+            file.write(position, [bytes(count)])
+            file.sync()
+
+    def done(self, error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._on_done(error)
+
+
+class CreateJob:
+    """Creates the next file of the log, under a temporary name, before it is needed.
+
+    The loop may meanwhile create that file itself and write messages to it, so only the loop may
+    rename this one.
+    """
+
+    name = "create-file"
+
+    def __init__(
+        self, disk: Disk, prepared: str, size: int, on_done: Callable[[Exception | None], None]
+    ) -> None:
+        self._disk = disk
+        self._prepared = prepared
+        self._size = size
+        self._on_done = on_done
+
+    def run(self) -> None:
+        """Create the file."""
+        temporary = f"{self._prepared}{TEMPORARY_SUFFIX}"
+        self._disk.create(self._prepared, self._size, temporary=temporary)
+
+    def done(self, error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._on_done(error)
+
+
+class RemoveJob:
+    """Deletes files and folders."""
+
+    name = "remove"
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[str],
+        on_done: Callable[[Exception | None], None],
+        *,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Call `pause` between two files, so that the disk can do other work."""
+        self._disk = disk
+        self._paths = paths
+        self._on_done = on_done
+        self._pause = pause
+
+    def run(self) -> None:
+        """Delete the files and folders one after the other."""
+        for path in self._paths:
+            if self._disk.is_folder(path):
+                self._disk.remove_tree(path)
+            else:
+                self._disk.remove(path)
+            if self._pause is not None:
+                self._pause()
+
+    def done(self, error: Exception | None) -> None:
+        """Report the outcome to the store."""
+        self._on_done(error)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dispatch: derive queue entries and index entries from records that are in the log.
+
+Puts bypass this module, because `append.py` creates both with the record. Recovery and replication
+use it. They may dispatch a record twice, so dispatch is idempotent: an entry that a queue already
+has is left alone.
+"""
+
+from collections.abc import Mapping
+
+from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.message.properties import index_keys
+from cometmq.remoting.message.record import Scan
+from cometmq.store.index.index_file import KeyedRecord
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.queues.queue_table import QueueTable
+from cometmq.store.writing.append import ROLLBACK, UNQUEUED
+
+
+def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
+    """Return tag code and index keys of a property text; the last pair of a name counts."""
+    tags = keys = unique_key = b""
+    for pair in properties.split(b"\x02"):
+        if pair[:5] == b"TAGS\x01":
+            tags = pair[5:] or tags
+        elif pair[:9] == b"UNIQ_KEY\x01":
+            unique_key = pair[9:] or unique_key
+        elif pair[:5] == b"KEYS\x01":
+            keys = pair[5:] or keys
+    code = tag_code(str(tags, "utf-8", "replace")) if tags else 0
+    if not keys:
+        return code, (str(unique_key, "utf-8", "replace"),) if unique_key else ()
+    return code, index_keys(str(unique_key, "utf-8", "replace"), str(keys, "utf-8", "replace"))
+
+
+class Dispatcher:
+    """Adds scanned records to the queues and collects the keys for the index."""
+
+    __slots__ = (
+        "_behind",
+        "_is_indexing",
+        "_may_begin_again",
+        "_table",
+        "gaps",
+        "keyed",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        table: QueueTable,
+        *,
+        is_indexing: bool,
+        may_begin_again: bool = False,
+        behind: Mapping[ConsumeQueue, int] | None = None,
+    ) -> None:
+        """Set the rules for queues that are behind.
+
+        `may_begin_again` allows a queue to drop its files, as recovery must. `behind`
+        restricts dispatch to these queues, with records at or after the given log offsets.
+        """
+        self._table = table
+        self._is_indexing = is_indexing
+        self._may_begin_again = may_begin_again
+        self._behind = behind
+        self.keyed: list[KeyedRecord] = []
+        self.touched: set[ConsumeQueue] = set()
+        self.gaps: set[ConsumeQueue] = set()
+
+    def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
+        """Dispatch one record; `is_from_head` says that no older record can follow.
+
+        A queue that lacks entries before this record is added to `gaps` and gets no more entries
+        until it is rebuilt from an earlier offset. When scanning from the head of the log, missing
+        records are lost, and fillers take their places.
+        """
+        code, keys = tag_and_keys(scan.properties)
+        if not scan.sys_flag & UNQUEUED:
+            self._enqueue(scan, code, is_from_head=is_from_head)
+        if self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+            for key in keys:
+                self.keyed.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
+
+    def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
+        queue = self._table.queues.get((scan.topic, scan.queue_id))
+        if queue is None:
+            queue = self._table.create(scan.topic, scan.queue_id)
+        if self._behind is not None and self._is_known(queue, scan):
+            return
+        if not scan.queue_offset and queue.next_offset and self._may_begin_again:
+            self._begin_again(queue, scan)
+        missing = scan.queue_offset - queue.next_offset
+        if missing:
+            if missing < 0:
+                return
+            if not is_from_head:
+                self.gaps.add(queue)
+                return
+            _close_gap(queue, scan.queue_offset)
+        if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
+            self.touched.add(queue)
+
+    def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
+        assert self._behind is not None
+        place = self._behind.get(queue)
+        return place is None or scan.physical_offset < place
+
+    def _begin_again(self, queue: ConsumeQueue, scan: Scan) -> None:
+        """Empty the queue if its first record is older: its topic was deleted and created again.
+
+        Offsets of a new topic start at 0 again; the messages of the deleted topic must not
+        reappear.
+        """
+        queue.publish()
+        first = queue.entry(0)
+        if first is None or first.physical_offset < scan.physical_offset:
+            queue.begin_again()
+
+    def publish(self) -> None:
+        """Make the dispatched entries visible in the queues."""
+        for queue in self.touched:
+            queue.publish()
+        self.touched.clear()
+
+
+def _close_gap(queue: ConsumeQueue, queue_offset: int) -> None:
+    queue.publish()
+    if queue.min_offset == queue.max_offset:
+        queue.skip_to(queue_offset)
+    else:
+        queue.fill_to(queue_offset)

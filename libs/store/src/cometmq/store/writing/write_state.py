@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that decides whether the store accepts writes, and gives the reasons if not."""
+
+from enum import StrEnum
+
+from cometmq.store.results import PutStatus
+from cometmq.store.writing.append import Appender
+
+
+class Refusal(StrEnum):
+    """A reason to refuse writes."""
+
+    CLOSED = "closed"
+    ROLE = "role"  # a slave, or fenced
+    DISK_FULL = "disk-full"  # above the warning level
+    LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
+    QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
+    SYNC_FAILED = "sync-failed"  # until a restart: the content of the disk is unknown
+
+
+class WriteState:
+    """The current reasons to refuse writes."""
+
+    __slots__ = ("_appender", "_refusals")
+
+    def __init__(self, appender: Appender) -> None:
+        self._appender = appender
+        self._refusals: set[Refusal] = set()
+
+    @property
+    def refusals(self) -> frozenset[Refusal]:
+        """All current reasons."""
+        return frozenset(self._refusals)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether puts are accepted."""
+        return not self._refusals
+
+    def has(self, refusal: Refusal) -> bool:
+        """Return whether this reason applies."""
+        return refusal in self._refusals
+
+    def set(self, refusal: Refusal, *, holds: bool) -> bool:
+        """Add or remove a reason; return whether that changed anything."""
+        if holds == (refusal in self._refusals):
+            return False
+        if holds:
+            self._refusals.add(refusal)
+        else:
+            self._refusals.discard(refusal)
+        self._appender.refusal = PutStatus.SERVICE_NOT_AVAILABLE if self._refusals else None
+        return True

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+from itertools import product
+
+import pytest
+
+from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.writing.pending_puts import Condition, PendingPuts
+
+BOTH = Condition.FLUSHED | Condition.REPLICATED
+
+
+class Puts:
+    """Pending puts and the statuses of those that were answered, in order."""
+
+    def __init__(self) -> None:
+        self.pending = PendingPuts({Condition.FLUSHED: 0, Condition.REPLICATED: 0})
+        self.answered: list[tuple[int, PutStatus]] = []
+
+    def add(self, offset: int, needs: Condition, now_ms: int = 0) -> None:
+        def done(result: PutResult) -> None:
+            self.answered.append((offset, result.status))
+
+        self.pending.add(offset, needs, now_ms, done, PutResult(PutStatus.PUT_OK))
+
+
+@pytest.fixture
+def puts() -> Puts:
+    return Puts()
+
+
+@pytest.mark.parametrize(
+    ("needs", "flushed", "replicated"),
+    list(product([Condition.FLUSHED, Condition.REPLICATED, BOTH], [9, 10], [9, 10])),
+)
+def test_a_put_is_answered_when_all_its_conditions_hold(
+    puts: Puts, needs: Condition, flushed: int, replicated: int
+) -> None:
+    puts.add(10, needs)
+    puts.pending.advance(Condition.FLUSHED, flushed)
+    puts.pending.advance(Condition.REPLICATED, replicated)
+    holds = (flushed >= 10 or not needs & Condition.FLUSHED) and (
+        replicated >= 10 or not needs & Condition.REPLICATED
+    )
+    assert puts.answered == ([(10, PutStatus.PUT_OK)] if holds else [])
+    assert len(puts.pending) == (not holds)
+
+
+def test_puts_are_answered_in_the_order_of_the_log(puts: Puts) -> None:
+    puts.add(10, BOTH)
+    puts.add(20, Condition.REPLICATED)
+    puts.pending.advance(Condition.REPLICATED, 20)
+    assert puts.answered == []
+    puts.pending.advance(Condition.FLUSHED, 10)
+    assert puts.answered == [(10, PutStatus.PUT_OK), (20, PutStatus.PUT_OK)]
+
+
+@pytest.mark.parametrize(
+    ("needs", "met", "status"),
+    [
+        (Condition.FLUSHED, Condition.NONE, PutStatus.FLUSH_DISK_TIMEOUT),
+        (Condition.REPLICATED, Condition.NONE, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, Condition.NONE, PutStatus.FLUSH_DISK_TIMEOUT),
+        (BOTH, Condition.FLUSHED, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (BOTH, Condition.REPLICATED, PutStatus.FLUSH_DISK_TIMEOUT),
+    ],
+)
+def test_a_put_that_times_out_names_the_first_unmet_condition(
+    puts: Puts, needs: Condition, met: Condition, status: PutStatus
+) -> None:
+    puts.add(10, needs, now_ms=1_000)
+    for condition in met:
+        puts.pending.advance(condition, 10)
+    puts.pending.expire(5_999, 5_000)
+    assert puts.answered == []
+    puts.pending.expire(6_001, 5_000)
+    assert puts.answered == [(10, status)]
+
+
+def test_a_condition_is_needed_while_a_put_waits_for_it(puts: Puts) -> None:
+    assert not puts.pending.is_needed(Condition.FLUSHED)
+    puts.add(10, BOTH)
+    assert puts.pending.is_needed(Condition.FLUSHED)
+    puts.pending.advance(Condition.FLUSHED, 10)
+    assert not puts.pending.is_needed(Condition.FLUSHED)
+    assert puts.pending.is_needed(Condition.REPLICATED)
+
+
+def test_offsets_of_a_truncated_log_count_no_more(puts: Puts) -> None:
+    puts.pending.advance(Condition.REPLICATED, 50)
+    puts.pending.retreat(20)
+    puts.add(30, Condition.REPLICATED)
+    assert puts.pending.is_needed(Condition.REPLICATED)
+    puts.pending.advance(Condition.REPLICATED, 30)
+    assert puts.answered == [(30, PutStatus.PUT_OK)]
+
+
+def test_a_failure_refuses_all(puts: Puts) -> None:
+    puts.add(10, Condition.FLUSHED)
+    puts.add(20, Condition.REPLICATED)
+    puts.pending.fail()
+    assert [status for _, status in puts.answered] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
