@@ -170,6 +170,19 @@ def synced(ledger: Ledger) -> None:
     ledger.note_synced(checkpoint)
 
 
+def test_a_checkpoint_syncs_what_a_failed_one_left(disk: MemoryDisk) -> None:
+    """Its predecessor's op messages must survive a power loss, too: recovery reads from here."""
+    ledger = begun(disk)
+    ledger.add_halves([half(number) for number in range(3)])
+    ledger.read_ops([[2]])
+    ledger.checkpoint()  # its sync fails
+    ledger.close([0])
+    synced(ledger)
+    disk.lose_power()
+    known = open_ledger(disk)
+    assert (is_open(known), known.low_water, known.op_mark(1)) == ([1], 1, 0)
+
+
 def test_a_lost_table_is_rebuilt_from_the_redo_log(disk: MemoryDisk) -> None:
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(120)])

@@ -17,7 +17,8 @@ class EntryFiles:
         self._entry_bytes = entry_bytes
         self._file_bytes = entry_bytes * entries_per_file
         self._files: dict[int, DiskFile] = {}
-        self._unsynced: set[int] = set()
+        self.write_count = 0
+        self._unsynced: dict[int, int] = {}  # start of a file -> number of its last write
         for name in disk.names(folder):
             if name.isdigit() and int(name) % self._file_bytes == 0:
                 self._files[int(name)] = disk.open(f"{folder}/{name}")
@@ -38,14 +39,18 @@ class EntryFiles:
         for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
             file = self._files.get(start) or self._create(start)
             file.write(offset, [data[position : position + size]])
-            self._unsynced.add(start)
+            self.write_count += 1
+            self._unsynced[start] = self.write_count
             position += size
 
-    def take_unsynced(self) -> list[DiskFile]:
-        """Return the files that the caller must sync; they count as synced from now on."""
-        files = [self._files[start] for start in self._unsynced if start in self._files]
-        self._unsynced.clear()
-        return files
+    def unsynced(self) -> list[DiskFile]:
+        """Return the files with writes that no `note_synced` has confirmed."""
+        return [self._files[start] for start in self._unsynced]
+
+    def note_synced(self, write_count: int) -> None:
+        """Confirm that all writes up to this count are durable."""
+        for start in [start for start, last in self._unsynced.items() if last <= write_count]:
+            del self._unsynced[start]
 
     def drop_below(self, index: int) -> None:
         """Delete the files that only hold entries below `index`."""
@@ -82,7 +87,7 @@ class EntryFiles:
 
     def _remove(self, start: int) -> None:
         del self._files[start]
-        self._unsynced.discard(start)
+        self._unsynced.pop(start, None)
         self._disk.remove(self._path(start))
 
     def _path(self, start: int) -> str:

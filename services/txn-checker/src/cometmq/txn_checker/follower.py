@@ -255,11 +255,11 @@ class Follower:
 
         def begin() -> Job:
             done.append(ledger.checkpoint())
-            return done[0].sync
+            return done[-1].sync
 
         await self._saver.save(Path(ledger.folder), begin)
         if done:
-            ledger.note_synced(done[0])
+            ledger.note_synced(done[-1])
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:

@@ -69,6 +69,7 @@ class Checkpoint(NamedTuple):
     log_start: int
     half_begin: int
     op_begin: int
+    write_counts: Sequence[int]
 
     def sync(self) -> None:
         """Make the files durable; blocks."""
@@ -101,6 +102,7 @@ class Ledger:
         self._table = files("statetable", ENTRY.size)
         self._checks = files("checks", CHECK.size)
         self._ops = files("ops", _OP_BYTES)
+        self._tables = (self._table, self._checks, self._ops)
         self._part = min(CHUNK, log_file_bytes // 64)  # always fits into one record
         self._log = RedoLog(disk, f"{folder}/{REDO_LOG}", file_bytes=log_file_bytes)
         self.half_begin = self.half_next = self.op_begin = self.op_next = 0
@@ -149,8 +151,8 @@ class Ledger:
         return True
 
     def _clear(self) -> None:
-        for files in (self._table, self._checks, self._ops):
-            files.clear()
+        for table in self._tables:
+            table.clear()
         self._log.clear()
         self._chunks.clear()
         self.half_begin = self.half_next = self.op_begin = self.op_next = 0
@@ -407,19 +409,25 @@ class Ledger:
         self.op_begin = max(self.op_begin, self.op_mark(self.half_begin))
         self.is_changed = False
         log_file = self._log.begin_file(Kind.CHECKPOINT, self._positions())
-        files = [
-            *self._table.take_unsynced(),
-            *self._checks.take_unsynced(),
-            *self._ops.take_unsynced(),
-            log_file,
-        ]
+        files = [file for table in self._tables for file in table.unsynced()]
         folders = [self.folder, *(f"{self.folder}/{name}" for name in FOLDERS)]
         return Checkpoint(
-            self._disk, folders, files, self._log.file_start, self.half_begin, self.op_begin
+            self._disk,
+            folders,
+            [*files, log_file],
+            self._log.file_start,
+            self.half_begin,
+            self.op_begin,
+            [table.write_count for table in self._tables],
         )
 
     def note_synced(self, checkpoint: Checkpoint) -> None:
-        """Delete the files that recovery no longer needs."""
+        """Delete the files that recovery no longer needs.
+
+        A checkpoint whose sync failed is never noted: the next one syncs its files again.
+        """
+        for table, write_count in zip(self._tables, checkpoint.write_counts, strict=True):
+            table.note_synced(write_count)
         self._log.drop_below(checkpoint.log_start)
         self._table.drop_below(checkpoint.half_begin)
         self._checks.drop_below(checkpoint.half_begin)
