@@ -15,7 +15,6 @@ import pytest
 
 from cometmq import client
 from cometmq.client import Message, MessageExt, TransactionOptions, TransactionState
-from cometmq.client.settings import TRACE_TOPIC
 from cometmq.client.sync import AdminClient, TransactionProducer
 from cometmq.client.trace import EndTransaction, decode_trace
 from cometmq.peers.cluster import Cluster, Layout
@@ -23,6 +22,7 @@ from cometmq.peers.content import create_topic, named
 from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram, Running
+from cometmq.remoting.names import TRACE_TOPIC
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 

@@ -22,7 +22,7 @@ from cometmq.client.hooks import MessageKind, SendContext
 from cometmq.client.listener import ListenerError
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.transactions import HALF_TOPIC, ask
+from cometmq.client.testing.transactions import ask
 from cometmq.client.trace import EndTransaction, Pub, decode_trace
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import (
@@ -31,6 +31,7 @@ from cometmq.remoting.message.flags import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from cometmq.remoting.names import HALF_TOPIC
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 MESSAGE = Message("T", b"order 1", tag="New", keys="order-1")

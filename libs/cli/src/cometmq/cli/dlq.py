@@ -16,9 +16,10 @@ from cometmq.cli.dead_letters import Pace, as_object, chosen
 from cometmq.cli.meter import live
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import DLQ_PREFIX, origin_topic
+from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
     "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
@@ -58,7 +59,7 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
         for group in await admin.dead_letter_groups():
-            stats = (await admin.topic_stats(DLQ_PREFIX + group)).values()
+            stats = (await admin.topic_stats(dead_letter_topic(group))).values()
             count = sum(queue.max_offset - queue.min_offset for queue in stats)
             last_ms = max((queue.last_update_timestamp for queue in stats), default=0)
             rows.append([group, count, times.shown(last_ms)])
@@ -234,7 +235,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
 
 async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     """Return whether a group has a dead-letter topic; say so if not, raise if there is no group."""
-    if await admin.namesrv.route(DLQ_PREFIX + group) is not None:
+    if await admin.namesrv.route(dead_letter_topic(group)) is not None:
         return True
     if group not in await admin.groups():
         raise ClientError(f"no broker knows the consumer group {group}")

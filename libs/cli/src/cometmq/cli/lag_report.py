@@ -17,11 +17,11 @@ from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.lag import QueueState, queue_states
 from cometmq.cli.meter import live
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.dead_letters import DLQ_PREFIX
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import CometError, TopicNotExist
+from cometmq.remoting.names import dead_letter_topic
 
 ALLOWED_S: Final = 30.0
 """A group whose oldest unread message is younger keeps up, as in the Spark reports."""
@@ -168,7 +168,7 @@ def judge(
 
 async def _dead_letters(admin: AdminClient, group: str) -> int:
     try:
-        stats = await admin.topic_stats(DLQ_PREFIX + group)
+        stats = await admin.topic_stats(dead_letter_topic(group))
     except TopicNotExist:
         return 0
     return sum(queue.max_offset - queue.min_offset for queue in stats.values())

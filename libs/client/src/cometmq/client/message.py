@@ -10,17 +10,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cometmq.client.errors import IllegalMessage, InvalidArgument
-from cometmq.client.namespace import (
-    NO_NAMESPACE,
-    Namespace,
-)
-from cometmq.client.namespace import RETRY_PREFIX as RETRY_PREFIX  # noqa: PLC0414  # re-exported
+from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.names import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARS_MAX: Final = 127
@@ -34,17 +31,6 @@ _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
-
-FORBIDDEN_TOPICS: Final = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
 
 
 class Message(msgspec.Struct):
@@ -261,7 +247,7 @@ def check_message(message: Any, body_bytes_max: int) -> None:
             "producer.send(Message('Orders', b'text'))"
         )
     check_topic(message.topic)
-    if message.topic in FORBIDDEN_TOPICS:
+    if message.topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidArgument(f"{message.topic} belongs to the broker: no client may send to it")
     flag: Any = message.flag
     if not isinstance(flag, int):

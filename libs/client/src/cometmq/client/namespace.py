@@ -15,25 +15,15 @@ import msgspec
 
 from cometmq.client.settings import NAMESRV_VARIABLE, ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
-
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-SEPARATOR: Final = "%"
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-SYSTEM_TOPICS: Final = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
+from cometmq.remoting.names import (
+    DLQ_PREFIX,
+    NAMESPACE_SEPARATOR,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
 )
+
 _SYSTEM_PREFIXES: Final = (SYSTEM_GROUP_PREFIX, SYSTEM_TOPIC_PREFIX)
 _ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
 
@@ -51,16 +41,16 @@ class Namespace(msgspec.Struct, frozen=True):
         if not self.name or not resource or is_system(resource):
             return resource
         prefix, rest = _split(resource)
-        if rest.startswith(self.name + SEPARATOR):
+        if rest.startswith(self.name + NAMESPACE_SEPARATOR):
             return resource
-        return f"{prefix}{self.name}{SEPARATOR}{rest}"
+        return f"{prefix}{self.name}{NAMESPACE_SEPARATOR}{rest}"
 
     def unwrap(self, resource: str) -> str:
         """Return the short name; a name of another namespace stays as it is."""
         if not self.name or is_system(resource):
             return resource
         prefix, rest = _split(resource)
-        mark = self.name + SEPARATOR
+        mark = self.name + NAMESPACE_SEPARATOR
         return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
@@ -89,7 +79,7 @@ def without_namespace(resource: str) -> str:
     if is_system(resource):
         return resource
     prefix, rest = _split(resource)
-    at = rest.find(SEPARATOR)
+    at = rest.find(NAMESPACE_SEPARATOR)
     return prefix + rest[at + 1 :] if at > 0 else resource
 
 

@@ -21,8 +21,8 @@ from cometmq.remoting.errors import CorruptRecord, ServerError
 from cometmq.remoting.message.compression import compression_type, decompress
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_properties
+from cometmq.remoting.names import reply_topic
 
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 REPLY_TYPE: Final = "reply"
 _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, PropertyKey.TTL)
 
@@ -51,9 +51,7 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
         if text is None:
             raise NotARequest(f"the message {request.message_id} has no property {key}")
         properties[key.value] = text
-    return ReplyMessage(
-        topic=f"{cluster}{REPLY_TOPIC_SUFFIX}", body=body, reply_properties=properties
-    )
+    return ReplyMessage(topic=reply_topic(cluster), body=body, reply_properties=properties)
 
 
 def is_request(message: MessageExt) -> bool:

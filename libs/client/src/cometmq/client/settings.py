@@ -10,12 +10,10 @@ from msgspec import Meta
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import CompressionType
+from cometmq.remoting.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
-
-DEFAULT_TOPIC: Final = "TBW102"
-"""The topic whose route serves topics that do not exist yet (AUTO_CREATE_TOPIC_KEY)."""
 
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Environment variable with the name server addresses, as in the Java client."""
@@ -25,9 +23,6 @@ CONCURRENCY_MAX: Final = 1000
 
 DELAY_LEVEL_MAX: Final = 18
 """Levels in the default messageDelayLevel of a broker."""
-
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""The default topic of message traces."""
 
 RETRY_CODES: Final = frozenset(
     int(code)
@@ -139,7 +134,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 
     default_topic: Annotated[
         str, Meta(description="Template of topics created by a send (createTopicKey).")
-    ] = DEFAULT_TOPIC
+    ] = AUTO_CREATE_TOPIC
     default_topic_queue_nums: Annotated[
         int, Meta(ge=1, description="Maximum queue count of a topic created by a send.")
     ] = 4

@@ -15,6 +15,7 @@ REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 NAMESPACE_SEPARATOR: Final = "%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 
 # Topics
 
@@ -47,6 +48,7 @@ CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """Statistics count deliveries of delayed messages under this group."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""Tools read with it; every broker knows it."""
 MONITOR_GROUP: Final = "__MONITOR_CONSUMER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"

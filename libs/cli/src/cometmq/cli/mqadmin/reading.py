@@ -16,10 +16,10 @@ from cometmq.cli.mqadmin.moments import FORMS, Begin, End, moment, past_moment
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
-from cometmq.client.admin.broker_messages import TOOLS_GROUP
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.names import TOOLS_GROUP
 
 DEFAULT_COUNT: Final = 128
 STATUS_NAMES: Final = {

@@ -2,7 +2,6 @@
 """Administration of one broker: one method per request code."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from cometmq.client.admin.broker_acl import BrokerAcl
 from cometmq.client.admin.broker_transactions import BrokerTransactions
@@ -13,8 +12,7 @@ from cometmq.remoting.bodies.stats import BrokerConsumeStats, BrokerStatsData, T
 from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import admin, topics
-
-DEFAULT_TOPIC: Final = "TBW102"
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
@@ -33,7 +31,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
             read_queue_nums=config.read_queue_nums,
             write_queue_nums=config.write_queue_nums,
             perm=config.perm,
-            default_topic=DEFAULT_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,

@@ -18,11 +18,10 @@ from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.record import decode_records
+from cometmq.remoting.names import TOOLS_GROUP
 
 KEY_COUNT_MAX: Final = 64
 FOREVER_MS: Final = (1 << 63) - 1
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The consumer group that tools read with; every broker knows it."""
 PULL_COUNT_MAX: Final = 32
 _PULLED: Final = frozenset(int(status) for status in PullStatus)
 

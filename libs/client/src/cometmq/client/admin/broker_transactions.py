@@ -19,11 +19,7 @@ from cometmq.remoting.commands.transactions import (
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.message.properties import PropertyKey
-
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets mark how far both queues are examined."""
+from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
 
 QUEUE_ID: Final = 0
 _READ_COUNT: Final = 1_024
@@ -81,10 +77,10 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
     async def transaction_queues(self) -> TransactionQueues:
         """Return the unexamined part of both queues."""
         # The order matters: both offsets advance together while the broker examines transactions.
-        ops_begin = await self._examined(OP_TOPIC)
+        ops_begin = await self._examined(OP_HALF_TOPIC)
         halves_begin = await self._examined(HALF_TOPIC)
         halves_end = max(0, await self.max_offset(HALF_TOPIC, QUEUE_ID))
-        ops_end = max(0, await self.max_offset(OP_TOPIC, QUEUE_ID))
+        ops_end = max(0, await self.max_offset(OP_HALF_TOPIC, QUEUE_ID))
         return TransactionQueues(
             Span(min(halves_begin, halves_end), halves_end), Span(min(ops_begin, ops_end), ops_end)
         )
@@ -102,7 +98,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         """Read op messages: each yields its own offset and the offset of the half message that
         it ends.
         """
-        async for message in self._read(OP_TOPIC, span):
+        async for message in self._read(OP_HALF_TOPIC, span):
             if message.tag == _ENDING_TAG:
                 for text in message.body.split(
                     b","

@@ -9,15 +9,15 @@ from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
-from cometmq.client.message import RETRY_PREFIX, MessageExt, SendResult, UnreadableMessage
+from cometmq.client.message import MessageExt, SendResult, UnreadableMessage
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import DLQ_PREFIX, dead_letter_topic, retry_topic
 
-DLQ_PREFIX: Final = "%DLQ%"
 SENDER_GROUP: Final = "ReSendMsgById"
 """The producer group used to send stored messages again."""
 _LEFT_OUT: Final = frozenset(
@@ -73,7 +73,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
 
         Messages that become dead letters during the read are not included.
         """
-        for queue in await self.queues(DLQ_PREFIX + group):
+        for queue in await self.queues(dead_letter_topic(group)):
             master = await self._master_of(queue)
             try:
                 async for message in self._dead_letters_of(master, queue, begin_ms):
@@ -106,7 +106,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
         if topic is None:
             kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
-        return await self._send_anew(message, topic or RETRY_PREFIX + group, kept)
+        return await self._send_anew(message, topic or retry_topic(group), kept)
 
     async def resend(self, message: MessageExt, *, topic: str | None = None) -> SendResult:
         """Send a stored message again with its keys, properties and unique key."""

@@ -10,7 +10,6 @@ from cometmq.client.admin.broker_messages import (
     FOREVER_MS,
     KEY_COUNT_MAX,
     PULL_COUNT_MAX,
-    TOOLS_GROUP,
 )
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.errors import BrokerMissing, InvalidArgument
@@ -20,6 +19,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound, ServerError
 from cometmq.remoting.message.ids import host_text, parse_offset_message_id
+from cometmq.remoting.names import TOOLS_GROUP
 
 QUERY_TIMEOUT_MS: Final = 18_000
 

@@ -14,10 +14,10 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
 from cometmq.client.errors import NoNamesrv, broker_missing, no_route
-from cometmq.client.settings import DEFAULT_TOPIC
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 SETTLE_MS: Final = 1_000
@@ -137,7 +137,7 @@ class RouteBook:
         """
         await self.refresh_all(topics)
         if not self._routes.keys() >= set(topics):
-            await self.refresh_all([DEFAULT_TOPIC])
+            await self.refresh_all([AUTO_CREATE_TOPIC])
 
     def look_soon(self) -> None:
         """Refresh the routes soon: a broker does not answer."""

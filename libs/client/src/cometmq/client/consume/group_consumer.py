@@ -21,7 +21,7 @@ from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateS
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
-from cometmq.client.message import RETRY_PREFIX, check_group
+from cometmq.client.message import check_group
 from cometmq.client.namespace import namespace_of
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
 from cometmq.client.subscriptions import ExpressionType
@@ -32,9 +32,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import DEFAULT_CONSUMER_GROUP, retry_topic
 from cometmq.remoting.versions import SQL_FILTER_MIN
 
-DEFAULT_GROUP: Final = "DEFAULT_CONSUMER"
 NEVER_MS: Final = 1 << 62
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
@@ -60,9 +60,9 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
         check_group(group)
-        if group == DEFAULT_GROUP:
+        if group == DEFAULT_CONSUMER_GROUP:
             raise InvalidArgument(
-                f"{DEFAULT_GROUP} is reserved: give the consumer group a name of its own"
+                f"{DEFAULT_CONSUMER_GROUP} is reserved: give the consumer group a name of its own"
             )
         self.group = group
         self.options = checked(options, namesrv)
@@ -220,7 +220,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """The queues assigned to this member, without the retry topic."""
         if self._member is None:
             return []
-        retry = RETRY_PREFIX + self._full_group
+        retry = retry_topic(self._full_group)
         return sorted(
             self._namespace.unwrap_queue(queue)
             for queue in self._member.queues

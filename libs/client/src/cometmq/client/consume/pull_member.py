@@ -4,7 +4,6 @@
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Final
 
 from cometmq.client.consume.delivery.send_back import SendBack
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
@@ -20,9 +19,8 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import CometError, ServerError
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.names import INNER_PRODUCER_GROUP
 from cometmq.remoting.transport.tasks import describe
-
-INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 
 
 class PlainPullGroup(GroupMember[PullOptions]):
@@ -48,7 +46,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
             ),
         )
         sender = MessageSender(
-            self._instance, INNER_PRODUCER, producer_options(options), ids=unique_ids(options)
+            self._instance, INNER_PRODUCER_GROUP, producer_options(options), ids=unique_ids(options)
         )
         self._send_back = SendBack(
             self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times

@@ -17,10 +17,11 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.message import RETRY_PREFIX, MessageExt, check_topic
+from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions, checked
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import RETRY_PREFIX, retry_topic
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         check_function(listener, "listener", "messages")
         self._listener = listener
         if self.options.message_model is MessageModel.CLUSTERING:
-            retry = RETRY_PREFIX + self._full_group
+            retry = retry_topic(self._full_group)
             self._subscriptions[retry] = subscription(retry, version_ms=wall_ms())
 
     # -- subscriptions ------------------------------------------------------------------------

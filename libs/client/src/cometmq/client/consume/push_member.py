@@ -32,9 +32,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.names import INNER_PRODUCER_GROUP
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
-INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 _CLEAN_INTERVAL_MAX_MS: Final = 60_000
 
 _CONCURRENT_NAMES: Final = {True: "CR_SUCCESS", False: "CR_LATER"}
@@ -111,7 +111,7 @@ class PushGroup(GroupMember[PushOptions]):
     def _send_back(self) -> SendBack:
         options = self._options
         sender = MessageSender(
-            self._instance, INNER_PRODUCER, producer_options(options), ids=unique_ids(options)
+            self._instance, INNER_PRODUCER_GROUP, producer_options(options), ids=unique_ids(options)
         )
         return SendBack(
             self._instance, self._group, sender, max_reconsume_times=options.max_reconsume_times

@@ -29,8 +29,8 @@ from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, CommandError, TransportError
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
-DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 NO_ARGUMENT: Final = object()
 """Marks a request without a selector argument: its queue is chosen as for any message."""
 
@@ -61,9 +61,9 @@ class Producer(Client):
         """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
         check_group(group)
-        if group == DEFAULT_GROUP:
+        if group == DEFAULT_PRODUCER_GROUP:
             raise InvalidArgument(
-                f"{DEFAULT_GROUP} is reserved: give the producer group a name of its own"
+                f"{DEFAULT_PRODUCER_GROUP} is reserved: give the producer group a name of its own"
             )
         self.group = group
         self.options = checked(options or ProducerOptions(), namesrv, kind=ProducerOptions)

@@ -32,6 +32,7 @@ from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.names import AUTO_CREATE_TOPIC, reply_topic, retry_topic
 from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
@@ -56,8 +57,8 @@ class MemoryBroker:
         self._handlers = handlers
         self.port = 0
         self.queues = MemoryQueues()
-        self.queues.create("TBW102", AUTO_QUEUE_COUNT)
-        self.queues.create(f"{CLUSTER_NAME}_REPLY_TOPIC", 1)
+        self.queues.create(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT)
+        self.queues.create(reply_topic(CLUSTER_NAME), 1)
         self.send_ext = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
@@ -220,7 +221,7 @@ class MemoryBroker:
             members = self.groups.setdefault(data.group_name, {})
             known = members.get(heartbeat.client_id)
             members[heartbeat.client_id] = (peer, data)
-            self.queues.create(f"%RETRY%{data.group_name}", 1)
+            self.queues.create(retry_topic(data.group_name), 1)
             if known is None or known[1] != data or known[0] is not peer:
                 self.notify(data.group_name)
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.message import RETRY_PREFIX
 from cometmq.client.testing.admin import ADMIN_HANDLERS, offset_at
 from cometmq.client.testing.broker import (
     AUTO_QUEUE_COUNT,
@@ -32,10 +31,10 @@ from cometmq.remoting.message.batch import split_batch
 from cometmq.remoting.message.flags import PullSysFlag, tag_code
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.properties import PropertyKey, append_property, property_value
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.transport.dispatch import Handler
 
 RECONSUME_TIMES_MAX: Final = 16
-DEAD_PREFIX: Final = "%DLQ%"
 REPLY_TIMEOUT_MS: Final = 10_000
 
 
@@ -48,7 +47,7 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
         broker.queues.create(header.topic, min(header.default_topic_queue_nums, AUTO_QUEUE_COUNT))
     topic, queue_id = header.topic, header.queue_id
     if is_dead := _is_dead(header):
-        topic, queue_id = DEAD_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
+        topic, queue_id = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
         broker.queues.create(topic, 1)
     parts = [(header.flag, call.body, header.properties)]
     if header.batch:
@@ -168,7 +167,7 @@ def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsg
     is_dead = header.delay_level < 0 or record.reconsume_times >= (
         RECONSUME_TIMES_MAX if times_max is None else times_max
     )
-    prefix = DEAD_PREFIX if is_dead else RETRY_PREFIX
+    prefix = DLQ_PREFIX if is_dead else RETRY_PREFIX
     copy = sent_back(record, prefix + header.group, header.origin_msg_id or "")
     broker.queues.create(copy.topic, 1)
     broker.store(copy)

@@ -14,8 +14,7 @@ from cometmq.remoting.message.properties import (
     property_value,
 )
 from cometmq.remoting.message.record import MessageRecord
-
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+from cometmq.remoting.names import HALF_TOPIC
 
 
 def is_half(message: NewMessage) -> bool:

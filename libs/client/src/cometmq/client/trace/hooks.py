@@ -11,9 +11,9 @@ from cometmq.client.settings import AccessChannel
 from cometmq.client.trace.dispatcher import TraceDispatcher
 from cometmq.client.trace.records import EndTransaction, Pub, SubAfter, SubBefore
 from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import REGION_TRACE_TOPIC_PREFIX
 
 REGION_DEFAULT: Final = "DefaultRegion"
-REGION_TOPIC_PREFIX: Final = "rmq_sys_TRACE_DATA_"
 _BEFORE: Final = "trace.before"
 
 
@@ -27,7 +27,7 @@ class TraceTopic:
 
     def of(self, region: str | None) -> str:
         """Return the trace topic of a region."""
-        return f"{REGION_TOPIC_PREFIX}{region}" if self._is_by_region else self._topic
+        return f"{REGION_TRACE_TOPIC_PREFIX}{region}" if self._is_by_region else self._topic
 
     def is_own(self, topic: str) -> bool:
         """Return whether a topic holds traces, which are not traced themselves."""

@@ -14,9 +14,9 @@ from cometmq.client.settings import ClientOptions, ConsumerOptions, ProducerOpti
 from cometmq.client.trace.dispatcher import BODY_CHARS_MAX, TraceDispatcher
 from cometmq.client.trace.hooks import ConsumeTraceHook, SendTraceHook, TraceTopic
 from cometmq.client.transfer.sender import MessageSender
+from cometmq.remoting.names import TRACE_PRODUCER_PREFIX
 from cometmq.remoting.transport.tasks import TaskSet
 
-GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 SEND_TIMEOUT_MS: Final = 5_000
 _UTF8_BYTES_MAX: Final = 4
 _numbers: Final = itertools.count(1)
@@ -42,7 +42,7 @@ async def consumer_trace(
 def _dispatcher(
     instance: ClientInstance, name: str, options: ClientOptions, stack: AsyncExitStack
 ) -> TraceDispatcher:
-    group = f"{GROUP_PREFIX}-{without_namespace(name)}-{next(_numbers)}"
+    group = f"{TRACE_PRODUCER_PREFIX}-{without_namespace(name)}-{next(_numbers)}"
     instance.register_producer(group)
     stack.push_async_callback(instance.unregister, producer_group=group)
     sender = MessageSender(

@@ -14,7 +14,6 @@ import msgspec
 from cometmq.client import trace_context
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.message import (
-    RETRY_PREFIX,
     Message,
     check_message,
     check_topic,
@@ -34,6 +33,7 @@ from cometmq.remoting.message.properties import (
     PropertyKey,
     render_properties,
 )
+from cometmq.remoting.names import RETRY_PREFIX
 
 _COMPRESS_AWAY_BYTES: Final = 32 * 1024
 """Bodies of at least this size are compressed on a thread: zlib takes 1 ms for 50 KiB."""

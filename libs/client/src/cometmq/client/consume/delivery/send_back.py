@@ -7,7 +7,7 @@ import msgspec
 
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import DEAD_LETTER_LEVEL
-from cometmq.client.message import RETRY_PREFIX, MessageExt, UnreadableMessage
+from cometmq.client.message import MessageExt, UnreadableMessage
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.codes import RequestCode
@@ -15,6 +15,7 @@ from cometmq.remoting.commands.send import ConsumerSendMsgBack
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.message.ids import parse_offset_message_id
 from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import retry_topic
 from cometmq.remoting.transport.tasks import describe
 
 SEND_BACK_TIMEOUT_MS: Final = 5_000
@@ -144,7 +145,7 @@ def retry_message(
         properties[PropertyKey.DELAY] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
     properties[PropertyKey.WAIT] = "true"
     return Prepared(
-        topic=RETRY_PREFIX + group,
+        topic=retry_topic(group),
         body=message.body,
         properties=properties_text({str(name): text for name, text in properties.items()}),
         message_id=message.message_id,

@@ -8,7 +8,6 @@ import msgspec
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.offsets import OffsetStore
-from cometmq.client.message import RETRY_PREFIX
 from cometmq.client.settings import ConsumeFrom, ConsumerOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -19,6 +18,7 @@ from cometmq.remoting.commands.offsets import (
     SearchOffsetByTimestamp,
 )
 from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.names import RETRY_PREFIX
 
 TIMESTAMP_BACK_MS: Final = 30 * 60_000
 

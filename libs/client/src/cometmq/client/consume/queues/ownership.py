@@ -23,9 +23,10 @@ from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import called
-from cometmq.client.namespace import RETRY_PREFIX, Namespace
+from cometmq.client.namespace import Namespace
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
