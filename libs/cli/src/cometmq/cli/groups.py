@@ -28,7 +28,7 @@ from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline
-from cometmq.remoting.names import BOOT_GROUPS, DLQ_PREFIX, retry_topic
+from cometmq.remoting.names import BOOT_GROUPS, dead_letter_topic, retry_topic
 
 app = typer.Typer(
     add_completion=False,
@@ -289,7 +289,7 @@ def delete(
     async def question(admin: AdminClient) -> list[str]:
         await known_group(admin, group)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
-        own = {retry_topic(group), DLQ_PREFIX + group} if topics else set()
+        own = {retry_topic(group), dead_letter_topic(group)} if topics else set()
         found = sorted(own.intersection(await admin.topics()))
         for name in found:
             await admin.delete_topic(name, cluster=cluster)

@@ -22,7 +22,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
-from cometmq.remoting.names import DLQ_PREFIX, retry_topic
+from cometmq.remoting.names import dead_letter_topic, retry_topic
 
 FIELDS: Final = (
     "groupName", "consumeEnable", "consumeFromMinEnable", "consumeBroadcastEnable",
@@ -135,7 +135,7 @@ def delete_sub_group(
         for master in masters:
             await master.delete_group(group, remove_offsets=remove_offset == "true")
         if cluster is not None:
-            for topic in (retry_topic(group), DLQ_PREFIX + group):
+            for topic in (retry_topic(group), dead_letter_topic(group)):
                 await admin.delete_topic(topic, cluster=cluster)
         return [master.address for master in masters]
 
@@ -148,7 +148,7 @@ def delete_sub_group(
     if cluster is not None:
         lines += [
             f"delete topic [{topic}] from {place} success."
-            for topic in (retry_topic(group), DLQ_PREFIX + group)
+            for topic in (retry_topic(group), dead_letter_topic(group))
             for place in (f"cluster [{cluster}]", "NameServer")
         ]
     print_done("\n".join(lines), {"deleted": group, "brokers": addresses}, as_json=as_json)

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from cometmq.broker.names import is_system_group
 from cometmq.client.admin import AdminClient
@@ -11,14 +11,15 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
-from cometmq.remoting.names import BOOT_GROUPS, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from cometmq.remoting.names import (
+    BOOT_GROUPS,
+    CLIENT_GROUPS,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
 from cometmq.remoting.versions import CURRENT_VERSION, version_name
-
-CLIENT_GROUPS: Final = frozenset({
-    "DEFAULT_CONSUMER", "DEFAULT_PRODUCER", "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER",
-    "SELF_TEST_P_GROUP",
-})  # fmt: skip
-"""Groups that clients create for themselves."""
 
 
 async def user_topics(broker: BrokerAdmin, *, with_special: bool = False) -> dict[str, TopicConfig]:

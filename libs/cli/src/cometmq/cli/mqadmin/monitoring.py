@@ -21,12 +21,10 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.names import RETRY_PREFIX
+from cometmq.remoting.names import MONITOR_GROUP, OFFSET_MOVED_TOPIC, RETRY_PREFIX
 from cometmq.runtime.service import new_event_loop
 
 ROUND_S: Final = 60.0
-GROUP: Final = "__MONITOR_CONSUMER"
-MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 _UNDONE_FIELDS: Final = (
     "consumerGroup", "topic", "undoneMsgsTotal", "undoneMsgsSingleMQ", "undoneMsgsDelayTimeMills",
 )  # fmt: skip
@@ -72,7 +70,7 @@ class Monitor:
         async with AsyncExitStack() as stack:
             asking = AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG)
             admin = await stack.enter_async_context(asking)
-            if MOVED_TOPIC in await admin.topics():
+            if OFFSET_MOVED_TOPIC in await admin.topics():
                 await stack.enter_async_context(self._listener(namesrv))
             number = 0
             while True:
@@ -94,8 +92,8 @@ class Monitor:
 
         options = with_access(PushOptions())
         log = Complaints()
-        consumer = PushConsumer(GROUP, namesrv, listener=listen, options=options, log=log)
-        consumer.subscribe(MOVED_TOPIC)
+        consumer = PushConsumer(MONITOR_GROUP, namesrv, listener=listen, options=options, log=log)
+        consumer.subscribe(OFFSET_MOVED_TOPIC)
         return consumer
 
     async def _round(self, admin: AdminClient) -> None:

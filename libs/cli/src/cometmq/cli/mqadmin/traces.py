@@ -2,7 +2,7 @@
 """mqadmin's queryMsgTraceById."""
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -15,8 +15,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.client.message import MessageExt
 from cometmq.client.trace import Pub, SubAfter, decode_trace
-
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+from cometmq.remoting.names import TRACE_TOPIC
 
 app = Family()
 
