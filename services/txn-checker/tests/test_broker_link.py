@@ -11,8 +11,8 @@ from cometmq.remoting.commands.offsets import GetMaxOffsetReply, QueryConsumerOf
 from cometmq.remoting.errors import ServerError, SystemBusy
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.remoting.names import HALF_TOPIC
 from cometmq.txn_checker.broker_link import (
-    HALF_TOPIC,
     MISSING_MAX,
     BrokerLink,
     Pulled,

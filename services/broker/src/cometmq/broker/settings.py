@@ -11,6 +11,7 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.remoting.names import DEFAULT_CLUSTER, TRACE_TOPIC
 from cometmq.runtime import tls_keys
 from cometmq.store.settings import INEFFECTIVE, MUTABLE
 
@@ -43,7 +44,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             max_length=NAME_CHARS_MAX,
             description="Cluster of the broker.",
         ),
-    ] = "DefaultCluster"
+    ] = DEFAULT_CLUSTER
     broker_id: Annotated[int, Meta(ge=-1, description="0 is the master, others are slaves.")] = 0
     broker_ip1: Annotated[
         str,
@@ -121,7 +122,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     trace_topic_enable: Annotated[bool, Meta(description="Create the topic for traces.")] = False
     msg_trace_topic_name: Annotated[
         str, Meta(extra=MUTABLE, description="Topic for message traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC"
+    ] = TRACE_TOPIC
     trace_on: Annotated[
         bool,
         Meta(extra=MUTABLE, description="TRACE_ON in the answers to sends: clients may trace."),

@@ -36,12 +36,10 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import PullSysFlag, java_hash
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_records
+from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY, Half
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GROUP: Final = "CID_RMQ_SYS_TRANS"
 QUEUE_ID: Final = 0
 MISSING_MAX: Final = 4_096
 """Consecutive lost messages that one read may skip."""
@@ -128,7 +126,7 @@ class BrokerLink:
         """
         try:
             committed = await self._offset(
-                Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(GROUP, topic, QUEUE_ID)
+                Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(CHECK_GROUP, topic, QUEUE_ID)
             )
         except QueryNotFound:
             return await self.oldest(topic)
@@ -149,12 +147,12 @@ class BrokerLink:
         return max(0, answer.offset)
 
     async def commit(self, topic: str, offset: int) -> None:
-        header = UpdateConsumerOffset(GROUP, topic, QUEUE_ID, offset)
+        header = UpdateConsumerOffset(CHECK_GROUP, topic, QUEUE_ID, offset)
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
     async def check_rights(self, half_offset: int, op_offset: int) -> None:
         """Raise the refusal of a broker that does not let our account read the two queues."""
-        for topic, offset in ((HALF_TOPIC, half_offset), (OP_TOPIC, op_offset)):
+        for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             await self._pull(topic, offset, count=1, suspend_ms=0)
 
     async def pull(self, topic: str, offset: int) -> Pulled | None:
@@ -166,7 +164,7 @@ class BrokerLink:
 
     async def _pull(self, topic: str, offset: int, *, count: int, suspend_ms: int) -> Pulled | None:
         header = PullMessage(
-            consumer_group=GROUP,
+            consumer_group=CHECK_GROUP,
             topic=topic,
             queue_id=QUEUE_ID,
             queue_offset=offset,

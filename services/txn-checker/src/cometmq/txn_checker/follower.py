@@ -12,14 +12,13 @@ from typing import Final
 
 from cometmq.remoting.errors import AccessDenied, CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
 from cometmq.store.errors import DiskError
 from cometmq.txn_checker.asking import Asker
 from cometmq.txn_checker.broker_link import (
-    HALF_TOPIC,
-    OP_TOPIC,
     BrokerLink,
     Pulled,
     ended_by,
@@ -139,12 +138,12 @@ class Follower:
         link = self._link
         self._committed = None  # the broker may have lost it
         if ledger.is_new:
-            ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_TOPIC))
+            ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_HALF_TOPIC))
         elif await self._is_replaced(ledger):
             self._log.error(
                 "queues.replaced", broker=self.name, half=ledger.half_next, op=ledger.op_next
             )
-            oldest = await link.oldest(HALF_TOPIC), await link.oldest(OP_TOPIC)
+            oldest = await link.oldest(HALF_TOPIC), await link.oldest(OP_HALF_TOPIC)
             ledger.reset()
             ledger.begin(*oldest)
         else:
@@ -161,7 +160,7 @@ class Follower:
         """
         link, known = self._link, ledger.newest
         if ledger.half_next > await link.end(HALF_TOPIC) or ledger.op_next > await link.end(
-            OP_TOPIC
+            OP_HALF_TOPIC
         ):
             return True
         pulled = None if known is None else await link.pull(HALF_TOPIC, ledger.half_next - 1)
@@ -203,11 +202,11 @@ class Follower:
 
     async def _read_ops(self, ledger: Ledger) -> None:
         while True:
-            pulled = await self._link.pull(OP_TOPIC, ledger.op_next)
+            pulled = await self._link.pull(OP_HALF_TOPIC, ledger.op_next)
             if pulled is None:
                 await asyncio.sleep(TOPIC_WAIT_S)
                 continue
-            _check_end(OP_TOPIC, ledger.op_next, pulled)
+            _check_end(OP_HALF_TOPIC, ledger.op_next, pulled)
             ledger.ops_gone(pulled.min_offset)
             records = pulled.in_order(ledger.op_next)
             await self._take_ops(
@@ -232,7 +231,7 @@ class Follower:
 
     async def _round(self, ledger: Ledger) -> None:
         """Check every transaction that is still open after all current op messages."""
-        op_end = await self._link.end(OP_TOPIC)
+        op_end = await self._link.end(OP_HALF_TOPIC)
         while ledger.op_next < op_end:
             self._ops_moved.clear()
             await self._ops_moved.wait()
@@ -245,7 +244,7 @@ class Follower:
         marks = (low_water, ledger.op_mark(low_water))
         if marks != self._committed:
             await self._link.commit(HALF_TOPIC, marks[0])
-            await self._link.commit(OP_TOPIC, marks[1])
+            await self._link.commit(OP_HALF_TOPIC, marks[1])
             self._committed = marks
 
     async def _checkpoint(self, ledger: Ledger) -> None:
