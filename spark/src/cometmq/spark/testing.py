@@ -10,13 +10,13 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Request
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.spark.cluster.connection import BrokerConnection, LinkSettings, accepted
 from cometmq.spark.cluster.metadata import Metadata
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers
 from cometmq.spark.errors import OffsetMissing, TopicMissing
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.tables.names import TEMPLATE_TOPIC
 
 BORN_MS: Final = 1_700_000_000_000
 _BATCH_COUNT: Final = 500
@@ -76,7 +76,7 @@ def _send(connection: BrokerConnection, queue: Queue, numbers: range, make: Make
         header = SendMessageV2(
             producer_group="PID_FILL",
             topic=queue.topic,
-            default_topic=TEMPLATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=4,
             queue_id=queue.queue_id,
             sys_flag=0,

@@ -17,9 +17,9 @@ from cometmq.remoting.errors import (
     ServerError,
     TopicNotExist,
 )
+from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.collect.sampling import sample
 from cometmq.spark.collect.settings import CollectSettings
-from cometmq.spark.tables.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 from cometmq.spark.tables.rows import is_filter
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
 

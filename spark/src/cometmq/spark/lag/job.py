@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.spark.checks import check_common
 from cometmq.spark.cluster.topics import NameServers
 from cometmq.spark.collect.settings import CollectSettings
@@ -30,7 +31,6 @@ from cometmq.spark.lag.stream.windows import Sink, line_of, start
 from cometmq.spark.options.definitions import parse
 from cometmq.spark.source import RocketMQDataSource
 from cometmq.spark.tables.files import check_folder
-from cometmq.spark.tables.names import TEMPLATE_TOPIC
 
 STOP_TIMEOUT_S: Final = 30.0
 """Abandon a Spark session that has not stopped by then."""
@@ -145,7 +145,7 @@ def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
     check_common(parsed)
     with NameServers(parsed) as names:
         names.brokers()
-        routes = (names.route(topic) for topic in (alert_topic, TEMPLATE_TOPIC) if topic)
+        routes = (names.route(topic) for topic in (alert_topic, AUTO_CREATE_TOPIC) if topic)
         if alert_topic is not None and not any(routes):
             raise TopicMissing(
                 f"topic `{alert_topic}` does not exist, and brokers do not create it"

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
+from cometmq.remoting.names import SYSTEM_GROUP_PREFIX
 from cometmq.spark.options.values import find_option, option_value
 
-READER_GROUP: Final = "CID_RMQ_SYS_SPARK"
+READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
 """Default group of pulls; brokers create groups with this prefix on demand."""
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark itself that it also passes to a source or sink."""

@@ -15,8 +15,8 @@ from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
-from cometmq.spark.tables.names import topic_kind
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
+from cometmq.spark.tables.topic_kinds import topic_kind
 
 Row = tuple[Any, ...]
 

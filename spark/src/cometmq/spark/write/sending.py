@@ -19,12 +19,12 @@ from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import CometError, TransportError, command_error
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.flags import java_hash
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.spark.cluster.connection import BUSY_CODES, BrokerConnection, Connections, LinkSettings
 from cometmq.spark.cluster.topics import MASTER_ID, NameServers, Route
 from cometmq.spark.errors import SendIncomplete, SourceError, TopicMissing
 from cometmq.spark.options.definitions import Options
 from cometmq.spark.options.offsets_json import Queue
-from cometmq.spark.tables.names import TEMPLATE_TOPIC
 from cometmq.spark.write.rows import OutgoingRow
 
 ATTEMPTS_MAX: Final = 4
@@ -215,7 +215,7 @@ class Sender:
         header = SendMessageV2(
             producer_group=options.producer_group,
             topic=parcel.queue.topic,
-            default_topic=TEMPLATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=TEMPLATE_QUEUES,
             queue_id=parcel.queue.queue_id,
             sys_flag=0,
@@ -232,7 +232,7 @@ class Sender:
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic)
         if route is None:
-            found = self._names.route(topic) or self._names.route(TEMPLATE_TOPIC)
+            found = self._names.route(topic) or self._names.route(AUTO_CREATE_TOPIC)
             if found is None:
                 raise TopicMissing(f"topic `{topic}` does not exist")
             queues = _renamed(found.write_queues, topic)

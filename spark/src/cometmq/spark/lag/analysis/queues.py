@@ -8,12 +8,13 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from cometmq.remoting import names
 from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.analysis.series import seconds
 from cometmq.spark.lag.analysis.status import STATUS
 from cometmq.spark.lag.columns import QUEUE, STATUSES
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables import names
+from cometmq.spark.tables.topic_kinds import SYSTEM_TOPICS
 
 Step = dict[str, str]
 
@@ -93,8 +94,8 @@ _LOSS: Final[Step] = {
 _KIND: Final = f"""CASE
     WHEN startswith(topic, '{names.RETRY_PREFIX}') THEN 'RETRY'
     WHEN startswith(topic, '{names.DLQ_PREFIX}') THEN 'DLQ'
-    WHEN topic IN ({", ".join(f"'{it}'" for it in sorted(names.SYSTEM_TOPICS))})
-        OR startswith(topic, '{names.SYSTEM_PREFIX}') THEN 'SYSTEM' ELSE 'NORMAL' END"""
+    WHEN topic IN ({", ".join(f"'{it}'" for it in sorted(SYSTEM_TOPICS))})
+        OR startswith(topic, '{names.RESERVED_TOPIC_PREFIX}') THEN 'SYSTEM' ELSE 'NORMAL' END"""
 """Delayed and half messages do not occur here: the table `backlog` has them."""
 
 _SEVERITY: Final = (

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from cometmq.remoting import names
 from cometmq.spark.lag.analysis import driver_steps, groups, side_tables
 from cometmq.spark.lag.analysis.arrival import arrivals
 from cometmq.spark.lag.analysis.brokers import BrokerFacts, broker_facts
@@ -27,7 +28,6 @@ from cometmq.spark.lag.history.aggregates import read_hours
 from cometmq.spark.lag.history.reports import lag_before
 from cometmq.spark.lag.history.snapshots import History
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables import names
 from cometmq.spark.tables.arrow import arrow_schema, table_of
 
 CURVES_MAX: Final = 20
@@ -35,7 +35,7 @@ CURVES_MAX: Final = 20
 WEEK_MINUTES: Final = 7 * 24 * 60
 
 _LAG_TOPICS: Final = (
-    f"topic NOT IN ('{names.SCHEDULE_TOPIC}', '{names.HALF_TOPIC}', '{names.OP_TOPIC}')"
+    f"topic NOT IN ('{names.SCHEDULE_TOPIC}', '{names.HALF_TOPIC}', '{names.OP_HALF_TOPIC}')"
 )
 _SPAN: Final = pa.struct([("begin_us", pa.int64()), ("end_us", pa.int64())])
 _FACTS: Final = pa.schema(

@@ -5,8 +5,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from cometmq.remoting import names
 from cometmq.spark.lag.analysis.series import LAG
-from cometmq.spark.tables import names
 
 HOT_RATIO: Final = 3
 HOT_RATE: Final = 100
