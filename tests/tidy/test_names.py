@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics, groups and prefixes of RocketMQ are spelled in one module of the sources."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = ROOT / "libs/remoting/src/cometmq/remoting/names.py"
+SOURCES = [
+    path
+    for members in ("libs/*", "services/*", "spark")
+    for path in ROOT.glob(f"{members}/src/**/*.py")
+    if path != PLACE
+]
+FORM = re.compile(r"(?:%RETRY%|%DLQ%|CID_|RMQ_SYS_|rmq_sys_)\S*|\S*_REPLY_TOPIC")
+
+
+def literals(text: str) -> Iterator[str]:
+    """Yield the texts of a module, parts of f-strings included, without its docstrings."""
+    tree = ast.parse(text)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
+DEFINED = {text for text in literals(PLACE.read_text(encoding="utf-8")) if len(text) > 1}
+
+
+def names_in(text: str) -> set[str]:
+    return {word for word in literals(text) if word in DEFINED or FORM.fullmatch(word)}
+
+
+def test_rocketmqs_names_are_defined_in_one_module() -> None:
+    assert len(SOURCES) > 300
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        for name in names_in(path.read_text(encoding="utf-8"))
+    }
+    assert found == set(), "import these from cometmq.remoting.names"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('TOPIC = "TBW102"', {"TBW102"}),
+        ('groups = {"FILTERSRV_CONSUMER"}', {"FILTERSRV_CONSUMER"}),
+        ('topic = f"%RETRY%{group}"', {"%RETRY%"}),
+        ('topic = f"{cluster}_REPLY_TOPIC"', {"_REPLY_TOPIC"}),
+        ('GROUP = "CID_RMQ_SYS_NEW"', {"CID_RMQ_SYS_NEW"}),
+        ('"""Reads TBW102."""\nhelp = "The topic TBW102."', set()),
+        ('separator = "%"', set()),
+    ],
+)
+def test_the_search_finds_names_but_no_prose(source: str, names: set[str]) -> None:
+    assert names_in(source) == names
