@@ -21,6 +21,7 @@ from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateS
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import check_group
 from cometmq.client.namespace import namespace_of
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
@@ -46,18 +47,23 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     """A consumer that is a member of a group."""
 
     KIND = "consumer"
+    OPTIONS: type[OptionsT]
+    """The class of the consumer's options; its defaults apply if none are given."""
 
     def __init__(
         self,
         group: str,
-        namesrv: str,
+        namesrv: str = "",
         *,
-        options: OptionsT,
-        strategy: AllocateStrategy | None,
-        offsets: OffsetStore | None,
-        log: Log,
+        options: OptionsT | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Take the name servers from `namesrv`, or from the option of that name.
+
+        Offsets are stored at the brokers unless `offsets` is given.
+        """
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_CONSUMER_GROUP:
@@ -65,7 +71,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
                 f"{DEFAULT_CONSUMER_GROUP} is reserved: give the consumer group a name of its own"
             )
         self.group = group
-        self.options = checked(options, namesrv)
+        self.options = checked(options or self.OPTIONS(), namesrv, kind=self.OPTIONS)
         self._namespace = namespace_of(self.options)
         self._full_group = self._namespace.wrap(group)
         check_group(self._full_group)

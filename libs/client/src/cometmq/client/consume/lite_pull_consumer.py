@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lite pull consumers: the application polls for messages, or iterates over them."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from cometmq.client.clock import wall_ms
@@ -12,17 +12,13 @@ from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.lite_pull_member import PullGroup
 from cometmq.client.consume.member import MemberParts
-from cometmq.client.consume.queues.offsets import OffsetStore
-from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
 from cometmq.client.errors import ClientStateError
 from cometmq.client.functions import check_function
-from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
-from cometmq.client.settings import LitePullOptions, checked
+from cometmq.client.settings import LitePullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 
 SUBSCRIBE_OR_ASSIGN: Final = (
     "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "
@@ -38,29 +34,12 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     messages returned last are not committed.
     """
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str = "",
-        *,
-        options: LitePullOptions | None = None,
-        strategy: AllocateStrategy | None = None,
-        offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
-    ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
-        super().__init__(
-            group,
-            namesrv,
-            options=checked(options or LitePullOptions(), kind=LitePullOptions),
-            strategy=strategy,
-            offsets=offsets,
-            log=log,
-        )
-        self._assigned: list[MessageQueue] | None = None
-        self._watched: dict[str, QueuesChanged] = {}
-        self._is_committing = True
-        self._is_finishing = False
+    OPTIONS = LitePullOptions
+
+    _assigned: list[MessageQueue] | None = None
+    _watched: Mapping[str, QueuesChanged] = MappingProxyType({})
+    _is_committing = True
+    _is_finishing = False
 
     # -- what to read -------------------------------------------------------------------------
 
@@ -105,7 +84,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """
         self._check_unstarted()
         check_function(callback, "on_queues_changed", "topic", "queues")
-        self._watched[self._namespace.wrap(topic)] = callback
+        self._watched = {**self._watched, self._namespace.wrap(topic): callback}
 
     # -- life ---------------------------------------------------------------------------------
 

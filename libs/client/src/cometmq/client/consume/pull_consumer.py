@@ -13,15 +13,11 @@ from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.pull_member import PlainPullGroup
-from cometmq.client.consume.queues.offsets import OffsetStore
-from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 
 
 class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
@@ -31,25 +27,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     member's share, and `on_assigned` and `on_revoked` report changes.
     """
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str = "",
-        *,
-        options: PullOptions | None = None,
-        strategy: AllocateStrategy | None = None,
-        offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
-    ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
-        super().__init__(
-            group,
-            namesrv,
-            options=options or PullOptions(),
-            strategy=strategy,
-            offsets=offsets,
-            log=log,
-        )
+    OPTIONS = PullOptions
 
     def register(self, topic: str) -> None:
         """Take a share of the queues of a topic (registerTopics)."""

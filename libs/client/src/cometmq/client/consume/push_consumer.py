@@ -18,7 +18,7 @@ from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt, check_topic
-from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions, checked
+from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import RETRY_PREFIX, retry_topic
@@ -40,6 +40,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     `OrderlyResult`.
     """
 
+    OPTIONS = PushOptions
+
     def __init__(
         self,
         group: str,
@@ -51,14 +53,11 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name.
-
-        Offsets are stored at the brokers unless `offsets` is given.
-        """
+        """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(
             group,
             namesrv,
-            options=checked(options or PushOptions(), kind=PushOptions),
+            options=options,
             strategy=strategy,
             offsets=offsets,
             log=log,
