@@ -8,6 +8,7 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.service import Stop
+from cometmq.runtime.settings import Loaded
 
 
 class App(Protocol):
@@ -47,3 +48,15 @@ def program(
             await admin.stop()
 
     return main
+
+
+def configured_program(
+    build: Build, settings: Loaded[Any], *, log: Log
+) -> Callable[[Stop], Coroutine[Any, Any, None]]:
+    """Return a main function like `program`, with the HTTP port of the settings."""
+    return program(
+        build,
+        log=log,
+        http_port=settings.value.admin_http_port,
+        http_setting=settings.label("adminHttpPort"),
+    )

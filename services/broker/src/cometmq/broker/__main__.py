@@ -8,7 +8,7 @@ from pathlib import Path
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.settings import BrokerSettings
 from cometmq.runtime import logging
-from cometmq.runtime.program import program
+from cometmq.runtime.program import configured_program
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import load
 
@@ -19,12 +19,7 @@ async def main(stop: Stop) -> None:
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     settings = load(BrokerSettings, prefix="COMETMQ_BROKER", file=file)
     build = partial(BrokerApp, settings, config_path=file)
-    await program(
-        build,
-        log=log,
-        http_port=settings.value.admin_http_port,
-        http_setting=settings.label("adminHttpPort"),
-    )(stop)
+    await configured_program(build, settings, log=log)(stop)
 
 
 if __name__ == "__main__":

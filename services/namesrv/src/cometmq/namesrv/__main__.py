@@ -7,7 +7,7 @@ from functools import partial
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import load_namesrv
 from cometmq.runtime import logging
-from cometmq.runtime.program import program
+from cometmq.runtime.program import configured_program
 from cometmq.runtime.service import Stop, run
 
 log = logging.get("namesrv")
@@ -16,12 +16,7 @@ log = logging.get("namesrv")
 async def main(stop: Stop) -> None:
     settings = load_namesrv(None, {})
     build = partial(NamesrvApp, settings)
-    await program(
-        build,
-        log=log,
-        http_port=settings.value.admin_http_port,
-        http_setting=settings.label("adminHttpPort"),
-    )(stop)
+    await configured_program(build, settings, log=log)(stop)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 
 from cometmq.runtime import logging
-from cometmq.runtime.program import program
+from cometmq.runtime.program import configured_program
 from cometmq.runtime.service import Stop, run
 from cometmq.runtime.settings import load
 from cometmq.txn_checker.app import TxnCheckerApp
@@ -17,12 +17,7 @@ log = logging.get("txn-checker")
 async def main(stop: Stop) -> None:
     settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER")
     build = partial(TxnCheckerApp, settings)
-    await program(
-        build,
-        log=log,
-        http_port=settings.value.admin_http_port,
-        http_setting=settings.label("adminHttpPort"),
-    )(stop)
+    await configured_program(build, settings, log=log)(stop)
 
 
 if __name__ == "__main__":

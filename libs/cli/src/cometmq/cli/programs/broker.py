@@ -14,12 +14,10 @@ from cometmq.cli.programs.running import (
     LogLevel,
     Namesrv,
     PrintSettings,
-    configure_log,
-    exit_on_bad_settings,
-    serve,
-    warn_unknown,
+    given_options,
+    run_program,
 )
-from cometmq.runtime.settings import load, parse_options
+from cometmq.runtime.settings import Loaded, load
 
 app = typer.Typer(add_completion=False)
 
@@ -38,15 +36,16 @@ def broker(  # one parameter per option
 
     Every setting is also an option: --listen-port 10911 sets listenPort.
     """
-    with exit_on_bad_settings():
-        options = {} if namesrv is None else {"namesrvAddr": namesrv}
-        options |= parse_options(BrokerSettings, ctx.args)
-        settings = load(BrokerSettings, prefix="COMETMQ_BROKER", file=config, cli=options)
-    if print_settings:
-        typer.echo(settings.as_table(), nl=False)
-        return
-    log = configure_log("broker", level=log_level, json=log_json)
-    warn_unknown(settings, log)
 
-    build = partial(BrokerApp, settings, config_path=config)
-    serve(build, settings, log=log)
+    def settings() -> Loaded[BrokerSettings]:
+        options = given_options(ctx, BrokerSettings, namesrv)
+        return load(BrokerSettings, prefix="COMETMQ_BROKER", file=config, cli=options)
+
+    run_program(
+        "broker",
+        settings,
+        lambda loaded: partial(BrokerApp, loaded, config_path=config),
+        print_settings=print_settings,
+        log_level=log_level,
+        log_json=log_json,
+    )

@@ -11,14 +11,11 @@ from cometmq.cli.programs.running import (
     LogJson,
     LogLevel,
     PrintSettings,
-    configure_log,
-    exit_on_bad_settings,
-    serve,
-    warn_unknown,
+    run_program,
 )
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
-from cometmq.runtime.settings import parse_options
+from cometmq.runtime.settings import Loaded, parse_options
 
 app = typer.Typer(add_completion=False)
 
@@ -36,13 +33,15 @@ def namesrv(
 
     Every setting is also an option: --listen-port 9876 sets listenPort.
     """
-    with exit_on_bad_settings():
-        settings = load_namesrv(config, parse_options(NamesrvSettings, ctx.args))
-    if print_settings:
-        typer.echo(settings.as_table(), nl=False)
-        return
-    log = configure_log("namesrv", level=log_level, json=log_json)
-    warn_unknown(settings, log)
 
-    build = partial(NamesrvApp, settings)
-    serve(build, settings, log=log)
+    def settings() -> Loaded[NamesrvSettings]:
+        return load_namesrv(config, parse_options(NamesrvSettings, ctx.args))
+
+    run_program(
+        "namesrv",
+        settings,
+        lambda loaded: partial(NamesrvApp, loaded),
+        print_settings=print_settings,
+        log_level=log_level,
+        log_json=log_json,
+    )

@@ -2,20 +2,23 @@
 """Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start, stop."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 import typer
 
 from cometmq.cli.access import namesrv_or_global
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
-from cometmq.runtime.program import Build, program
+from cometmq.runtime.program import Build, configured_program
 from cometmq.runtime.service import EXIT_CANNOT_START, run
-from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings import Loaded, parse_options
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that accepts every setting as an option."""
@@ -77,12 +80,27 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
         log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
 
 
-def serve(build: Build, settings: Loaded[Any], *, log: Log) -> None:
-    """Run one program until a signal stops it; exit with its status."""
-    main = program(
-        build,
-        log=log,
-        http_port=settings.value.admin_http_port,
-        http_setting=settings.label("adminHttpPort"),
-    )
-    sys.exit(run(main, log=log))
+def given_options(ctx: typer.Context, settings: type[Any], namesrv: str | None) -> dict[str, str]:
+    """Return the settings on the command line; `namesrv` is the value of --namesrv."""
+    named = {} if namesrv is None else {"namesrvAddr": namesrv}
+    return named | parse_options(settings, ctx.args)
+
+
+def run_program(
+    name: str,
+    load: Callable[[], Loaded[S]],
+    build: Callable[[Loaded[S]], Build],
+    *,
+    print_settings: bool,
+    log_level: str,
+    log_json: bool | None,
+) -> None:
+    """Load the settings and print them, or run the program until a signal stops it."""
+    with exit_on_bad_settings():
+        settings = load()
+    if print_settings:
+        typer.echo(settings.as_table(), nl=False)
+        return
+    log = configure_log(name, level=log_level, json=log_json)
+    warn_unknown(settings, log)
+    sys.exit(run(configured_program(build(settings), settings, log=log), log=log))

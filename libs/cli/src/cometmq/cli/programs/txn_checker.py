@@ -12,12 +12,10 @@ from cometmq.cli.programs.running import (
     LogLevel,
     Namesrv,
     PrintSettings,
-    configure_log,
-    exit_on_bad_settings,
-    serve,
-    warn_unknown,
+    given_options,
+    run_program,
 )
-from cometmq.runtime.settings import load, parse_options
+from cometmq.runtime.settings import Loaded, load
 from cometmq.txn_checker.app import TxnCheckerApp
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
@@ -38,15 +36,16 @@ def txn_checker(  # one parameter per option
 
     Every setting is also an option: --transaction-check-max 5 sets transactionCheckMax.
     """
-    with exit_on_bad_settings():
-        options = {} if namesrv is None else {"namesrvAddr": namesrv}
-        options |= parse_options(TxnCheckerSettings, ctx.args)
-        settings = load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER", file=config, cli=options)
-    if print_settings:
-        typer.echo(settings.as_table(), nl=False)
-        return
-    log = configure_log("txn-checker", level=log_level, json=log_json)
-    warn_unknown(settings, log)
 
-    build = partial(TxnCheckerApp, settings)
-    serve(build, settings, log=log)
+    def settings() -> Loaded[TxnCheckerSettings]:
+        options = given_options(ctx, TxnCheckerSettings, namesrv)
+        return load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER", file=config, cli=options)
+
+    run_program(
+        "txn-checker",
+        settings,
+        lambda loaded: partial(TxnCheckerApp, loaded),
+        print_settings=print_settings,
+        log_level=log_level,
+        log_json=log_json,
+    )
