@@ -93,7 +93,7 @@ def test_a_held_pull_counts_as_missed_and_then_found(broker: Broker) -> None:
     broker.topics.create("T", queue_nums=4)
     call = call_with(Code.PULL_MESSAGE, PULL)
     assert ask(broker, call) is None
-    assert (broker.stats.miss_count, broker.stats.held_count) == (1, 1)
+    assert (broker.stats.miss_count, broker.hold.count) == (1, 1)
 
     send(broker)
 

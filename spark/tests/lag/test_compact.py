@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from cometmq.spark.collect.writer import RAW, hour_folder
-from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file, merged_slope
+from cometmq.spark.lag.history.aggregates import AGG10, AGG60, KEY, hour_file
 from cometmq.spark.lag.history.compact import compact, hash_of
 from cometmq.spark.lag.history.snapshots import HOUR, History, HistoryError
 from cometmq.spark.lag.history.vacuum import Retention, vacuum
 from cometmq.spark.lag.history.verify import verify
 
 from .random_histories import batch, moment
+from .slopes import merged_slope
 
 END = moment("2028-02-29T02:59")
 MINUTES = 175

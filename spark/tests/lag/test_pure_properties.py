@@ -23,7 +23,7 @@ from cometmq.spark.lag.analysis import regression
 from cometmq.spark.lag.analysis.series import LAG, LOST
 from cometmq.spark.lag.analysis.status import RULES, STATUS
 from cometmq.spark.lag.columns import SEVERITIES, STATUSES
-from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60, merged_slope
+from cometmq.spark.lag.history.aggregates import AGG10, AGG60, agg60
 from cometmq.spark.lag.history.compact import compact, hash_of
 from cometmq.spark.lag.history.snapshots import HOUR, History
 from cometmq.spark.lag.stream.hysteresis import CLEAR_AFTER, RAISE_AFTER, Hysteresis
@@ -33,6 +33,7 @@ from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 from .drawn_histories import Drawn, histories, write
 from .oracle import _status, fit
 from .random_histories import moment
+from .slopes import merged_slope
 
 MANY = settings(deadline=None)
 """The machine may be busy."""

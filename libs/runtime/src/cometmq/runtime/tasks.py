@@ -14,17 +14,7 @@ Step = Callable[[], Awaitable[object] | object]
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class LoopStats:
-    """Counts the runs and failures of a background loop."""
-
-    __slots__ = ("failed_count", "run_count")
-
-    def __init__(self) -> None:
-        self.run_count = 0
-        self.failed_count = 0
-
-
-async def every(  # noqa: PLR0913  # all but two by keyword
+async def every(  # all but two by keyword
     interval_ms: int,
     step: Step,
     *,
@@ -32,7 +22,6 @@ async def every(  # noqa: PLR0913  # all but two by keyword
     log: Log = NO_LOG,
     first_ms: int | None = None,
     is_fatal: bool = False,
-    stats: LoopStats | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> None:
     """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
@@ -41,16 +30,13 @@ async def every(  # noqa: PLR0913  # all but two by keyword
     `is_fatal` makes the first error end the loop and with it the task group.
     """
     assert interval_ms > 0
-    counts = stats or LoopStats()
     await sleep((interval_ms if first_ms is None else first_ms) / 1000)
     while True:
-        counts.run_count += 1
         try:
             result = step()
             if inspect.isawaitable(result):
                 await result
         except Exception as error:  # the supervisor: one failed round must not end the loop
-            counts.failed_count += 1
             log.error("task.failed", task=name, fatal=is_fatal, exc_info=error)  # noqa: TRY400
             if is_fatal:
                 raise

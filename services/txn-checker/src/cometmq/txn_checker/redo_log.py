@@ -35,10 +35,6 @@ class RedoLog:
         self._position = 0  # in the last file
 
     @property
-    def payload_bytes_max(self) -> int:
-        return self._file_bytes - _HEAD.size
-
-    @property
     def size_bytes(self) -> int:
         return len(self._starts) * self._file_bytes
 

@@ -22,10 +22,6 @@ class Route(msgspec.Struct, frozen=True):
     brokers: Mapping[str, Mapping[int, str]]
     """Addresses by broker name and broker id."""
 
-    def same_as(self, other: "Route | None") -> bool:
-        """Return whether both routes lead to the same queues and brokers."""
-        return self == other
-
 
 def route_of(topic: str, data: TopicRoute) -> Route:
     """Convert the answer of a name server.

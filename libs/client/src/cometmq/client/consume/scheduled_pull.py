@@ -47,7 +47,6 @@ class ScheduledPull:
         self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
         self.consumer.on_assigned(self._assigned)
         self.consumer.on_revoked(self._revoked)
-        self._concurrency = concurrency
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(concurrency)

@@ -230,7 +230,6 @@ def _hold(broker: Broker, pull: AdmittedPull) -> None:
     elif not broker.hold.hold(held, count_max=settings.pull_thread_pool_queue_capacity):
         broker.stats.busy_count += 1
         raise SystemBusy(remarks.rejected(in_flight=broker.hold.count, waited_ms=0))
-    broker.stats.held_count += 1
 
 
 def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: GetResult) -> int:

@@ -106,7 +106,6 @@ class BrokerStats:
         "get_count",
         "get_time_max_ms",
         "groups",
-        "held_count",
         "is_active",
         "levels",
         "miss_count",
@@ -129,7 +128,6 @@ class BrokerStats:
         self.get_time_max_ms = 0  # that a pull waited for the disk
         self.found_count = 0  # pulls that found messages
         self.miss_count = 0  # pulls that did not
-        self.held_count = 0  # pulls that were held
         self.cold_read_count = 0
         self.send_back_count = 0
         self.busy_count = 0

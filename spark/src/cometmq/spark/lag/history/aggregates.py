@@ -7,10 +7,10 @@ Layout
 
 Invariant
     `t` counts from the start of the hour and `y` from the first value, which keeps the sums
-    precise. Sums of several hours merge exactly: `merged_slope`.
+    precise. Sums of several hours merge exactly.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -117,26 +117,6 @@ def _changes(rows: pa.Table, names: Sequence[str]) -> npt.NDArray[np.bool_]:
         indices = (codes.indices if isinstance(codes, pa.DictionaryArray) else codes).to_numpy()
         changed[1:] |= indices[1:] != indices[:-1]
     return changed
-
-
-def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:
-    """Compute the slope of the lag over several hours of one series, from their `agg60` rows.
-
-    The result equals a regression over the individual points: the sums lose nothing.
-    """
-    count = sum(row["n"] for row in hours)
-    if count < 3:
-        return None
-    origin, base = hours[0]["hour_ts"], hours[0]["lag_first"]
-    t = tt = y = ty = 0.0
-    for row in hours:
-        n, by, up = row["n"], (row["hour_ts"] - origin).total_seconds(), row["lag_first"] - base
-        t += row["t"] + n * by
-        tt += row["tt"] + 2 * by * row["t"] + n * by * by
-        y += row["y"] + n * up
-        ty += row["ty"] + by * row["y"] + up * row["t"] + n * by * up
-    spread = tt - t * t / count
-    return (ty - t * y / count) / spread if spread > 0 else None
 
 
 def hour_file(root: Path, dataset: str, hour: datetime) -> Path:

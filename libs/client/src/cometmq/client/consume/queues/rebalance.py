@@ -8,7 +8,7 @@ client ids as text; a client that is not in the list gets no queues.
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
@@ -191,11 +191,3 @@ def java_queue_text(queue: MessageQueue) -> str:
 def _grouped(items: Sequence[T], room: Callable[[T], str]) -> dict[str, list[T]]:
     ordered = sorted(items, key=room)  # stable: the order inside a room is kept
     return {name: list(members) for name, members in groupby(ordered, key=room)}
-
-
-STRATEGIES: Final[Mapping[str, Callable[[], AllocateStrategy]]] = {
-    AllocateAveragely.name: AllocateAveragely,
-    AllocateByCircle.name: AllocateByCircle,
-    AllocateByConsistentHash.name: AllocateByConsistentHash,
-}
-"""Strategies without arguments, by RocketMQ's names."""
