@@ -2,7 +2,7 @@
 """`cometmq dlq`: list, export and replay messages that consumer groups gave up."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -49,6 +49,7 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", help="Only messages given up before this time.")
 ]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages per second.")]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Limit of messages.")]
 
 
@@ -176,9 +177,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
         str | None,
         typer.Option("--topic", help="Send to this topic instead, for all of its groups."),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(min=0.001, help="Limit of messages per second.")
-    ] = None,
+    rate: Rate = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count the messages that would be sent.")
     ] = False,
@@ -210,23 +209,14 @@ def replay(  # noqa: PLR0913  # one parameter per option
             return
         pace = Pace(rate)
         async with live(lambda: f"{len(sent):,} messages sent again"):
-            async for message in choice.read(admin, group):
-                if isinstance(message, UnreadableMessage):
-                    typer.echo(
-                        f"cometmq: {message.message_id}: skipped, its body is unreadable", err=True
-                    )
-                    broken.append(message.offset_message_id)
-                    continue
+            async for message in _readable(choice.read(admin, group), broken):
                 if not dry_run:
                     await pace.wait()
                     await admin.replay(message, group, topic=topic)
                 sent.append(message.offset_message_id)
 
-    try:
+    with _count_on_failure(sent):
         ask(namesrv, question)
-    except BaseException:
-        typer.echo(f"cometmq: {len(sent)} messages were sent{_last(sent)}", err=True)
-        raise
     facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
     print_facts({**facts, "broken": len(broken), "dry_run": dry_run}, as_json=as_json)
     if broken:
@@ -243,8 +233,27 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     return False
 
 
-def _last(sent: list[str]) -> str:
-    return f", the last one was {sent[-1]}" if sent else ""
+async def _readable(
+    messages: AsyncIterator[MessageExt], broken: list[str]
+) -> AsyncIterator[MessageExt]:
+    """Yield the readable messages; report the others and add their ids to `broken`."""
+    async for message in messages:
+        if isinstance(message, UnreadableMessage):
+            typer.echo(f"cometmq: {message.message_id}: skipped, its body is unreadable", err=True)
+            broken.append(message.offset_message_id)
+        else:
+            yield message
+
+
+@contextmanager
+def _count_on_failure(sent: list[str]) -> Iterator[None]:
+    """On any error, also print how many messages were sent, and which one was the last."""
+    try:
+        yield
+    except BaseException:
+        last = f", the last one was {sent[-1]}" if sent else ""
+        typer.echo(f"cometmq: {len(sent)} messages were sent{last}", err=True)
+        raise
 
 
 @contextmanager

@@ -42,6 +42,15 @@ Permission = Annotated[str, typer.Option(help="What clients may do: rw, r, w or 
 Brokers = Annotated[
     list[str] | None, typer.Option("-b", "--broker", help="Only this broker; may be repeated.")
 ]
+NewQueues = Annotated[
+    int | None, typer.Option(min=1, max=QUEUES_MAX, help="Read and write queues per broker.")
+]
+NewReadQueues = Annotated[
+    int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that consumers read.")
+]
+NewWriteQueues = Annotated[
+    int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that producers send to.")
+]
 _PERMISSIONS: Final = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE, "none": 0}
 
 
@@ -157,15 +166,9 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
     broker: Brokers = None,
-    queues: Annotated[
-        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Read and write queues per broker.")
-    ] = None,
-    read_queues: Annotated[
-        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that consumers read.")
-    ] = None,
-    write_queues: Annotated[
-        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues that producers send to.")
-    ] = None,
+    queues: NewQueues = None,
+    read_queues: NewReadQueues = None,
+    write_queues: NewWriteQueues = None,
     perm: Annotated[str | None, typer.Option(help="What clients may do: rw, r, w or none.")] = None,
     *,
     force: Annotated[

@@ -34,6 +34,38 @@ app = Family()
 
 GroupName = Annotated[str, typer.Option("-g", "--groupName", help="Name of the consumer group.")]
 
+# Settings of a group
+Consume = Annotated[
+    TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")
+]
+FromMin = Annotated[
+    TrueFalse,
+    typer.Option("-m", "--consumeFromMinEnable", help="Whether it may start at the first message."),
+]
+Broadcast = Annotated[
+    TrueFalse, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may broadcast.")
+]
+RetryQueues = Annotated[
+    int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")
+]
+RetryMax = Annotated[
+    int,
+    typer.Option("-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."),
+]
+BrokerId = Annotated[
+    int, typer.Option("-i", "--brokerId", help="Id of the broker that it reads from.")
+]
+SlowId = Annotated[
+    int,
+    typer.Option(
+        "-w", "--whichBrokerWhenConsumeSlowly", help="Id of the broker to use when far behind."
+    ),
+]
+Notify = Annotated[
+    TrueFalse,
+    typer.Option("-a", "--notifyConsumerIdsChanged", help="Notify members of joins and leaves."),
+]
+
 
 class Placed(NamedTuple):
     """The settings of a group at one broker."""
@@ -49,42 +81,14 @@ def update_sub_group(  # one parameter per option
     broker: BrokerAddr = None,
     cluster: ClusterName = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
-    consume: Annotated[
-        TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")
-    ] = "true",
-    from_min: Annotated[
-        TrueFalse,
-        typer.Option(
-            "-m", "--consumeFromMinEnable", help="Whether it may start at the first message."
-        ),
-    ] = "false",
-    broadcast: Annotated[
-        TrueFalse, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may broadcast.")
-    ] = "false",
-    retry_queues: Annotated[
-        int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")
-    ] = 1,
-    retry_max: Annotated[
-        int,
-        typer.Option(
-            "-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."
-        ),
-    ] = 16,
-    broker_id: Annotated[
-        int, typer.Option("-i", "--brokerId", help="Id of the broker that it reads from.")
-    ] = 0,
-    slow_id: Annotated[
-        int,
-        typer.Option(
-            "-w", "--whichBrokerWhenConsumeSlowly", help="Id of the broker to use when far behind."
-        ),
-    ] = 1,
-    notify: Annotated[
-        TrueFalse,
-        typer.Option(
-            "-a", "--notifyConsumerIdsChanged", help="Notify members of joins and leaves."
-        ),
-    ] = "true",
+    consume: Consume = "true",
+    from_min: FromMin = "false",
+    broadcast: Broadcast = "false",
+    retry_queues: RetryQueues = 1,
+    retry_max: RetryMax = 16,
+    broker_id: BrokerId = 0,
+    slow_id: SlowId = 1,
+    notify: Notify = "true",
     *,
     as_json: AsJson = False,
 ) -> None:
