@@ -171,14 +171,7 @@ def assemble(inputs: Inputs) -> Broker:
         filters=tables.filters,
         locks=QueueLocks(),
         hold=HoldTable(),
-        registration=Registration(
-            _identity(settings, host, inputs.ports),
-            tables.topics,
-            inputs.client,
-            NamesrvAddresses(settings.namesrv_addr, log=log),
-            settings=current_settings,
-            log=log,
-        ),
+        registration=_registration(inputs, tables.topics, host, settings=current_settings),
         stats=stats,
         sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
         history=History(
@@ -233,13 +226,20 @@ def _delay(
     return delay
 
 
-def _identity(settings: BrokerSettings, host: str, ports: Ports) -> Identity:
-    return Identity(
-        cluster_name=settings.broker_cluster_name,
-        broker_name=settings.broker_name,
-        broker_addr=host_port(host, ports.main),
-        broker_id=settings.broker_id,
-        ha_server_addr=host_port(advertised_host(settings.broker_ip2, host), ports.ha),
+def _registration(
+    inputs: Inputs, topics: Topics, host: str, *, settings: Callable[[], BrokerSettings]
+) -> Registration:
+    first = inputs.loaded.value
+    identity = Identity(
+        cluster_name=first.broker_cluster_name,
+        broker_name=first.broker_name,
+        broker_addr=host_port(host, inputs.ports.main),
+        broker_id=first.broker_id,
+        ha_server_addr=host_port(advertised_host(first.broker_ip2, host), inputs.ports.ha),
+    )
+    namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
+    return Registration(
+        identity, topics, inputs.client, namesrvs, settings=settings, log=inputs.log
     )
 
 
