@@ -82,6 +82,12 @@ class BrokerProcess:
             await self._ready.wait()
         assert self.address, f"the broker did not start: {self.events}"
 
+    @property
+    def pid(self) -> int:
+        """The id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     async def stop(self) -> int:
         """Send SIGTERM; return the exit status."""
         assert self._process is not None
