@@ -23,6 +23,13 @@ def test_a_terminal_is_asked(ask, suite, topic, answer, is_deleted):
     assert (topic in ask("topic", "list").out) != is_deleted
 
 
+def test_an_answer_from_a_pipe_does_not_count(ask, pipe, topic):
+    refused = pipe("topic", "delete", topic, stdin=b"y\n")
+    question = f"Delete the topic {topic} with all its messages?"
+    refused.assert_refused(2, f"{question} Standard input is not a terminal")
+    assert topic in ask("topic", "list").out
+
+
 def test_ctrl_c_at_a_question_is_an_interrupt(ask, suite, topic):
     pid, terminal = pty.fork()
     if pid == 0:

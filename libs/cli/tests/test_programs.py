@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -206,6 +207,22 @@ def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, 
         f"cometmq: cannot write to the folder {folder}: {tmp_path}/file is a file, not a folder; "
         f"move it away, or choose another folder with {option}"
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("standalone", "--data"),
+        ("namesrv", "--kv-config-path"),
+        ("broker", "--store-path-root-dir"),
+        ("txn-checker", "--store-path-root-dir"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, program, option):
+    folder = Path("/proc/data")  # not even root can create it
+    line = refuse(*alone(program, folder), cwd=tmp_path)
+    assert line.startswith(f"cometmq: cannot write to the folder {folder}: ")
+    assert line.endswith(f"choose another folder with {option}")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "0", "::ffff:0.0.0.0"])
