@@ -16,6 +16,8 @@ from macro.workloads import WORKLOADS
 
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
+from cometmq.client import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(
@@ -32,6 +34,8 @@ PROGRAM = re.compile(
 )
 PROGRAMS = {"namesrv", "broker", "txn-checker"}
 """Each of their settings is an option; tests of the runtime compare these with the settings."""
+CONDITION = r"kill -9|SYNC_FLUSH|replicas"
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def commands() -> list[tuple[str, list[str]]]:
@@ -122,12 +126,57 @@ def test_targets_of_make_that_documents_name_exist() -> None:
     assert sorted(one for one in named if one[1] not in targets) == []
 
 
+def test_promises_of_durability_name_their_conditions() -> None:
+    """What was acknowledged may be lost with the power or with the disk."""
+    promises = [part for part in PAGES["README.md"].split("\n\n") if "cknowledged" in part]
+    assert promises
+    for part in promises:
+        assert {"kill -9", "SYNC_FLUSH", "replicas"} <= set(re.findall(CONDITION, part)), part
+
+
+def test_clients_that_cannot_connect_are_not_claimed() -> None:
+    """RocketMQ's 5.x clients speak gRPC, for which there is no server."""
+    any_client = re.compile(r"\b(any|every|all) (RocketMQ|client of RocketMQ)(?! 4)", re.IGNORECASE)
+    assert [name for name, text in PAGES.items() if any_client.search(text)] == []
+    assert "gRPC" in PAGES["README.md"]
+
+
+def test_the_lag_demo_has_as_many_groups_as_its_texts_say() -> None:
+    groups = (ROOT / "spark/examples/lag_demo/groups.py").read_text(encoding="utf-8")
+    count = len(re.findall(r"^    Actor\(", groups, re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    texts = [*re.findall(r"^lag-demo:.*", makefile, re.MULTILINE)]
+    texts += [PAGES["docs/guides/lag-report.md"]]
+    number = re.compile(rf"\b({'|'.join(NUMBERS)}) (?:consumer )?groups", re.IGNORECASE)
+    words = [word.lower() for text in texts for word in number.findall(text)]
+    assert len(words) > 2
+    assert {NUMBERS.index(word) for word in words} == {count}
+
+
+def test_runbooks_name_commands_where_they_exist() -> None:
+    """Calls of the Python admin client are named only for what no command does."""
+    calls = {name for kind in (AdminClient, BrokerAdmin) for name in dir(kind) if name[0] != "_"}
+    named = {
+        word
+        for name, text in PAGES.items()
+        if name.startswith("docs/runbooks/")
+        for code in re.findall(r"`([^`\n]+)`", text)
+        for word in re.findall(r"\b[a-z]+_[a-z_]+\b", code)
+    }
+    assert named & calls == {"resume_check"}
+
+
 def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
     result = report.load(report.BASELINE)
     assert result
     assert page.markdown(result) in PAGES["docs/performance.md"]
     assert page.summary(result) in PAGES["README.md"]
-    assert all(workload.title in PAGES["README.md"] for workload in WORKLOADS)
+
+
+def test_the_readme_shows_every_workload_of_the_benchmark() -> None:
+    """Java wins some of them."""
+    titles = [workload.title for workload in WORKLOADS]
+    assert [title for title in titles if title not in PAGES["README.md"]] == []
 
 
 def test_nothing_is_installed_from_an_index_where_it_is_not() -> None:
