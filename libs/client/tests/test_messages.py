@@ -5,8 +5,9 @@ from cometmq.client import Message
 from cometmq.client.consume.delivery.send_back import retry_message
 from cometmq.client.message import received
 from cometmq.client.transfer.outgoing import split_messages
+from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import parse_properties
-from cometmq.remoting.message.record import NewMessage, decode_record, encode_record
+from cometmq.remoting.message.record import decode_record
 
 
 def record(topic: str, properties: str = "") -> NewMessage:
