@@ -79,6 +79,16 @@ def test_a_name_server_says_where_it_serves_and_stops_on_a_signal(start, tmp_pat
     assert child.stop(STOP_TIMEOUT_S) == 0
 
 
+def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tmp_path):
+    (tmp_path / "broker.conf").write_text("brokerNam=orders\nsendMessageThreadPoolNums=4\n")
+    options = alone("broker", tmp_path / "data")
+    child = start(*options, "-c", "broker.conf", ready="broker.ready")
+    events = {e["event"]: e for e in map(json.loads, child.log().splitlines())}
+    warning = events["settings.unknown"]
+    assert warning["level"] == "warning"
+    assert warning["did_you_mean"] == {"brokerNam": "brokerName"}
+
+
 def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path):
     http_port = free_port()
     for name in ("first", "second"):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log output of clients with and without a configuration."""
 
+import json
 import logging
 import socket
 import subprocess
@@ -75,26 +76,40 @@ async def test_starts_are_visible_with_basic_config(
         assert line == f"producer.started group=pg client_id={producer.client_id}"
 
 
+UNREACHABLE = """
+from cometmq.client import sync
+with sync.Producer("pg", "127.0.0.1:{port}"):
+    pass
+"""
+
+
+def run_program(setup: str, port: int) -> subprocess.CompletedProcess[str]:
+    """Run a program whose client finds no name server."""
+    code = setup + UNREACHABLE.format(port=port)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
 @pytest.mark.parametrize(
-    ("setup", "level"), [("", "warning"), ("logging.basicConfig(level=logging.INFO)", "info")]
+    ("setup", "level"),
+    [("", "warning"), ("import logging\nlogging.basicConfig(level=logging.INFO)", "info")],
 )
-def test_a_program_without_configuration_sees_warnings(setup: str, level: str) -> None:
-    code = f"import logging\nfrom cometmq.client.log import PROGRAM_LOG\n{setup}\n"
-    code += "PROGRAM_LOG.info('a.started'); PROGRAM_LOG.warning('b.failed', error='two words')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "b.failed error='two words'" in done.stderr
-    assert ("a.started" in done.stderr) is (level == "info")
+def test_a_program_without_configuration_sees_warnings(
+    setup: str, level: str, closed_port: int
+) -> None:
+    done = run_program(setup, closed_port)
+    assert "namesrv.unreachable" in done.stderr
+    assert f"127.0.0.1:{closed_port}" in done.stderr
+    assert ("producer.started" in done.stderr) is (level == "info")
 
 
-def test_structlog_is_used_where_the_program_configured_it() -> None:
-    code = (
-        "import structlog\nfrom cometmq.client.log import PROGRAM_LOG\n"
-        "structlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
-        "PROGRAM_LOG.warning('b.failed', topic='T')"
+def test_structlog_is_used_where_the_program_configured_it(closed_port: int) -> None:
+    setup = (
+        "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert '"topic": "T"' in done.stdout
-    assert '"event": "b.failed"' in done.stdout
+    done = run_program(setup, closed_port)
+    events = {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
+    assert events["producer.started"]["group"] == "pg"
+    assert "namesrv.unreachable" in events
     assert done.stderr == ""
 
 
