@@ -42,7 +42,7 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
     gone.assert_refused(1, "no broker has the topic Orders: check the name, or create it: ")
 
 
-def test_create_refuses_existing_topics_and_groups(ask, topic):
+def test_create_refuses_an_existing_topic(ask, topic):
     before = ask("topic", "list", "--json").json
     (member,) = ask("cluster", "--json").json
     refused = ask("topic", "create", topic, "--queues", 1)
@@ -50,6 +50,12 @@ def test_create_refuses_existing_topics_and_groups(ask, topic):
     line = f"the topic {topic} exists at {settings}; to change it, use cometmq topic alter {topic}"
     refused.assert_refused(1, line)
     assert ask("topic", "list", "--json").json == before
+    ask("topic", "alter", topic).assert_refused(2, "nothing to change: ")
+    ask("topic", "alter", "Nowhere", "--queues", 1).assert_refused(1, "no broker has the topic")
+
+
+def test_create_refuses_an_existing_group(ask):
+    (member,) = ask("cluster", "--json").json
     assert ask("group", "create", "payees", "--retries", 3).status == 0
     refused = ask("group", "create", "payees")
     found = f"{member['broker']} (3 retries, enabled); to change it, use cometmq group alter"
@@ -60,8 +66,6 @@ def test_create_refuses_existing_topics_and_groups(ask, topic):
     ask("group", "alter", "nobody", "--retries", 1).assert_refused(
         1, "no broker knows the consumer"
     )
-    ask("topic", "alter", topic).assert_refused(2, "nothing to change: ")
-    ask("topic", "alter", "Nowhere", "--queues", 1).assert_refused(1, "no broker has the topic")
 
 
 def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
