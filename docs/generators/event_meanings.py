@@ -100,7 +100,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "consumer.undrained": "`close` gave up waiting for calls of the listener.",
     "delivery.failed": "A foreign store of offsets raised; the queue goes on after a pause.",
     "hook.failed": "A hook of the application raised; the message goes its way all the same.",
-    "heartbeat.failed": "A broker did not take the heartbeat; the next one comes in time.",
+    "broker.unreachable": "A broker does not answer heartbeats. The client tries again each "
+    "second; steps that fail meanwhile are logged at debug and counted in `failed_count`. Repeated "
+    "every 30 s, and followed by `broker.reachable`.",
+    "heartbeat.failed": "A broker refused the heartbeat; the next one comes in time.",
     "listener.failed": "The listener raised or returned something else than a result; the message "
     "is redelivered. The first failure of a kind has its traceback, then failures are counted.",
     "lock.failed": "A broker did not answer about the locks of an orderly group; asked again.",
@@ -114,7 +117,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.unreturned": "The broker of a message did not take it back; another way is tried.",
     "namesrv.list_kept": "The address server gave no list; the known name servers stay.",
     "namesrv.unreachable": "No name server answers; `error` names each address and the reason. "
-    "Tried again.",
+    "Tried again. Repeated every 30 s at most.",
     "offset.given_up": "Queues left without their last offsets: messages come again elsewhere.",
     "offset.moved": "The broker has no such offset; reading goes on where it says.",
     "offset.unknown": "The first offset of a queue is not known yet; tried again.",

@@ -14,6 +14,9 @@ ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("libs/*/src", "services/*/src")
 LEVELS: Final = ("error", "warning", "info", "debug")
 _NO_FACTS: Final = frozenset({"exc_info"})
+_FAILED: Final = frozenset({"failed", "_failed"})
+"""`Outages.failed(event, error, ...)` of the client, and its aliases: a warning with the error."""
+_FAILED_LEVEL: Final = "failed"
 
 INTRODUCTION: Final = """\
 Programs log events with a fixed name and facts beside it: as JSON lines, or as text on a terminal
@@ -25,7 +28,8 @@ Programs log events with a fixed name and facts beside it: as JSON lines, or as 
 - *info*: what an operator wants on a timeline;
 - *debug*: single requests.
 
-`...` stands for the facts that name a broker, or for the changed settings.
+`...` stands for the facts that name a broker, for the changed settings, or for `down_s` and
+`failed_count` of an outage.
 """
 
 
@@ -92,23 +96,25 @@ def _events_of(path: Path, folder: Path) -> Iterator[Event]:
 
 def _events_in(scope: ast.FunctionDef | ast.AsyncFunctionDef, module: str) -> Iterator[Event]:
     for call in ast.walk(scope):
-        if not isinstance(call, ast.Call) or not _is_log_call(call.func):
+        if not isinstance(call, ast.Call) or not (level := _level(call.func)):
             continue
-        assert isinstance(call.func, ast.Attribute)
-        facts = tuple(
-            keyword.arg or "..." for keyword in call.keywords if keyword.arg not in _NO_FACTS
-        )
+        facts = [keyword.arg or "..." for keyword in call.keywords if keyword.arg not in _NO_FACTS]
+        if level == _FAILED_LEVEL:
+            level, facts = "warning", [*facts, "error"]
         for name in _names(call.args[0], scope) if call.args else ():
-            yield Event(name, call.func.attr, facts, module)
+            yield Event(name, level, tuple(facts), module)
 
 
-def _is_log_call(function: ast.expr) -> bool:
-    """Whether this is `log.warning` or `self._log.warning`, and so on."""
-    if not isinstance(function, ast.Attribute) or function.attr not in LEVELS:
-        return False
+def _level(function: ast.expr) -> str:
+    """Return the level of `log.warning`, `self._log.warning` or of `outages.failed`; else ""."""
+    if not isinstance(function, ast.Attribute):
+        return ""
+    if function.attr in _FAILED:
+        return _FAILED_LEVEL
     receiver = function.value
     name = getattr(receiver, "attr", None) or getattr(receiver, "id", "")
-    return isinstance(name, str) and name.endswith("log")
+    is_log = isinstance(name, str) and name.endswith("log")
+    return function.attr if is_log and function.attr in LEVELS else ""
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:

@@ -101,7 +101,10 @@ async def test_a_hook_that_raises_changes_nothing(cluster: MemoryCluster) -> Non
     async with hooked(cluster, Broken(), events, log=events) as producer:
         await producer.send(Message("T", b"x"))
     failures = [facts for event, facts in events.logged if event == "hook.failed"]
-    assert [facts.get("error") for facts in failures] == ["RuntimeError: before", None]
+    assert [facts.get("error") for facts in failures] == [
+        "RuntimeError: before",
+        "RuntimeError: after",
+    ]
     assert failures[1]["suppressed_count"] == 1
     assert len(events.after) == 1
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log output of clients with and without a configuration."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    ConnectFailed,
+    ConnectionLost,
     ConsumeResult,
     LitePullConsumer,
     Message,
@@ -29,9 +32,10 @@ from cometmq.client import (
     WrongServer,
     log,
 )
+from cometmq.client.cluster.outages import Outages
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
 from cometmq.client.testing import MemoryCluster, eventually
-from cometmq.client.testing.listening import FIRST, QUEUE_0, consumer_of, send, texts
+from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
 
 Facts = dict[str, Any]
 
@@ -131,7 +135,7 @@ def test_a_failure_has_one_traceback_and_then_counts() -> None:
     assert isinstance(first["exc_info"], ValueError)
     assert other["topic"] == "U"
     assert (again.get("exc_info"), again["suppressed_count"]) == (None, 4)
-    assert rest == {"topic": "T", "suppressed_count": 1}
+    assert rest == {"topic": "T", "error": "x", "suppressed_count": 1}
 
 
 def test_the_log_of_failures_stays_small() -> None:
@@ -311,3 +315,65 @@ async def test_a_broker_is_no_name_server(cluster: MemoryCluster) -> None:
 
 def test_the_log_is_that_of_clients_by_default() -> None:
     assert Producer("pg", "127.0.0.1:1")._log._log is PROGRAM_LOG
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_again(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, seen = cluster.broker, Recorder()
+    options = PushOptions(consume_from=FIRST.consume_from, persist_offset_interval_ms=20)
+    async with consumer_of(cluster, seen, options):
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(seen.messages) == 3)
+        caplog.clear()
+        await broker.stop()
+        await eventually(lambda: bool(lines(caplog, "broker.unreachable")))
+        await asyncio.sleep(0.3)  # pulls, offsets and rebalances fail meanwhile
+        gone = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        await broker.start()
+        await eventually(lambda: bool(lines(caplog, "broker.reachable")))
+    (line,) = gone
+    for text in (f"peer={broker.address}", "groups=cg", "tries again every second", "error="):
+        assert text in line
+    (back,) = lines(caplog, "broker.reachable")
+    assert "down_s=" in back
+    assert "None" not in line + back
+
+
+def test_a_long_outage_is_repeated_with_its_count() -> None:
+    kept, now_ms = Kept(), [0]
+    outages = Outages(
+        kept, groups=lambda: ["g"], is_probed=lambda _: True, clock_ms=lambda: now_ms[0]
+    )
+    for second in range(61):
+        now_ms[0] = second * 1_000
+        outages.note("a:1", ConnectFailed("no connection"))
+    failure = ConnectionLost("gone")
+    failure.address = "a:1"
+    outages.failed("pull.failed", failure)
+    outages.keep_only(["b:1"])
+    assert [event for event, _ in kept.events] == [
+        *["broker.unreachable"] * 3,
+        "pull.failed",
+        "broker.forgotten",
+    ]
+    assert kept.events[2][1]["failed_count"] == 61
+    assert kept.events[4][1]["down_s"] == 60
+
+
+async def test_the_name_server_is_reported_when_it_works_again(
+    cluster: MemoryCluster, closed_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with consumer_of(cluster, Recorder()) as consumer:
+        consumer.use_namesrv(f"127.0.0.1:{closed_port}")
+        for _ in range(3):
+            await consumer._running().routes.refresh_all(["T"])
+        consumer.use_namesrv(cluster.namesrv)
+        await consumer._running().routes.refresh_all(["T"])
+    (line,) = lines(caplog, "namesrv.unreachable")
+    assert f"127.0.0.1:{closed_port}" in line
+    assert len(lines(caplog, "namesrv.reachable")) == 1

@@ -107,6 +107,7 @@ class Leaving:
             locks=self.locks if orderly else None,  # type: ignore[arg-type]
             namespace=NO_NAMESPACE,
             background=self.background,
+            failed=lambda *_, **__: None,
             log=NO_LOG,
         )
 

@@ -89,6 +89,7 @@ def context_of(puller: Any, offsets: Any) -> ReadContext:
         is_suspended=lambda: False,
         pulled=lambda *_: None,
         not_ready=lambda: None,
+        failed=lambda *_, **__: None,
         log=NO_LOG,
         may_commit=lambda _: True,
     )
@@ -104,6 +105,7 @@ def readers_of(context: ReadContext, background: TaskSet) -> Readers:
         locks=None,
         namespace=NO_NAMESPACE,
         background=background,
+        failed=lambda *_, **__: None,
         log=NO_LOG,
     )
     return Readers(context, background, first_offset, ownership)

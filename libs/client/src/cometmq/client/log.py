@@ -78,6 +78,8 @@ class _Window(msgspec.Struct):
     event: str
     identity: dict[str, object]
     begin_ms: int
+    error: dict[str, object]
+    """The fact `error` of the last event, if it has one."""
     passed_count: int = 0
     suppressed_count: int = 0
 
@@ -111,12 +113,15 @@ class LimitedLog:
         self._limited(self._log.error, event, facts)
 
     def flush(self) -> None:
-        """Log how many events were suppressed since the last one that passed."""
+        """Log how many events were suppressed since the last that passed, and the last error."""
         windows, self._windows = self._windows, {}
         for window in windows.values():
             if window.suppressed_count:
                 window.write(
-                    window.event, **window.identity, suppressed_count=window.suppressed_count
+                    window.event,
+                    **window.identity,
+                    **window.error,
+                    suppressed_count=window.suppressed_count,
                 )
 
     def _limited(self, write: Callable[..., object], event: str, facts: dict[str, object]) -> None:
@@ -128,8 +133,9 @@ class LimitedLog:
         if window is None:
             if len(self._windows) >= _KINDS_MAX:
                 self.flush()
-            window = self._windows[key] = _Window(write, event, identity, now_ms)
+            window = self._windows[key] = _Window(write, event, identity, now_ms, {})
         else:
+            window.error = {n: facts[n] for n in ("error",) if n in facts}
             facts.pop("exc_info", None)
             if now_ms - window.begin_ms >= REPEAT_WINDOW_MS:
                 window.begin_ms, window.passed_count = now_ms, 0

@@ -32,6 +32,9 @@ class RemoteProtocolError(ProtocolError):
 class TransportError(CometError):
     """A request got no answer, for a reason between the two ends."""
 
+    address: str = ""
+    """The address that was asked, where a client raised the error."""
+
 
 class ConnectFailed(TransportError):
     """No connection could be made in time; the peer certainly did not see the request."""

@@ -19,6 +19,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
+from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import (
@@ -36,7 +37,7 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
-from cometmq.remoting.errors import AccessDenied, CometError, RequestTimeout
+from cometmq.remoting.errors import AccessDenied, CometError, RequestTimeout, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
@@ -86,8 +87,13 @@ class ClientInstance:
         self.transaction_producers: dict[str, TransactionMember] = {}
         self.log = log
         self.background = TaskSet(log)
+        self.outages = Outages(log, groups=self._groups, is_probed=self._is_probed)
         self.routes = RouteBook(
-            self.namesrv, wanted=self._wanted_topics, changed=self._route_changed, log=log
+            self.namesrv,
+            wanted=self._wanted_topics,
+            changed=self._route_changed,
+            outages=self.outages,
+            log=log,
         )
         self._greeted: set[str] = set()
         self._heartbeat_due = Wakeup()
@@ -185,7 +191,7 @@ class ClientInstance:
                 timeout_ms=self.options.api_timeout_ms,
             )
         except CometError as error:
-            self.log.warning("client.unregister_failed", peer=address, error=describe(error))
+            self.outages.failed("client.unregister_failed", error, peer=address)
 
     # -- brokers ------------------------------------------------------------------------------
 
@@ -212,12 +218,26 @@ class ClientInstance:
         return f"{host}:{port - 2}"
 
     def suspect(self, address: str) -> None:
-        """Check soon whether an unresponsive broker is alive and still in the routes."""
-        self.log.info("broker.suspected", peer=address)
+        """Check soon whether an unresponsive broker is alive and still in the routes.
+
+        An unreachable broker is checked every second already.
+        """
+        if address in self.outages:
+            return
+        self.log.debug("broker.suspected", peer=address)
         self.routes.look_soon()
         self._heartbeat_due.set()
 
+    def _groups(self) -> list[str]:
+        return sorted(self.producers | self.consumers.keys())
+
+    def _is_probed(self, address: str) -> bool:
+        """Return whether heartbeats go to an address."""
+        is_member = bool(self.producers or self.consumers)
+        return is_member and address in self.routes.addresses(with_slaves=bool(self.consumers))
+
     def _route_changed(self, route: Route) -> None:
+        self.outages.keep_only(set(self.routes.addresses(with_slaves=True)))
         if not self._greeted.issuperset(self.routes.addresses(with_slaves=True)):
             self._heartbeat_due.set()
         for consumer in self.consumers.values():
@@ -271,7 +291,11 @@ class ClientInstance:
                 address, RequestCode.HEART_BEAT, None, body, timeout_ms=self.options.api_timeout_ms
             )
         except CometError as error:
-            self.log.warning("heartbeat.failed", peer=address, error=describe(error))
+            if isinstance(error, TransportError):
+                self.outages.note(address, error)
+                self.log.debug("heartbeat.failed", peer=address, error=describe(error))
+            else:
+                self.log.warning("heartbeat.failed", peer=address, error=describe(error))
             if isinstance(error, AccessDenied):
                 return True  # refused by a live broker: no early retry
             if isinstance(error, RequestTimeout):
@@ -279,6 +303,7 @@ class ClientInstance:
                 self.remoting.disconnect(address)
             return False
         self._greeted.add(address)
+        self.outages.end(address)
         return True
 
     async def _keep_heartbeats(self) -> None:

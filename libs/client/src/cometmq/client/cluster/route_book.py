@@ -12,6 +12,7 @@ from typing import Final
 
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
 from cometmq.client.errors import NoNamesrv, broker_missing, no_route
 from cometmq.client.wakeup import Wakeup
@@ -41,9 +42,11 @@ class RouteBook:
         *,
         wanted: Callable[[], set[str]],
         changed: Callable[[Route], None],
+        outages: Outages,
         log: Log,
     ) -> None:
-        """`wanted` returns the topics that consumers need."""
+        """`wanted` returns the topics that consumers need; `outages` hears of name servers."""
+        self._outages = outages
         self._namesrv = namesrv
         self._wanted = wanted
         self._changed = changed
@@ -94,6 +97,7 @@ class RouteBook:
         finally:
             if not lock.locked():
                 self._fetching.pop(topic, None)
+        self._outages.end(NAMESRV)
         if data is None:
             return self._routes.get(topic)
         route = route_of(topic, data)
@@ -110,7 +114,7 @@ class RouteBook:
             except (
                 NoNamesrv
             ) as error:  # the others would fail alike, after another timeout per server
-                self._log.warning("namesrv.unreachable", error=str(error))
+                self._outages.note(NAMESRV, error)
                 return
             except CometError as error:
                 self._log.warning("route.unknown", topic=topic, error=describe(error))

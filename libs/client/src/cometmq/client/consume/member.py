@@ -85,6 +85,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             locks=self._locks,
             namespace=parts.instance.namespace,
             background=self._background,
+            failed=parts.instance.outages.failed,
             log=self._log,
         )
         self._readers = Readers(
@@ -113,6 +114,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             is_suspended=self._is_delivery_suspended,
             pulled=self._pulled,
             not_ready=self._instance.heartbeat_soon,
+            failed=self._instance.outages.failed,
             log=self._log,
             may_commit=self._may_commit,
             pull_interval_ms=self._pull_interval_ms(),

@@ -20,7 +20,6 @@ from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import CometError, ServerError
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import INNER_PRODUCER_GROUP
-from cometmq.remoting.transport.tasks import describe
 
 
 class PlainPullGroup(GroupMember[PullOptions]):
@@ -164,7 +163,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         try:
             await self.commit()
         except (CometError, OSError) as error:
-            self._log.warning("offset.unsaved", group=self._group, error=describe(error))
+            self._instance.outages.failed("offset.unsaved", error, group=self._group)
 
     def _style(self) -> PullStyle:
         options = self._options

@@ -27,7 +27,7 @@ from cometmq.client.transfer.outgoing import Prepared, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.errors import CommandError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
@@ -118,11 +118,8 @@ class Producer(Client):
 
     async def _announce(self, instance: ClientInstance) -> None:
         """Send heartbeats early, so that the first send is fast; failures are retried later."""
-        try:
-            await instance.routes.refresh(self.options.default_topic)
-            await instance.heartbeat()
-        except CometError as error:
-            self._log.warning("namesrv.unreachable", error=str(error))
+        await instance.routes.refresh_all([self.options.default_topic])
+        await instance.heartbeat()
 
     async def _drain(self) -> None:
         """Acquire the whole semaphore: then no send is in flight."""

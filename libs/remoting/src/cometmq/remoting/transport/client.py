@@ -17,6 +17,7 @@ from cometmq.remoting.errors import (
     ConnectionLost,
     Overloaded,
     RequestTimeout,
+    TransportError,
     command_error,
 )
 from cometmq.remoting.log import NO_LOG, Log
@@ -103,17 +104,22 @@ class RemotingClient:
         ConnectionLost or RequestTimeout if it may have been served.
         """
         deadline = self._hub.loop.time() + timeout_ms / 1000
-        peer = await self._connected(address, timeout_ms)
-        if peer.pending_count >= self._settings.in_flight_max:
-            raise Overloaded(f"{peer.pending_count} requests to {address} wait for their answer")
-        header, ext = self._prepared(code, header, body, ext)
-        left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
         try:
+            peer = await self._connected(address, timeout_ms)
+            if peer.pending_count >= self._settings.in_flight_max:
+                raise Overloaded(f"{peer.pending_count} requests to {address} wait for an answer")
+            header, ext = self._prepared(code, header, body, ext)
+            left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
         except RequestTimeout as error:
-            raise RequestTimeout(
+            late = RequestTimeout(
                 f"{address} did not answer request {int(code)} within {timeout_ms} ms"
-            ) from error
+            )
+            late.address = address
+            raise late from error
+        except TransportError as error:
+            error.address = address
+            raise
         if response.code not in ok:
             raise command_error(response.code, response.remark, address)
         return response
@@ -129,10 +135,14 @@ class RemotingClient:
         ext: Mapping[str, str] | None = None,
     ) -> None:
         """Send a request without an answer; ``timeout_ms`` bounds the time to connect."""
-        peer = await self._connected(address, timeout_ms)
-        header, ext = self._prepared(code, header, body, ext)
-        if not peer.send(code, header, body, ext):
-            raise Overloaded(f"too much unsent output to {address}")
+        try:
+            peer = await self._connected(address, timeout_ms)
+            header, ext = self._prepared(code, header, body, ext)
+            if not peer.send(code, header, body, ext):
+                raise Overloaded(f"too much unsent output to {address}")
+        except TransportError as error:
+            error.address = address
+            raise
 
     def is_connected(self, address: str) -> bool:
         """Whether a live connection to the address exists."""

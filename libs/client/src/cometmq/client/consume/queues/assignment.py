@@ -70,8 +70,8 @@ class Assigner:
                     is_complete = False
             except CometError as error:
                 is_complete = is_complete and isinstance(error, AccessDenied)
-                self._instance.log.warning(
-                    "rebalance.failed", group=self._group, topic=topic, error=describe(error)
+                self._instance.outages.failed(
+                    "rebalance.failed", error, group=self._group, topic=topic
                 )
         return is_complete
 

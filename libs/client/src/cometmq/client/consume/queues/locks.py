@@ -23,7 +23,6 @@ from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.transport.tasks import describe
 
 RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
@@ -158,11 +157,8 @@ class QueueLocks:
         try:
             stored = await self._offsets.read(queue)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
-            self._instance.log.warning(
-                "offset.unknown",
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                error=describe(error),
+            self._instance.outages.failed(
+                "offset.unknown", error, topic=queue.topic, queue_id=queue.queue_id
             )
             return None
         if queue not in self._asked:
@@ -187,11 +183,8 @@ class QueueLocks:
             )
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
-            instance.log.warning(
-                "lock.failed",
-                group=self._group,
-                broker=queues[0].broker_name,
-                error=describe(error),
+            instance.outages.failed(
+                "lock.failed", error, group=self._group, broker=queues[0].broker_name
             )
             return None
         self._asked.difference_update(queues)
@@ -209,11 +202,8 @@ class QueueLocks:
                 timeout_ms=CALL_TIMEOUT_MS,
             )
         except CometError as error:
-            instance.log.warning(
-                "unlock.failed",
-                group=self._group,
-                broker=queues[0].broker_name,
-                error=describe(error),
+            instance.outages.failed(
+                "unlock.failed", error, group=self._group, broker=queues[0].broker_name
             )
 
     def _body(self, queues: list[MessageQueue]) -> bytes:

@@ -177,9 +177,7 @@ class RemoteOffsets:
             try:
                 await self._save(queue, is_awaited=False)
             except CometError as error:
-                self._instance.log.warning(
-                    "offset.unsaved", group=self._group, error=describe(error)
-                )
+                self._instance.outages.failed("offset.unsaved", error, group=self._group)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
         """Send the offsets and wait for the brokers' confirmation; CometError if one refuses.

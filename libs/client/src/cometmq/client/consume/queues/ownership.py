@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.locks import QueueLocks
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
@@ -64,8 +65,10 @@ class Ownership:
         locks: QueueLocks | None,
         namespace: Namespace,
         background: TaskSet,
+        failed: FailureLog,
         log: Log,
     ) -> None:
+        self._failed = failed
         self._offsets = offsets
         self._callbacks = callbacks
         self._locks = locks
@@ -138,7 +141,7 @@ class Ownership:
         try:
             await self._offsets.commit(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
-            self._log.warning("offset.unsaved", error=describe(error))
+            self._failed("offset.unsaved", error)
             return False
         return True
 
@@ -146,7 +149,7 @@ class Ownership:
         try:
             await self._offsets.persist(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
-            self._log.warning("offset.unsaved", error=describe(error))
+            self._failed("offset.unsaved", error)
 
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
         """Store offsets, with retries while the queues are ours and `limit_ms` is not over.

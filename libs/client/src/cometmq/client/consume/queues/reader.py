@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
+from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
@@ -17,7 +18,6 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import AccessDenied, CometError, CommandError
 from cometmq.remoting.log import Log
-from cometmq.remoting.transport.tasks import describe
 
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -67,6 +67,7 @@ class ReadContext(msgspec.Struct):
     """Called with topic, count and duration in ms of each pull that returned messages."""
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
+    failed: FailureLog
     log: Log
     may_commit: Callable[[MessageQueue], bool]
     """False while another member may own the queue and have committed a higher offset."""
@@ -189,9 +190,7 @@ class Reader:
                 context.not_ready()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
-        context.log.warning(
-            "pull.failed", topic=queue.topic, queue_id=queue.queue_id, error=describe(error)
-        )
+        context.failed("pull.failed", error, topic=queue.topic, queue_id=queue.queue_id)
         if isinstance(error, AccessDenied):
             return REFUSED_DELAY_MS
         return min(FAILURE_DELAY_MS, _FIRST_DELAY_MS << min(self._refused_count - 1, 10))

@@ -15,7 +15,7 @@ from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import ReadContext, Reader
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
-from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.transport.tasks import TaskSet
 
 FirstOffset = Callable[[MessageQueue], Awaitable[int]]
 
@@ -123,11 +123,8 @@ class Readers:
         try:
             offset = await self._first_offset(queue)
         except CometError as error:
-            self._context.log.warning(
-                "offset.unknown",
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                error=describe(error),
+            self._context.failed(
+                "offset.unknown", error, topic=queue.topic, queue_id=queue.queue_id
             )
             return False
         if queue not in self._readers:  # otherwise a seek was faster

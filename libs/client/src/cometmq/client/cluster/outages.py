@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which servers do not answer now: one warning per outage, reminders, and one line at its end.
+
+Without it, every pull, heartbeat and rebalance would log the same lost connection.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import NoNamesrv
+from cometmq.remoting.errors import ConnectFailed, ConnectionLost, TransportError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+
+REMIND_MS: Final = 30_000
+"""Interval of warnings about a server that still does not answer."""
+
+NAMESRV: Final = "namesrv"
+"""Stands for all name servers, in place of an address."""
+
+_BROKER_ADVICE: Final = (
+    "the client tries again every second; consuming goes on from the committed offsets, sends fail "
+    "or go to other brokers"
+)
+_NAMESRV_ADVICE: Final = "the client tries again, and keeps the routes that it knows"
+
+
+class _Outage(msgspec.Struct):
+    begin_ms: int
+    reported_ms: int
+    failed_count: int = 1
+
+
+class Outages:
+    """The unreachable servers of one client instance.
+
+    Heartbeats decide about brokers, look-ups of routes about the name servers. Other failed
+    requests are counted while their server is unreachable, and logged as details.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        groups: Callable[[], Collection[str]],
+        is_probed: Callable[[str], bool],
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        """`groups` returns the groups of this client, `is_probed` whether an address gets
+        heartbeats.
+        """
+        self._log = log
+        self._groups = groups
+        self._is_probed = is_probed
+        self._clock_ms = clock_ms
+        self._open: dict[str, _Outage] = {}
+
+    def __contains__(self, peer: str) -> bool:
+        return peer in self._open
+
+    def note(self, peer: str, error: Exception) -> None:
+        """Begin an outage, or count one more failure and perhaps log a reminder."""
+        now_ms = self._clock_ms()
+        outage = self._open.get(peer)
+        facts: dict[str, object]
+        if outage is None:
+            self._open[peer] = _Outage(now_ms, now_ms)
+            facts = {"advice": _NAMESRV_ADVICE if peer == NAMESRV else _BROKER_ADVICE}
+        else:
+            outage.failed_count += 1
+            if now_ms - outage.reported_ms < REMIND_MS:
+                return
+            outage.reported_ms = now_ms
+            facts = self._extent(outage)
+        if peer == NAMESRV:
+            self._log.warning(
+                "namesrv.unreachable", groups=self._names(), error=str(error), **facts
+            )
+        else:
+            self._log.warning(
+                "broker.unreachable", peer=peer, groups=self._names(), error=str(error), **facts
+            )
+
+    def end(self, peer: str) -> None:
+        """Log that a server works again, if it was unreachable."""
+        outage = self._open.pop(peer, None)
+        if outage is None:
+            return
+        if peer == NAMESRV:
+            self._log.info("namesrv.reachable", groups=self._names(), **self._extent(outage))
+        else:
+            self._log.info(
+                "broker.reachable", peer=peer, groups=self._names(), **self._extent(outage)
+            )
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """End the outages of brokers that no route has any more."""
+        for peer in self._open.keys() - {NAMESRV, *addresses}:
+            outage = self._open.pop(peer)
+            self._log.info(
+                "broker.forgotten", peer=peer, groups=self._names(), **self._extent(outage)
+            )
+
+    def failed(self, event: str, error: Exception, /, **facts: object) -> None:
+        """Log a failed step: as a detail if an outage explains it, else as a warning."""
+        if self._is_explained(error):
+            self._log.debug(event, **facts, error=describe(error))
+        else:
+            self._log.warning(event, **facts, error=describe(error))
+
+    def _is_explained(self, error: Exception) -> bool:
+        if isinstance(error, NoNamesrv):
+            return NAMESRV in self._open
+        if not isinstance(error, TransportError):
+            return False
+        outage = self._open.get(error.address)
+        if outage is not None:
+            outage.failed_count += 1
+            return True
+        # The heartbeat that follows a lost connection begins an outage, or repairs it unnoticed.
+        return isinstance(error, ConnectFailed | ConnectionLost) and self._is_probed(error.address)
+
+    def _names(self) -> str:
+        return ",".join(self._groups())
+
+    def _extent(self, outage: _Outage) -> dict[str, object]:
+        ms = self._clock_ms() - outage.begin_ms
+        return {"down_s": round(ms / 1000, 1), "failed_count": outage.failed_count}
+
+
+FailureLog = Callable[..., None]
+"""`Outages.failed`: called with an event, the error, and facts."""
