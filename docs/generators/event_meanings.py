@@ -125,6 +125,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "producer.undrained": "`close` gave up waiting for sends.",
     "pull.failed": "A pull failed; tried again after a pause.",
     "queues.undrained": "Queues went away while their listener still worked.",
+    "subscription.doubtful": "A tag filter probably matches no message; `advice` has what "
+    "to write.",
     "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
     "rebalance.failed": "A topic's queues could not be shared now; tried again.",
     "transaction.check_failed": "A check listener raised: the broker will ask again.",

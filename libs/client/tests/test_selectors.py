@@ -10,10 +10,12 @@ from cometmq.client import (
     LitePullConsumer,
     MessageExt,
     MessageSelector,
+    PullConsumer,
     PushConsumer,
 )
-from cometmq.client.subscriptions import ExpressionType, subscription
+from cometmq.client.subscriptions import ExpressionType, doubt, subscription
 from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.listening import QUEUE_0
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
 
@@ -69,3 +71,50 @@ async def test_a_wrong_condition_raises_at_the_start(cluster: MemoryCluster, mak
 async def test_tags_are_no_question_for_the_broker(cluster: MemoryCluster, make: Any) -> None:
     async with make(cluster, MessageSelector.by_tag("A")):
         assert cluster.broker.requests[CHECK] == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        ("a | b", "write 'a || b'"),
+        ("a || b | c", "write 'b || c'"),
+        ("a, b", "write 'a || b'"),
+        ("a && b", "write 'a || b'"),
+        ("a b", "as in 'a || b'"),
+        ("price > 1", "MessageSelector.by_sql('price > 1')"),
+        ("a IS NULL OR b", "MessageSelector.by_sql('a IS NULL OR b')"),
+        ("a || *", "write '*' alone"),
+    ],
+)
+def test_tags_that_match_nothing_are_doubted(expression: str, advice: str) -> None:
+    assert advice in doubt(subscription("T", expression, version_ms=1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [("*", "TAG"), ("", "TAG"), ("a||b", "TAG"), ("or", "TAG"), ("price > 1", "SQL92")],
+)
+def test_ordinary_filters_are_not_doubted(expression: str, kind: Any) -> None:
+    assert doubt(subscription("T", expression, kind, version_ms=1)) == ""
+
+
+async def test_a_doubtful_subscription_is_logged_once(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    pull = PullConsumer("pg", cluster.namesrv)
+    push = PushConsumer("cg", cluster.namesrv, listener=listener)
+    push.subscribe("T", "a | b")
+    async with pull:
+        for _ in range(3):
+            await pull.pull(QUEUE_0, 0, expression="a | b")
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("subscription.doubtful group=cg topic=T expression='a | b' advice=")
+    assert second.startswith("subscription.doubtful group=pg topic=T ")
+
+
+def test_a_kind_may_be_text() -> None:
+    kind: Any = "SQL92"
+    assert subscription("T", "a > 1", kind, version_ms=1).expression_type == "SQL92"
+    kind = "SQL"
+    with pytest.raises(InvalidArgument, match="TAG or SQL92, not 'SQL'"):
+        subscription("T", "a > 1", kind, version_ms=1)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions: all messages of a topic, some tags, or an SQL condition. Pure."""
 
+import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, Self
 
@@ -11,6 +13,11 @@ from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 
 ALL: Final = "*"
+
+_CONDITION: Final = re.compile(
+    r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
+)
+_SEPARATOR: Final = re.compile(r"[|,;]|&&")
 
 
 class ExpressionType(StrEnum):
@@ -56,6 +63,10 @@ def subscription(
         raise InvalidArgument(
             f"a subscription is text such as 'A || B', or a MessageSelector, not {expression!r}"
         )
+    try:
+        kind = ExpressionType(kind)
+    except ValueError:
+        raise InvalidArgument(f"the kind of a filter is TAG or SQL92, not {kind!r}") from None
     if kind is ExpressionType.SQL92:
         if not expression:
             raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")
@@ -77,3 +88,30 @@ def subscription(
         code_set=list(dict.fromkeys(tag_code(tag) for tag in tags)),
         sub_version=version_ms,
     )
+
+
+def doubt(wanted: SubscriptionData) -> str:
+    """Return why a tag filter probably matches no message, and what to write; empty if it may.
+
+    Brokers accept any text as a tag, so such a consumer waits forever without an error.
+    """
+    return next(filter(None, map(_doubt_of_tag, _tags(wanted))), "")
+
+
+def _tags(wanted: SubscriptionData) -> Iterable[str]:
+    return wanted.tags_set if wanted.expression_type == ExpressionType.TAG else ()
+
+
+def _doubt_of_tag(tag: str) -> str:
+    literally = f"only messages whose tag is literally {tag!r} match"
+    if _CONDITION.search(tag):
+        return f"{literally}: for a condition, subscribe with MessageSelector.by_sql({tag!r})"
+    if tag == ALL:
+        return f"{literally}: to receive all messages, write '*' alone"
+    if _SEPARATOR.search(tag):
+        parts = [part.strip() for part in _SEPARATOR.split(tag)]
+        meant = " || ".join(filter(None, parts)) or "A || B"
+        return f"{literally}: tags are separated by '||': write {meant!r}"
+    if " " in tag:
+        return f"{literally}: tags are separated by '||', as in {' || '.join(tag.split())!r}"
+    return ""

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, Generic, TypeVar
 
 from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.consume.delivery.observation import ConsumeWatch
@@ -25,7 +26,13 @@ from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import check_group
 from cometmq.client.namespace import namespace_of
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
-from cometmq.client.subscriptions import ExpressionType
+from cometmq.client.subscriptions import (
+    ALL,
+    ExpressionType,
+    MessageSelector,
+    doubt,
+    subscription,
+)
 from cometmq.client.trace.start import consumer_trace
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
@@ -37,6 +44,7 @@ from cometmq.remoting.names import DEFAULT_CONSUMER_GROUP, retry_topic
 from cometmq.remoting.versions import SQL_FILTER_MIN
 
 NEVER_MS: Final = 1 << 62
+_DOUBTED_MAX: Final = 1_000
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 MemberT = TypeVar("MemberT", bound=GroupMember[Any])
@@ -80,6 +88,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._offsets = offsets
         self._callbacks = OwnershipCallbacks()
         self._subscriptions: dict[str, SubscriptionData] = {}
+        self._doubted: set[tuple[str, str]] = set()
         self._member: MemberT | None = None
 
     # -- callbacks --------------------------------------------------------------------------------
@@ -206,6 +215,29 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """Return what does the work."""
 
     # -- subscriptions and queues -------------------------------------------------------------
+
+    def _wanted(
+        self,
+        topic: str,
+        expression: str | MessageSelector = ALL,
+        kind: ExpressionType = ExpressionType.TAG,
+    ) -> SubscriptionData:
+        """Return the subscription for a topic; warn once if its tags look like a mistake."""
+        known = self._subscriptions.get(topic)
+        version_ms = max(wall_ms(), known.sub_version + 1 if known is not None else 0)
+        wanted = subscription(topic, expression, kind, version_ms=version_ms)
+        if advice := doubt(wanted):
+            place = (topic, wanted.sub_string)
+            if place not in self._doubted and len(self._doubted) < _DOUBTED_MAX:
+                self._doubted.add(place)
+                self._log.warning(
+                    "subscription.doubtful",
+                    group=self.group,
+                    topic=self._namespace.unwrap(topic),
+                    expression=wanted.sub_string,
+                    advice=advice,
+                )
+        return wanted
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving messages of a topic."""

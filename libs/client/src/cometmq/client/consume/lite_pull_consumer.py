@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
 from typing import Final
 
-from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -17,7 +16,7 @@ from cometmq.client.errors import ClientStateError
 from cometmq.client.functions import check_function
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 
 SUBSCRIBE_OR_ASSIGN: Final = (
@@ -58,7 +57,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         check_topic(topic)
         if self._assigned is not None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
-        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=wall_ms())
+        self._subscriptions[topic] = self._wanted(topic, expression, kind)
         if self.state is ClientState.RUNNING:
             self._changed()
 
@@ -74,8 +73,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             )
         self._assigned = [self._namespace.wrap_queue(queue) for queue in queues]
         for queue in self._assigned:
-            wanted = subscription(queue.topic, expression, version_ms=wall_ms())
-            self._subscriptions[queue.topic] = wanted
+            self._subscriptions[queue.topic] = self._wanted(queue.topic, expression)
 
     def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
         """Call a function with all queues of a topic whenever they change; call before the start.

@@ -7,7 +7,6 @@ can read any position of any queue without a subscription.
 
 from contextlib import AsyncExitStack
 
-from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -15,7 +14,7 @@ from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.pull_member import PlainPullGroup
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import PullOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 
@@ -33,7 +32,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         """Take a share of the queues of a topic (registerTopics)."""
         topic = self._namespace.wrap(topic)
         check_topic(topic)
-        self._subscriptions[topic] = subscription(topic, version_ms=wall_ms())
+        self._subscriptions[topic] = self._wanted(topic)
         if self.state is ClientState.RUNNING:
             self._changed()
 
@@ -89,7 +88,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         is_waiting: bool,
     ) -> Pulled:
         queue = self._namespace.wrap_queue(queue)
-        wanted = subscription(queue.topic, expression, kind, version_ms=wall_ms())
+        wanted = self._wanted(queue.topic, expression, kind)
         count = self.options.pull_count_max if count_max is None else count_max
         return await self._plain().pull(queue, offset, wanted, count, is_waiting=is_waiting)
 

@@ -84,9 +84,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
-        known = self._subscriptions.get(topic)
-        version_ms = max(wall_ms(), known.sub_version + 1 if known is not None else 0)
-        self._subscriptions[topic] = subscription(topic, expression, kind, version_ms=version_ms)
+        self._subscriptions[topic] = self._wanted(topic, expression, kind)
         if self.state is ClientState.RUNNING:
             self._changed()
 
