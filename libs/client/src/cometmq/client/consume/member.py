@@ -16,6 +16,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.delivery.rates import ConsumeRates
+from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.assignment import Assigner
 from cometmq.client.consume.queues.first_offsets import QueueOffsets, first_offset
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -95,11 +96,13 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._assigner = Assigner(
             parts.instance,
             parts.group,
-            parts.strategy,
+            None if self.is_broadcasting else parts.strategy,
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
             take=self._share,
-            is_shared=not self.is_broadcasting,
+            agreement=Agreement(
+                parts.instance, parts.group, parts.subscriptions, parts.options.message_model
+            ),
         )
 
     def _read_context(self) -> ReadContext:

@@ -80,7 +80,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
         May also be called while running. All members of a group must have the same subscriptions: a
-        broker keeps one per group and topic, so messages for the other members would be lost.
+        broker keeps one per group and topic, so messages for the other members would be lost. A
+        member that sees another subscription logs `subscription.mismatched`.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)

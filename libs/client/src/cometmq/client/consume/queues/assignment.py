@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
@@ -29,18 +30,19 @@ class Assigner:
         self,
         instance: ClientInstance,
         group: str,
-        strategy: AllocateStrategy,
+        strategy: AllocateStrategy | None,
         *,
         topics: Callable[[], Collection[str]],
         interval_ms: int,
         take: TakeQueues,
-        is_shared: bool = True,
+        agreement: Agreement,
     ) -> None:
         """`take` is called once per topic and round.
 
-        If not `is_shared`, as in broadcasting, the member takes all queues.
+        Without a `strategy`, as in broadcasting, the member takes all queues.
         """
-        self._is_shared = is_shared
+        self._agreement = agreement
+        self._asked: tuple[str, list[str]] | None = None
         self._instance = instance
         self._group = group
         self._strategy = strategy
@@ -73,6 +75,8 @@ class Assigner:
                 self._instance.outages.failed(
                     "rebalance.failed", error, group=self._group, topic=topic
                 )
+        if self._asked is not None:
+            await self._agreement.check(*self._asked)
         return is_complete
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
@@ -80,7 +84,7 @@ class Assigner:
         if route is None:
             return []  # the instance fetches the route, and wakes us when it has arrived
         queues = sorted(route.subscribe_queues)
-        if not queues or not self._is_shared:
+        if not queues or self._strategy is None:
             return queues
         broker_name = random.choice(sorted(route.brokers))  # noqa: S311  # spreads load
         members = await self._members(broker_name)
@@ -116,4 +120,6 @@ class Assigner:
             GetConsumerListByGroup(self._group),
             timeout_ms=instance.options.api_timeout_ms,
         )
-        return sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
+        members = sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
+        self._asked = (address, members)
+        return members
