@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking clients: the facade runs on its own thread, so the cluster does too."""
 
+import asyncio
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from cometmq import client
 from cometmq.client import (
     ClientStateError,
     ConsumeFrom,
+    InvalidArgument,
     LitePullOptions,
     Message,
     MessageExt,
@@ -113,7 +117,7 @@ def test_a_coroutine_listener_must_not_wait_for_its_own_loop(served: MemoryClust
         consumer.subscribe("T")
         with consumer:
             producer.send(Message("T", b"x"))
-            assert "must not call" in str(errors.get(timeout=5))
+            assert "a plain function as listener" in str(errors.get(timeout=5))
 
 
 def test_requests_wait_for_their_reply(served: MemoryCluster) -> None:
@@ -144,3 +148,67 @@ def test_a_coroutine_that_calls_exit_does_not_end_the_loop_of_all_clients(
         with pytest.raises(SystemExit):
             loop_thread().run(leave())
         assert producer.send(Message("T", b"x"), timeout_ms=5_000).queue.topic == "T"
+
+
+def test_admin_methods_that_yield(served: MemoryCluster) -> None:
+    with Producer("pg", served.namesrv) as producer, AdminClient(served.namesrv) as admin:
+        for body in (b"1", b"2", b"3"):
+            producer.send(Message("T", body), queue=QUEUE_0)
+        pages = admin.iterate(lambda a: a.read(QUEUE_0, 0, 2))
+        assert [message.body for page in pages for message in page.messages] == [b"1", b"2"]
+        with pytest.raises(InvalidArgument, match=r"`for item in admin.iterate\(...\)`"):
+            admin.call(lambda a: a.read(QUEUE_0, 0, 2))  # type: ignore[arg-type, return-value]
+        with pytest.raises(InvalidArgument, match=r"write `admin.call\(...\)`"):
+            admin.iterate(lambda a: a.topics())  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (lambda a: a.topics, r"without calling it: write `admin.call\(lambda a: a.topics\(\)\)`"),
+        ("topics", "method is 'topics', which cannot be called"),
+        (lambda: None, "too many positional arguments"),
+        (lambda a: 3, r"must return what a method of `a` returns.*not 3"),
+    ],
+)
+def test_wrong_admin_calls_name_the_right_form(
+    served: MemoryCluster, method: Any, text: str
+) -> None:
+    with AdminClient(served.namesrv) as admin, pytest.raises(InvalidArgument, match=text):
+        admin.call(method)
+
+
+def test_methods_of_the_async_admin_client_name_the_call() -> None:
+    admin: Any = AdminClient("127.0.0.1:1")
+    with pytest.raises(AttributeError, match=r"write `admin.call\(lambda a: a.topics\(...\)\)`"):
+        admin.topics()
+    with pytest.raises(AttributeError, match=r"write `admin.iterate\(lambda a: a.read\(...\)\)`"):
+        admin.read()
+    with pytest.raises(AttributeError, match=r"has no attribute 'topicz'$"):
+        admin.topicz()
+
+
+def test_an_async_client_in_a_second_loop_says_so(served: MemoryCluster) -> None:
+    producer = client.Producer("pg", served.namesrv)
+    with asyncio.Runner() as first:
+        first.run(producer.start())
+        instance = producer._running()
+        for use in (lambda: producer.send(Message("T", b"x")), producer.close):
+            with pytest.raises(ClientStateError, match=r"runs elsewhere.*inside one `asyncio.run"):
+                asyncio.run(use())
+        first.run(producer.close())
+
+    async def much_later() -> None:
+        instance.check_loop("producer")
+
+    with pytest.raises(ClientStateError, match=r"this producer belongs .* which has ended"):
+        asyncio.run(much_later())
+
+
+def test_a_blocking_client_works_beside_another_loop(served: MemoryCluster) -> None:
+    async def program() -> None:
+        with Producer("pg", served.namesrv) as producer:
+            assert producer.client_id
+            assert producer.send(Message("T", b"x")).message_id
+
+    asyncio.run(program())

@@ -99,6 +99,7 @@ class ClientInstance:
         self._heartbeat_due = Wakeup()
         self._user_count = 0
         self._process_id = os.getpid()
+        self._loop = asyncio.get_running_loop()
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -147,6 +148,20 @@ class ClientInstance:
         """Raise in a forked child: the sockets belong to the parent."""
         if self.is_of_parent:
             raise ClientStateError("this client was started before a fork: start one in the child")
+
+    def check_loop(self, kind: str) -> None:
+        """Raise inside another event loop than that of the start, where no call would return."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a plain call from a thread, such as a listener's
+        if loop is not self._loop:
+            end = "has ended" if self._loop.is_closed() else "runs elsewhere"
+            raise ClientStateError(
+                f"this {kind} belongs to the event loop in which it was started, which {end}: "
+                "start, use and close it inside one `asyncio.run(...)`, or use the class of the "
+                "same name in cometmq.client.sync, which works in any thread"
+            )
 
     def register_producer(self, group: str) -> None:
         """Include the group in heartbeats from now on."""

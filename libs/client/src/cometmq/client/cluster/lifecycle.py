@@ -80,7 +80,7 @@ class Client(ABC):
     @property
     def client_id(self) -> str:
         """The id under which brokers know this client."""
-        return self._running().client_id
+        return self._owned().client_id
 
     @property
     def is_running(self) -> bool:
@@ -99,9 +99,15 @@ class Client(ABC):
         """Start; push the steps of `close` onto the stack in reverse order."""
 
     def _running(self) -> ClientInstance:
-        """Return the instance; ClientStateError before the start, after the close, or after a
-        fork.
+        """Return the instance; ClientStateError before the start, after the close, after a fork,
+        or in another event loop.
         """
+        instance = self._owned()
+        instance.check_loop(self.KIND)
+        return instance
+
+    def _owned(self) -> ClientInstance:
+        """Like `_running`, for attributes that any thread and loop may read."""
         if self.state is not ClientState.RUNNING or self._instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))
         self._instance.check_process()

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking admin client."""
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import NoReturn, TypeVar
 
 from cometmq import client
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.functions import check_function
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.settings import ClientOptions
 from cometmq.client.sync.loop import SyncClient
@@ -14,7 +17,11 @@ T = TypeVar("T")
 
 
 class AdminClient(SyncClient[client.AdminClient]):
-    """Administration: `admin.call(lambda a: a.topics())` calls any method of the async client."""
+    """Administration: `admin.call(lambda a: a.topics())` calls any method of the async client.
+
+    Methods that yield are called by `iterate`:
+    `for message in admin.iterate(lambda a: a.dead_letters("group"))`.
+    """
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
@@ -24,8 +31,25 @@ class AdminClient(SyncClient[client.AdminClient]):
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:
         """Return the result of a method of the async admin client."""
+        return self._answer("`admin.call(lambda a: a.topics())`", method, lambda: self._inner)
 
-        async def call() -> T:
-            return await method(self._inner)
+    def iterate(self, method: Callable[[client.AdminClient], AsyncIterator[T]]) -> Iterator[T]:
+        """Yield the results of `read`, `dead_letters` or another method that yields."""
+        check_function(method, "method", "admin")
+        items: object = self._on_loop(lambda: method(self._inner))
+        if inspect.iscoroutine(items):
+            items.close()
+        if not isinstance(items, AsyncIterator):
+            raise InvalidArgument(
+                "the method returns one result: write `admin.call(...)`, not `admin.iterate(...)`"
+            )
+        return self._iterate(items)
 
-        return self._run(call())
+    def __getattr__(self, name: str) -> NoReturn:
+        """Name the form of calls, as the methods of the async client are not repeated here."""
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        method = getattr(client.AdminClient, name, None)
+        if method is not None and not name.startswith("_"):
+            way = "iterate" if inspect.isasyncgenfunction(method) else "call"
+            text = f"{text}: write `admin.{way}(lambda a: a.{name}(...))`"
+        raise AttributeError(text, name=name, obj=self)

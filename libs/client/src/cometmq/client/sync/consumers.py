@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking consumers; listeners are called on other threads."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cometmq import client
@@ -21,7 +21,6 @@ from cometmq.client.sync.loop import WorkingClient, loop_thread
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 
-T = TypeVar("T")
 GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
 SubscriberT = TypeVar("SubscriberT", client.PushConsumer, client.LitePullConsumer)
 Callback = Callable[[list[MessageQueue]], None]
@@ -173,13 +172,6 @@ class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
         requested.
         """
         yield from self._iterate(self._inner.batches())
-
-    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> T | None:
-            return await anext(items, None)
-
-        while (item := self._run(following())) is not None:
-            yield item
 
     def finish(self) -> None:
         """End all iterators after the current message or list.

@@ -2,15 +2,17 @@
 """The event loop behind the blocking clients, and their common base."""
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.cluster.lifecycle import Client
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.functions import check_function
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound=Client)
@@ -36,7 +38,9 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientStateError(
-                "a callback on the clients' thread must not call a blocking client"
+                "a blocking client was called on the clients' own thread, where it would wait for "
+                "itself: hooks and coroutine functions run there; a plain function as listener "
+                "runs on another thread, and may call it"
             )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -125,6 +129,33 @@ class SyncClient(Generic[ClientT]):
 
         return self._run(call())
 
+    def _answer(self, form: str, method: Callable[[Any], Awaitable[T]], target: Any) -> T:
+        """Return what a method of an asynchronous client answers; `form` is a valid call."""
+        check_function(method, "method", "admin")
+
+        async def call() -> T:
+            found = method(target())
+            if inspect.isawaitable(found):
+                return await found
+            raise InvalidArgument(_no_answer(found, form))
+
+        return self._run(call())
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(items, None)
+
+        while (item := self._run(following())) is not None:
+            yield item
+
+
+def _no_answer(found: object, form: str) -> str:
+    if hasattr(found, "__aiter__"):
+        return f"the method yields its results: `for item in admin.iterate(...)`, not {form}"
+    if inspect.isroutine(found):
+        return f"the function returned a method without calling it: write {form}, with ()"
+    return f"the function must return what a method of `a` returns, as {form}, not {found!r}"
+
 
 class WorkingClient(SyncClient[ClientT]):
     """The common part of producers and consumers."""
@@ -132,8 +163,4 @@ class WorkingClient(SyncClient[ClientT]):
     def call_admin(self, method: Callable[[ClientAdmin], Awaitable[T]]) -> T:
         """Return the result of an admin call: `call_admin(lambda a: a.queues("T"))`."""
         inner: Any = self._inner
-
-        async def call() -> T:
-            return await method(inner.admin)
-
-        return self._run(call())
+        return self._answer('`call_admin(lambda a: a.queues("T"))`', method, lambda: inner.admin)
