@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.transfer.queue_selection import (
     LatencyFaults,
     RoundRobin,
@@ -68,7 +69,7 @@ def test_one_key_always_meets_one_queue(key: object) -> None:
 
 
 def test_a_key_without_java_hash_is_refused() -> None:
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(InvalidArgument, match=r"not 1\.5"):
         by_hash(QUEUES, None, 1.5)
 
 

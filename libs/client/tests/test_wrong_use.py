@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong use is refused at the call, by an error that names the fix."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from cometmq.client import (
+    AdminClient,
     ClientError,
     ClientStateError,
     InvalidArgument,
@@ -15,11 +17,13 @@ from cometmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    PushOptions,
     ScheduledPull,
     TransactionProducer,
     sync,
 )
 from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.listening import QUEUE_0
 
 ADDRESS = "127.0.0.1:1"
 
@@ -208,3 +212,78 @@ async def test_wrong_addresses(address: str) -> None:
 def test_all_of_them_are_client_errors() -> None:
     assert issubclass(InvalidArgument, ClientError)
     assert issubclass(ClientStateError, ClientError)
+
+
+# -- arguments of calls -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout_ms", ["1", -1, 0, 1.5, True])
+async def test_a_timeout_is_a_whole_number(cluster: MemoryCluster, timeout_ms: Any) -> None:
+    message = Message("T", b"x")
+    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
+        calls = (
+            lambda: producer.send(message, timeout_ms=timeout_ms),
+            lambda: producer.send_batch([message], timeout_ms=timeout_ms),
+            lambda: producer.send_ordered(message, "a", timeout_ms=timeout_ms),
+            lambda: producer.request(message, timeout_ms),
+        )
+        text = f"timeout_ms must be a whole number of at least 1, not {timeout_ms!r}"
+        for call in calls:
+            with pytest.raises(InvalidArgument, match=re.escape(text)):
+                await call()
+        with pytest.raises(InvalidArgument, match=re.escape(text)):
+            admin.broker("127.0.0.1:1", timeout_ms=timeout_ms)
+
+
+@pytest.mark.parametrize("argument", [None, 1.5, ["a"]])
+async def test_an_argument_that_chooses_no_queue(cluster: MemoryCluster, argument: Any) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match="must be text or a whole number, such as an"):
+            await producer.send_ordered(Message("T", b"x"), argument)
+
+
+async def test_a_selector_returns_a_queue(cluster: MemoryCluster) -> None:
+    selector: Any = lambda queues, message, argument: 1  # noqa: E731
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match="must return one of its queues, not 1"):
+            await producer.send_ordered(Message("T", b"x"), "a", selector=selector)
+
+
+async def test_places_in_queues(cluster: MemoryCluster) -> None:
+    wrong: Any = "T"
+    async with PullConsumer("cg", cluster.namesrv) as consumer:
+        with pytest.raises(InvalidArgument, match=r"queue must be a MessageQueue.*not 'T'"):
+            await consumer.pull(wrong, 0)
+        with pytest.raises(InvalidArgument, match=r"offset must be a whole number .* not '0'"):
+            await consumer.pull(QUEUE_0, "0")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"count_max must be .* at least 1, not 0"):
+            await consumer.pull(QUEUE_0, 0, count_max=0)
+    async with LitePullConsumer("lg", cluster.namesrv) as lite:
+        with pytest.raises(InvalidArgument, match=r"timeout_ms must be .* at least 0, not -1"):
+            await lite.poll(-1)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda options: PullConsumer("cg", ADDRESS, options=options),
+            r"PullOptions\(...\), not PushOptions: did you mean PullOptions\(client_ip=...\)\?",
+        ),
+        (
+            lambda options: AdminClient(ADDRESS, options=options),
+            r"ClientOptions\(...\), not PushOptions: did you mean ClientOptions\(client_ip=...\)\?",
+        ),
+    ],
+)
+def test_options_of_another_client_name_the_right_ones(make: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        make(PushOptions(client_ip="10.0.0.1", concurrency=3))
+
+
+def test_an_option_out_of_bounds_is_named_with_its_value() -> None:
+    text = "invalid option concurrency=0: Expected `int` >= 1"
+    with pytest.raises(InvalidArgument, match=f"^{text}$"):
+        PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(concurrency=0))
+    with pytest.raises(InvalidArgument, match=r"namesrv must be text .* not \['a:1'\]"):
+        Producer("pg", ["a:1"])  # type: ignore[arg-type]

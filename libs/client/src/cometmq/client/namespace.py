@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import NAMESRV_VARIABLE, ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import (
@@ -54,7 +55,11 @@ class Namespace(msgspec.Struct, frozen=True):
         return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue with the full name of its topic."""
+        """Return a queue with the full name of its topic; InvalidArgument if it is none."""
+        if not isinstance(queue, MessageQueue):
+            raise InvalidArgument(
+                f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
+            )
         if not self.name:
             return queue
         return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of clients, with the defaults of the Java client 4.9.4; durations in milliseconds."""
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
@@ -407,15 +409,25 @@ OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
 def checked(
-    options: OptionsT, namesrv: str = "", *, kind: type[ClientOptions] = ClientOptions
+    options: OptionsT,
+    namesrv: str = "",
+    *,
+    kind: type[ClientOptions] = ClientOptions,
+    is_exact: bool = False,
 ) -> OptionsT:
     """Return the options with `namesrv` filled in; InvalidArgument if a value is out of bounds.
 
-    msgspec checks bounds only on conversion, not on construction, so this converts.
+    With `is_exact`, options of another client are refused although they derive from `kind`. msgspec
+    checks bounds only on conversion, not on construction, so this converts.
     """
-    if not isinstance(options, kind):
+    if not isinstance(options, kind) or (is_exact and type(options) is not kind):
         raise InvalidArgument(
             f"the options must be {kind.__name__}(...), not {type(options).__name__}"
+            f"{_meant(options, kind)}"
+        )
+    if not isinstance(namesrv, str):
+        raise InvalidArgument(
+            f"namesrv must be text such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
         )
     values = msgspec.structs.asdict(options)
     if namesrv:
@@ -423,7 +435,29 @@ def checked(
     try:
         return msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"invalid option: {error}") from error
+        raise InvalidArgument(_out_of_bounds(values, str(error))) from error
+
+
+def _out_of_bounds(values: Mapping[str, object], reason: str) -> str:
+    """Return the text of a ValidationError, such as "Expected `int` >= 1 - at `$.concurrency`"."""
+    found = re.fullmatch(r"(.*) - at `\$\.(\w+)`", reason)
+    if found is None:
+        return f"invalid option: {reason}"
+    return f"invalid option {found[2]}={values[found[2]]!r}: {found[1]}"
+
+
+def _meant(options: object, kind: type[ClientOptions]) -> str:
+    """Return a hint that names the right class, for options of another client."""
+    if not isinstance(options, ClientOptions):
+        return ""
+    defaults = type(options)()
+    known = set(kind.__struct_fields__)
+    chosen = [
+        f"{name}=..."  # the values may be secrets
+        for name in options.__struct_fields__
+        if name in known and getattr(options, name) != getattr(defaults, name)
+    ]
+    return f": did you mean {kind.__name__}({', '.join(chosen)})?"
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:

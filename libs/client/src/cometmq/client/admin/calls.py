@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cometmq.client.arguments import whole_or
 from cometmq.client.cluster.server_kinds import refuse_namesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode as Code
@@ -41,7 +42,7 @@ class BrokerCalls:
         timeout_ms: int | None = None,
     ) -> Response:
         """Send any request of the catalogue."""
-        timeout_ms = timeout_ms or self._timeout_ms
+        timeout_ms = whole_or(self._timeout_ms, timeout_ms, "timeout_ms")
         try:
             return await self._remoting.invoke(
                 self.address, code, header, body, timeout_ms=timeout_ms, ok=ok

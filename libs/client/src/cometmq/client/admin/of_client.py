@@ -9,7 +9,6 @@ import msgspec
 from cometmq.client.admin import AdminClient
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.message import MessageExt
-from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 
@@ -17,8 +16,8 @@ from cometmq.remoting.log import Log
 class ClientAdmin:
     """Topics, offsets and stored messages within the namespace of one client."""
 
-    def __init__(self, instance: ClientInstance, options: ClientOptions, log: Log) -> None:
-        self._admin = AdminClient.attached(instance, options, log)
+    def __init__(self, instance: ClientInstance, log: Log) -> None:
+        self._admin = AdminClient.attached(instance, log)
         self._namespace = instance.namespace
 
     async def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.arguments import whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
@@ -33,15 +34,15 @@ class AdminBase(Client):
     ) -> None:
         """Take the name servers from `namesrv`, or from the option of that name."""
         super().__init__(log)
-        self.options = checked(options or ClientOptions(), namesrv)
+        self.options = checked(options or ClientOptions(), namesrv, is_exact=True)
 
     @classmethod
-    def attached(cls, instance: ClientInstance, options: ClientOptions, log: Log) -> Self:
+    def attached(cls, instance: ClientInstance, log: Log) -> Self:
         """Return an admin client that shares the connections of a running client.
 
         Closing it leaves the connections open.
         """
-        found = cls(options=options, log=log)
+        found = cls(options=instance.options, log=log)
         found.state = ClientState.RUNNING
         found._instance = instance
         return found
@@ -61,7 +62,7 @@ class AdminBase(Client):
         return BrokerAdmin(
             self._running().remoting,
             address,
-            timeout_ms=timeout_ms or self.options.api_timeout_ms,
+            timeout_ms=whole_or(self.options.api_timeout_ms, timeout_ms, "timeout_ms"),
             name=name,
         )
 

@@ -274,4 +274,4 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     @property
     def admin(self) -> ClientAdmin:
         """Admin calls over this consumer's connections: topics, offsets, messages by id."""
-        return ClientAdmin(self._running(), self.options, self._log)
+        return ClientAdmin(self._running(), self._log)

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
 from typing import Final
 
+from cometmq.client.arguments import whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -120,12 +121,12 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
         The messages of the previous call count as consumed now.
         """
-        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         return await self._readable().poll(wait_ms)
 
     async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
         """Return one message, or None if none arrives in time; the previous one is now consumed."""
-        wait_ms = self.options.poll_timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
 
@@ -181,7 +182,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """Continue at an offset of an assigned queue; InvalidArgument if it is outside the
         queue.
         """
-        await self._polled().seek(self._namespace.wrap_queue(queue), offset)
+        await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the oldest message."""
@@ -200,7 +201,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
         queue = self._namespace.wrap_queue(queue)
-        return await self._polled().offset_at(queue, timestamp_ms)
+        return await self._polled().offset_at(queue, whole(timestamp_ms, "timestamp_ms"))
 
     def _readable(self) -> PullGroup:
         member = self._polled()

@@ -7,6 +7,7 @@ can read any position of any queue without a subscription.
 
 from contextlib import AsyncExitStack
 
+from cometmq.client.arguments import whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -89,7 +90,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     ) -> Pulled:
         queue = self._namespace.wrap_queue(queue)
         wanted = self._wanted(queue.topic, expression, kind)
-        count = self.options.pull_count_max if count_max is None else count_max
+        count = whole_or(self.options.pull_count_max, count_max, "count_max")
+        offset = whole(offset, "offset")
         return await self._plain().pull(queue, offset, wanted, count, is_waiting=is_waiting)
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
@@ -117,7 +119,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Note the consumed offset; it is stored at intervals, by `commit`, and on close."""
-        self._plain().note_offset(self._namespace.wrap_queue(queue), offset)
+        queue, offset = self._namespace.wrap_queue(queue), whole(offset, "offset")
+        self._plain().note_offset(queue, offset)
 
     async def commit(self) -> None:
         """Store all noted offsets, and return when they are stored."""
@@ -133,7 +136,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
-        return await self._plain().queue_offsets.at(self._namespace.wrap_queue(queue), timestamp_ms)
+        queue, timestamp_ms = self._namespace.wrap_queue(queue), whole(timestamp_ms, "timestamp_ms")
+        return await self._plain().queue_offsets.at(queue, timestamp_ms)
 
     def _plain(self) -> PlainPullGroup:
         self._running()

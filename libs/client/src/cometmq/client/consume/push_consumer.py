@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
+from cometmq.client.arguments import whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
@@ -126,9 +127,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     def resize(self, concurrency: int) -> None:
         """Change the number of concurrent listener calls (updateCorePoolSize)."""
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidArgument(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}")
-        self._joined().resize(concurrency)
+        self._joined().resize(whole(concurrency, "concurrency", low=1, high=CONCURRENCY_MAX))
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
         """Redeliver a message through the group's retry topic, or make it a dead letter (level -1).
@@ -139,7 +138,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Move the owned queues to the messages stored at a timestamp (resetOffsetByTimeStamp)."""
-        await self._joined().reset_to(timestamp_ms)
+        await self._joined().reset_to(whole(timestamp_ms, "timestamp_ms"))
 
     def _joined(self) -> PushGroup:
         self._running()

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
+from cometmq.client.arguments import whole_or
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
@@ -145,7 +146,7 @@ class Producer(Client):
         InvalidArgument before any.
         """
         sender = self._sending()
-        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             if queue is not None:
@@ -157,10 +158,6 @@ class Producer(Client):
     ) -> SendResult:
         """Send to the queue chosen by the application."""
         sender = self._sending()
-        if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(
-                f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
-            )
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(
@@ -182,13 +179,12 @@ class Producer(Client):
         Messages with the same argument keep their order if each send is awaited before the next.
         """
         sender = self._sending()
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             route = await sender.route(prepared.topic)
             queue = sender.choose_by(selector, route, message, argument)
-            return await sender.send_to(
-                queue, prepared, timeout_ms=timeout_ms or self.options.send_timeout_ms
-            )
+            return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without an acknowledgement."""
@@ -212,7 +208,7 @@ class Producer(Client):
         `body_bytes_max` (`split_batch` makes such lists). Batches are not compressed.
         """
         sender = self._sending()
-        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = sender.outgoing.prepare_batch(messages)
             if queue is not None:
@@ -223,7 +219,8 @@ class Producer(Client):
         self, messages: Iterable[Message], *, bytes_max: int | None = None
     ) -> Iterable[list[Message]]:
         """Yield lists of messages that `send_batch` accepts, in order."""
-        return split_messages(messages, bytes_max=bytes_max or self.options.body_bytes_max)
+        limit = whole_or(self.options.body_bytes_max, bytes_max, "bytes_max")
+        return split_messages(messages, bytes_max=limit)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages."""
@@ -237,7 +234,7 @@ class Producer(Client):
     @property
     def admin(self) -> ClientAdmin:
         """Admin calls over this producer's connections: topics, offsets, messages by id."""
-        return ClientAdmin(self._running(), self.options, self._log)
+        return ClientAdmin(self._running(), self._log)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -255,7 +252,7 @@ class Producer(Client):
         The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
         NoReply on timeout, SendFailed if the request was not stored.
         """
-        timeout_ms = timeout_ms or self.options.send_timeout_ms
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         deadline_ms = monotonic_ms() + timeout_ms
         pending = self._running().replies.expect(count_max=self.options.pending_requests_max)
         async with pending as (correlation_id, reply):

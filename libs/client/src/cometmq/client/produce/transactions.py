@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from cometmq.client.arguments import whole_or
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
 from cometmq.client.cluster.instance import ClientInstance
@@ -241,12 +242,11 @@ class TransactionProducer(Producer, TransactionMember):
                 "a message in a transaction cannot have a delay level: send it without "
                 "`delay_level`, or outside the transaction"
             )
+        timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message, extra=self._properties)
             prepared.sys_flag |= TRANSACTION_PREPARED
-            result = await sender.send(
-                prepared, timeout_ms=timeout_ms or self.options.send_timeout_ms
-            )
+            result = await sender.send(prepared, timeout_ms=timeout_ms)
         message = msgspec.structs.replace(message, message_id=result.message_id)
         return Transaction(message, result, self._end)
 

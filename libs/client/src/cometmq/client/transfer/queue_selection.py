@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final
 
+from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import java_hash
 
@@ -129,4 +130,7 @@ def java_hash_code(value: Any) -> int:
             return value
         folded = (value ^ (value >> 32)) & 0xFFFF_FFFF
         return folded - (1 << 32) if folded >> 31 else folded
-    raise TypeError(f"no Java hash for {type(value).__name__}: use text or a whole number")
+    raise InvalidArgument(
+        "the argument that chooses the queue must be text or a whole number, such as an order id, "
+        f"not {value!r}"
+    )

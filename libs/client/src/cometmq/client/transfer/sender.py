@@ -298,6 +298,8 @@ class MessageSender:
         if self._namespace:
             queues = [self._namespace.unwrap_queue(queue) for queue in queues]
         queue = selector(queues, message, argument)
+        if not isinstance(queue, MessageQueue):
+            raise InvalidArgument(f"the selector must return one of its queues, not {queue!r}")
         if queue.topic != message.topic:
             raise InvalidArgument(f"the selector chose a queue of the topic {queue.topic}")
         return self._namespace.wrap_queue(queue)
