@@ -95,9 +95,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     # client
     "trace.dropped": "More traces than could be sent: some are left out, no message is.",
     "trace.unsent": "A broker did not take traces; they are lost, their messages are not.",
-    "callback.failed": "on_assigned or on_revoked raised, or the latter took over a minute.",
+    "callback.failed": "The function given to `callback` raised, or on_revoked took over a minute.",
     "client.unregister_failed": "A broker was not told that the client leaves; it will see it.",
-    "consumer.undrained": "`close` gave up waiting for calls of the listener.",
+    "consumer.undrained": "`close` gave up waiting for `running_count` calls of the listener; "
+    "their messages are redelivered. The option drain_ms has the time.",
     "delivery.failed": "A foreign store of offsets raised; the queue goes on after a pause.",
     "hook.failed": "A hook of the application raised; the message goes its way all the same.",
     "broker.unreachable": "A broker does not answer heartbeats. The client tries again each "
@@ -122,7 +123,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.moved": "The broker has no such offset; reading goes on where it says.",
     "offset.unknown": "The first offset of a queue is not known yet; tried again.",
     "offset.unsaved": "Committed offsets did not reach the broker; tried again.",
-    "producer.undrained": "`close` gave up waiting for sends.",
+    "producer.undrained": "`close` gave up waiting for `running_count` sends.",
     "pull.failed": "A pull failed; tried again after a pause.",
     "queues.undrained": "Queues went away while their listener still worked.",
     "subscription.doubtful": "A tag filter probably matches no message; `advice` has what "

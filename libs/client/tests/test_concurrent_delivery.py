@@ -27,7 +27,9 @@ async def test_a_late_message_of_a_lost_queue_moves_no_offset() -> None:
     held.start([message_ext(0)], -10_000)
     moved: list[int] = []
     delivery = Delivery(
-        ListenerCaller(lambda _: None, ConsumeResult.SUCCESS, thread_count=1, log=NO_LOG),
+        ListenerCaller(
+            lambda _: None, ConsumeResult.SUCCESS, group="cg", thread_count=1, log=NO_LOG
+        ),
         LosesTheQueue(held),
         batch_count_max=1,
         consumed=lambda _, offset: moved.append(offset),

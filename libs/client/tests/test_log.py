@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cometmq.client import (
+    CometError,
     ConnectFailed,
     ConnectionLost,
     ConsumeResult,
@@ -35,7 +36,11 @@ from cometmq.client import (
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.log import PROGRAM_LOG, REPEAT_WINDOW_MS, LimitedLog
 from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.broker import HANG
 from cometmq.client.testing.listening import FIRST, QUEUE_0, Recorder, consumer_of, send, texts
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 
 Facts = dict[str, Any]
 
@@ -377,3 +382,58 @@ async def test_the_name_server_is_reported_when_it_works_again(
     (line,) = lines(caplog, "namesrv.unreachable")
     assert f"127.0.0.1:{closed_port}" in line
     assert len(lines(caplog, "namesrv.reachable")) == 1
+
+
+async def test_the_facts_of_failures_name_group_and_callback(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def revoked(queues: list[Any]) -> None:
+        raise ValueError("no such table")
+
+    consumer = consumer_of(cluster, Recorder(lambda _: "wrong"))
+    consumer.on_revoked(revoked)
+    async with consumer:
+        await send(cluster, *texts(1))
+        await eventually(lambda: bool(lines(caplog, "listener.failed")))
+    assert lines(caplog, "listener.failed")[0].startswith("listener.failed group=cg topic=T ")
+    (line,) = lines(caplog, "callback.failed")
+    facts = (
+        "group=cg callback=on_revoked topics=['T'] queue_count=4 error='ValueError: no such table'"
+    )
+    assert facts in line
+
+
+async def test_a_close_that_waits_in_vain_tells_how_many_calls_run(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on, started = asyncio.Event(), []
+
+    async def listener(messages: list[Any]) -> None:
+        started.append(messages)
+        await go_on.wait()
+
+    options = PushOptions(consume_from=FIRST.consume_from, drain_ms=50)
+    async with consumer_of(cluster, listener, options):
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(started) == 3)
+    (line,) = lines(caplog, "consumer.undrained")
+    assert line == "consumer.undrained group=cg running_count=3 drain_ms=50"
+
+
+async def test_a_producer_tells_how_many_sends_it_left(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, HANG, times=2)
+    options = ProducerOptions(send_timeout_ms=200)
+    producer, sends = Producer("pg", cluster.namesrv, options=options), TaskSet(NO_LOG)
+
+    async def send_slowly() -> None:
+        with pytest.raises(CometError):
+            await producer.send(Message("T", b"x"), timeout_ms=60_000)
+
+    async with producer:
+        for _ in range(2):
+            sends.spawn(send_slowly(), name="send")
+        await eventually(lambda: cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] >= 2)
+    await sends.drain(5)
+    assert lines(caplog, "producer.undrained") == ["producer.undrained group=pg running_count=2"]

@@ -94,7 +94,7 @@ class Leaving:
         self.events: list[str] = []
         self.store = Store(self.events)
         self.locks = Locks(self.events)
-        self.callbacks = OwnershipCallbacks(revoked=self._told)
+        self.callbacks = OwnershipCallbacks("cg", revoked=self._told)
         self.background = background
 
     async def _told(self, queues: list[MessageQueue]) -> None:

@@ -80,6 +80,7 @@ async def background() -> AsyncIterator[TaskSet]:
 
 def context_of(puller: Any, offsets: Any) -> ReadContext:
     return ReadContext(
+        group="cg",
         puller=puller,
         offsets=offsets,
         subscriptions={"T": subscription("T", version_ms=1)},
@@ -101,7 +102,7 @@ def readers_of(context: ReadContext, background: TaskSet) -> Readers:
 
     ownership = Ownership(
         context.offsets,
-        callbacks=OwnershipCallbacks(),
+        callbacks=OwnershipCallbacks("cg"),
         locks=None,
         namespace=NO_NAMESPACE,
         background=background,

@@ -144,11 +144,13 @@ class ListenerCaller(Generic[R]):
         listener: Listener | OrderlyListener,
         success: R,
         *,
+        group: str,
         thread_count: int,
         log: Log,
         watch: Watch | None = None,
     ) -> None:
         """`success` replaces None; threads are created only for a plain function."""
+        self.group = group
         self._watch = watch
         self._listener = listener
         self._success = success
@@ -189,7 +191,11 @@ class ListenerCaller(Generic[R]):
     def _failed(self, messages: list[MessageExt], **facts: object) -> None:
         first = messages[0]
         self._log.warning(
-            "listener.failed", topic=first.topic, message_id=first.message_id, **facts
+            "listener.failed",
+            group=self.group,
+            topic=first.topic,
+            message_id=first.message_id,
+            **facts,
         )
 
     def close(self) -> None:

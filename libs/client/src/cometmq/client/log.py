@@ -22,7 +22,7 @@ REPEAT_COUNT_MAX: Final = 10
 """Equal warnings or errors per window; one with a traceback is logged once."""
 
 _KINDS_MAX: Final = 1_024
-_IDENTITY: Final = ("group", "topic", "peer", "task", "hook")
+_IDENTITY: Final = ("group", "topic", "peer", "task", "hook", "callback")
 """The facts that distinguish two failures with the same event."""
 
 _logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library

@@ -86,7 +86,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._hooks: list[ConsumeHook] = []
         self._strategy = strategy or AllocateAveragely()
         self._offsets = offsets
-        self._callbacks = OwnershipCallbacks()
+        self._callbacks = OwnershipCallbacks(group)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._doubted: set[tuple[str, str]] = set()
         self._member: MemberT | None = None

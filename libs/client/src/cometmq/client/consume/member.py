@@ -108,6 +108,7 @@ class GroupMember(ABC, Generic[OptionsT]):
     def _read_context(self) -> ReadContext:
         is_pushed = self.CONSUME_TYPE == CONSUME_PASSIVELY
         return ReadContext(
+            group=self._group,
             puller=Puller(self._instance, self._group, self._style()),
             offsets=self._offsets,
             subscriptions=self._subscriptions,

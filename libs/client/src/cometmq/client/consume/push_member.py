@@ -61,8 +61,8 @@ class Delivers(Protocol):
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
         """Send back messages that the listener has kept for longer than `timeout_ms`."""
 
-    async def stop(self, drain_ms: int) -> bool:
-        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
+    async def stop(self, drain_ms: int) -> int:
+        """Start no new calls, and return how many still run after `drain_ms`."""
 
 
 class DropsFailed:
@@ -122,6 +122,7 @@ class PushGroup(GroupMember[PushOptions]):
         self._caller = caller = ListenerCaller(
             listener,
             ConsumeResult.SUCCESS,
+            group=self._group,
             thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
@@ -140,6 +141,7 @@ class PushGroup(GroupMember[PushOptions]):
         self._caller = caller = ListenerCaller(
             listener,
             OrderlyResult.SUCCESS,
+            group=self._group,
             thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
@@ -198,10 +200,15 @@ class PushGroup(GroupMember[PushOptions]):
         """Stop pulling, wait for the listener, and store the offsets."""
         await self._end_sharing()
         self._readers.stop()
-        is_drained = await self._delivery.stop(self._options.drain_ms)
-        if not is_drained:
-            self._log.warning("consumer.undrained", group=self._group)
-        await self._readers.close(is_drained=is_drained)
+        running_count = await self._delivery.stop(self._options.drain_ms)
+        if running_count:
+            self._log.warning(
+                "consumer.undrained",
+                group=self._group,
+                running_count=running_count,
+                drain_ms=self._options.drain_ms,
+            )
+        await self._readers.close(is_drained=not running_count)
         await self._background.close()
 
     def close_caller(self) -> None:

@@ -88,12 +88,20 @@ class ScheduledPull:
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            self._log.warning("callback.failed", topic=queue.topic, error=describe(error))
+            self._failed(queue, error=describe(error))
         except Exception as error:  # noqa: BLE001  # application code: called again later
-            self._log.warning(
-                "callback.failed", topic=queue.topic, error=describe(error), exc_info=error
-            )
+            self._failed(queue, error=describe(error), exc_info=error)
         return DELAY_MS / 1000
+
+    def _failed(self, queue: MessageQueue, **facts: object) -> None:
+        self._log.warning(
+            "callback.failed",
+            group=self.consumer.group,
+            callback="register",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            **facts,
+        )
 
     async def start(self) -> None:
         """Take our share of the queues, and start the calls."""

@@ -124,12 +124,14 @@ class Producer(Client):
 
     async def _drain(self) -> None:
         """Acquire the whole semaphore: then no send is in flight."""
+        running_count = self.options.pending_sends_max
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
-                for _ in range(self.options.pending_sends_max):
+                while running_count:
                     await self._room.acquire()
+                    running_count -= 1
         except TimeoutError:
-            self._log.warning("producer.undrained", group=self.group)
+            self._log.warning("producer.undrained", group=self.group, running_count=running_count)
 
     # -- sending ------------------------------------------------------------------------------
 

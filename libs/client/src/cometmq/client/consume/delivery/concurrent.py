@@ -97,12 +97,12 @@ class Delivery:
         for start in range(0, len(messages), step):
             put(_Batch(process_queue, messages[start : start + step]))
 
-    async def stop(self, drain_ms: int) -> bool:
-        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
+    async def stop(self, drain_ms: int) -> int:
+        """Start no new calls, and return how many still run after `drain_ms`."""
         self._is_stopping = True
-        is_drained = await self._calls.idle_within(drain_ms)
+        running_count = await self._calls.left_after(drain_ms)
         self._caller.close()
-        return is_drained
+        return running_count
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
         """Send back the first messages that the listener has kept for longer than `timeout_ms`."""
@@ -111,7 +111,12 @@ class Delivery:
         )
         for message in late:
             if await self._send_back.send_back(message, LATE_LEVEL):
-                self._log.warning("message.late", message_id=message.message_id)
+                self._log.warning(
+                    "message.late",
+                    group=self._caller.group,
+                    topic=message.topic,
+                    message_id=message.message_id,
+                )
                 self._leave(process_queue, [message])
 
     async def _work(self) -> None:

@@ -147,12 +147,12 @@ class OrderlyDelivery:
                 self._serve(process_queue, turn), name=f"deliver-{queue.topic}-{queue.queue_id}"
             )
 
-    async def stop(self, drain_ms: int) -> bool:
-        """Start no new calls, and wait for running ones; False if some exceed `drain_ms`."""
+    async def stop(self, drain_ms: int) -> int:
+        """Start no new calls, and return how many still run after `drain_ms`."""
         self._is_stopping = True
-        is_drained = await self._calls.idle_within(drain_ms)
+        running_count = await self._calls.left_after(drain_ms)
         self._caller.close()
-        return is_drained
+        return running_count
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
         """Does nothing: later messages cannot overtake the current one, however long it takes."""

@@ -16,6 +16,11 @@ class Calls:
         self._idle: asyncio.Event | None = None
 
     @property
+    def count(self) -> int:
+        """The number of calls in flight."""
+        return self._count
+
+    @property
     def is_idle(self) -> bool:
         """Return whether no call is in flight."""
         return not self._count
@@ -36,11 +41,11 @@ class Calls:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
-    async def idle_within(self, timeout_ms: int) -> bool:
-        """Wait until no call is in flight; False on timeout."""
+    async def left_after(self, timeout_ms: int) -> int:
+        """Wait until no call is in flight, and return 0; return their number on timeout."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.idle()
         except TimeoutError:
-            return False
-        return True
+            return self._count
+        return 0

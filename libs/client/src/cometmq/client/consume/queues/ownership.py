@@ -50,6 +50,8 @@ COMMIT_RETRY_MS: Final = 500
 class OwnershipCallbacks(msgspec.Struct):
     """Callbacks about owned queues; the retry topic's queues are left out."""
 
+    group: str
+    """For the log."""
     assigned: QueuesCallback | None = None
     revoked: QueuesCallback | None = None
 
@@ -71,6 +73,7 @@ class Ownership:
         self._failed = failed
         self._offsets = offsets
         self._callbacks = callbacks
+        self._group = callbacks.group
         self._locks = locks
         self._namespace = namespace
         self._background = background
@@ -89,15 +92,20 @@ class Ownership:
 
     async def taken(self, queues: Iterable[MessageQueue]) -> None:
         """Call `on_assigned`."""
-        await self._tell(self._callbacks.assigned, queues)
+        await self._tell("on_assigned", self._callbacks.assigned, queues)
 
     async def told_revoked(self, queues: Iterable[MessageQueue]) -> None:
         """Call `on_revoked`, and wait up to a minute for it."""
         try:
             async with asyncio.timeout(FORCED_LEAVE_MS / 1000):
-                await self._tell(self._callbacks.revoked, queues)
+                await self._tell("on_revoked", self._callbacks.revoked, queues)
         except TimeoutError:
-            self._log.warning("callback.failed", error=f"it took over {FORCED_LEAVE_MS} ms")
+            self._log.warning(
+                "callback.failed",
+                group=self._group,
+                callback="on_revoked",
+                error=f"it took over {FORCED_LEAVE_MS} ms, and was cancelled",
+            )
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
         """Leave queues; `is_lost` means that another member owns them already.
@@ -128,7 +136,7 @@ class Ownership:
                 set(self._leaving.values()), timeout=FORCED_LEAVE_MS / 1000
             )
             if late:
-                self._log.warning("queues.undrained", count=len(self._leaving))
+                self._log.warning("queues.undrained", group=self._group, count=len(self._leaving))
         queues = [one.queue for one in held]
         late_leavers = () if self._locks is None else self._leaving
         await self._store([*queues, *late_leavers], END_COMMIT_MS)
@@ -141,7 +149,7 @@ class Ownership:
         try:
             await self._offsets.commit(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
-            self._failed("offset.unsaved", error)
+            self._failed("offset.unsaved", error, group=self._group)
             return False
         return True
 
@@ -149,7 +157,7 @@ class Ownership:
         try:
             await self._offsets.persist(queues)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
-            self._failed("offset.unsaved", error)
+            self._failed("offset.unsaved", error, group=self._group)
 
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
         """Store offsets, with retries while the queues are ours and `limit_ms` is not over.
@@ -164,7 +172,7 @@ class Ownership:
             await asyncio.sleep(COMMIT_RETRY_MS / 1000)
         lost = sum(self._offsets.unsaved(queue) is not None for queue in queues)
         if lost:
-            self._log.warning("offset.given_up", count=lost)
+            self._log.warning("offset.given_up", group=self._group, count=lost)
 
     def _ours(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         locks = self._locks
@@ -221,9 +229,11 @@ class Ownership:
                 for one in held:
                     await one.calls.idle()
         except TimeoutError:
-            self._log.warning("queues.undrained", count=len(list(held)))
+            self._log.warning("queues.undrained", group=self._group, count=len(list(held)))
 
-    async def _tell(self, callback: QueuesCallback | None, queues: Iterable[MessageQueue]) -> None:
+    async def _tell(
+        self, name: str, callback: QueuesCallback | None, queues: Iterable[MessageQueue]
+    ) -> None:
         visible = sorted(
             self._namespace.unwrap_queue(queue)
             for queue in queues
@@ -234,7 +244,15 @@ class Ownership:
         try:
             await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # application code: the queues move regardless
-            self._log.warning("callback.failed", error=describe(error), exc_info=error)
+            self._log.warning(
+                "callback.failed",
+                group=self._group,
+                callback=name,
+                topics=sorted({queue.topic for queue in visible}),
+                queue_count=len(visible),
+                error=describe(error),
+                exc_info=error,
+            )
 
     def _disown(self, held: Iterable[ProcessQueue]) -> None:
         for one in held:

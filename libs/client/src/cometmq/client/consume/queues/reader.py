@@ -54,6 +54,7 @@ class Limits(msgspec.Struct, frozen=True):
 class ReadContext(msgspec.Struct):
     """The parts shared by the readers of one consumer."""
 
+    group: str
     puller: Puller
     offsets: OffsetStore
     subscriptions: Mapping[str, SubscriptionData]
@@ -127,6 +128,7 @@ class Reader:
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             context.log.warning(
                 "offset.moved",
+                group=context.group,
                 topic=held.queue.topic,
                 queue_id=held.queue.queue_id,
                 queue_offset=held.next_offset,
@@ -190,7 +192,13 @@ class Reader:
                 context.not_ready()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
-        context.failed("pull.failed", error, topic=queue.topic, queue_id=queue.queue_id)
+        context.failed(
+            "pull.failed",
+            error,
+            group=context.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+        )
         if isinstance(error, AccessDenied):
             return REFUSED_DELAY_MS
         return min(FAILURE_DELAY_MS, _FIRST_DELAY_MS << min(self._refused_count - 1, 10))

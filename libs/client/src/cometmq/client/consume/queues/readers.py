@@ -74,7 +74,12 @@ class Readers:
         opened = [queue for queue, task in zip(claimed, tasks, strict=True) if task.result()]
         if opened:
             self._context.log.info(
-                "queues.assigned", topic=topic, taken=len(opened), lost=len(lost), owned=len(queues)
+                "queues.assigned",
+                group=self._context.group,
+                topic=topic,
+                taken=len(opened),
+                lost=len(lost),
+                owned=len(queues),
             )
             await self._ownership.taken(opened)
             for queue in opened:
@@ -124,7 +129,11 @@ class Readers:
             offset = await self._first_offset(queue)
         except CometError as error:
             self._context.failed(
-                "offset.unknown", error, topic=queue.topic, queue_id=queue.queue_id
+                "offset.unknown",
+                error,
+                group=self._context.group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
             )
             return False
         if queue not in self._readers:  # otherwise a seek was faster

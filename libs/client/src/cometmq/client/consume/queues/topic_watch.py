@@ -16,8 +16,11 @@ QueuesChanged = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 class QueueWatch:
     """Compares the queues of some topics between two checks."""
 
-    def __init__(self, instance: ClientInstance, callbacks: Mapping[str, QueuesChanged]) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, callbacks: Mapping[str, QueuesChanged]
+    ) -> None:
         """Watch topics, given by their full names."""
+        self._group = group
         self._instance = instance
         self._callbacks = callbacks
         self._known: dict[str, list[MessageQueue]] = {}
@@ -42,4 +45,11 @@ class QueueWatch:
         try:
             await called(callback, namespace.unwrap(topic), queues)
         except Exception as error:  # application code: later changes are still reported
-            self._instance.log.warning("callback.failed", error=describe(error), exc_info=error)
+            self._instance.log.warning(
+                "callback.failed",
+                group=self._group,
+                callback="on_queues_changed",
+                topic=topic,
+                error=describe(error),
+                exc_info=error,
+            )
