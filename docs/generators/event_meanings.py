@@ -122,6 +122,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.given_up": "Queues left without their last offsets: messages come again elsewhere.",
     "offset.moved": "The broker has no such offset; reading goes on where it says.",
     "offset.unknown": "The first offset of a queue is not known yet; tried again.",
+    "offsets.shared": "Another process with the same client id writes the offset file of this "
+    "broadcasting group; the one that stops last decides where both continue.",
     "offset.unsaved": "Committed offsets did not reach the broker; tried again.",
     "producer.undrained": "`close` gave up waiting for `running_count` sends.",
     "pull.failed": "A pull failed; tried again after a pause.",

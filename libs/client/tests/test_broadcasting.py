@@ -2,8 +2,13 @@
 """Broadcasting: every member gets every message once, and keeps its offsets in a file."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cometmq.client import (
     ConsumeFrom,
@@ -124,3 +129,45 @@ async def test_the_file_is_javas(cluster: MemoryCluster, tmp_path: Path) -> None
     async with broadcast(cluster, seen, tmp_path):
         await eventually(lambda: len(seen.bodies) == 2)
     assert seen.bodies == [b"2", b"3"]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that uses the offset file of `broadcast` until its input ends."""
+    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
+    code = (
+        "import sys, pathlib\n"
+        "from cometmq.client.consume.queues.file_claim import FileClaim\n"
+        f"claim = FileClaim(pathlib.Path({str(path)!r}))\n"
+        "print(repr(claim.take()), flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "''\n"
+        yield process
+
+
+async def test_a_second_process_with_the_same_offset_file_is_told(
+    cluster: MemoryCluster,
+    tmp_path: Path,
+    owner: subprocess.Popen[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def warnings() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records]
+        return [text for text in texts if text.startswith("offsets.shared")]
+
+    async with broadcast(cluster, Recorder(), tmp_path):
+        (line,) = warnings()
+    for text in ("group=cg", f"process_id={owner.pid}", "offsets.json", "instance_name"):
+        assert text in line
+    assert owner.stdin
+    owner.stdin.close()
+    owner.wait()
+    for _ in range(2):  # the lock of a dead process is free, and a close releases it
+        async with broadcast(cluster, Recorder(), tmp_path):
+            pass
+    assert len(warnings()) == 1

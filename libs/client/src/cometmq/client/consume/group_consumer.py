@@ -172,7 +172,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
                 group=self._full_group,
                 options=self.options,
                 subscriptions=self._subscriptions,
-                offsets=self._offsets or self._default_offsets(instance),
+                offsets=self._offsets or await self._default_offsets(instance, stack),
                 strategy=self._strategy,
                 callbacks=self._callbacks,
                 watch=watch,
@@ -203,12 +203,17 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         """Return the time after which a consume call counts as timed out."""
         return NEVER_MS
 
-    def _default_offsets(self, instance: ClientInstance) -> OffsetStore:
+    async def _default_offsets(
+        self, instance: ClientInstance, stack: AsyncExitStack
+    ) -> OffsetStore:
         options = self.options
         if options.message_model is MessageModel.CLUSTERING:
             return RemoteOffsets(instance, self._full_group)
         path = local_offsets_path(options.offsets_dir, instance.client_id, self._full_group)
-        return LocalOffsets(path, log=self._log)
+        offsets = LocalOffsets(path, log=self._log)
+        await offsets.claim(self.group)
+        stack.callback(offsets.release)
+        return offsets
 
     @abstractmethod
     def _make_member(self, parts: MemberParts[OptionsT]) -> MemberT:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq.client.cluster.instance import ClientInstance
+from cometmq.client.consume.queues.file_claim import FileClaim
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
@@ -262,8 +263,29 @@ class LocalOffsets:
         self._log = log
         self._writing = asyncio.Lock()
         self._backup = path.with_name(path.name + ".bak")
+        self._claim = FileClaim(path)
         self._positions = Positions()
         self._stored: Mapping[MessageQueue, int] | None = None
+
+    async def claim(self, group: str) -> None:
+        """Warn if another process uses the file; call `release` at the end."""
+        try:
+            owner = await asyncio.to_thread(self._claim.take)
+        except OSError:
+            return  # no locks in this file system, or no file can be written, which `persist` logs
+        if owner:
+            self._log.warning(
+                "offsets.shared",
+                group=group,
+                file=str(self._path),
+                process_id=owner,
+                advice="messages are lost or repeated at the next start: give each process an "
+                "instance_name of its own",
+            )
+
+    def release(self) -> None:
+        """Let another process use the file."""
+        self._claim.release()
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset in the file, or in its backup."""
