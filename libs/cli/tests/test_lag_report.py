@@ -11,7 +11,9 @@ from cometmq.cli.lag_page import age, render
 from cometmq.cli.lag_report import GroupRow, Report, Status, TopicRow, judge
 from cometmq.remoting.errors import CometError
 
-FINE = {"lag": 0, "behind_s": 0.0, "lost": 0, "members": 1, "dead_letters": 0}
+FINE = {
+    "lag": 0, "behind_s": 0.0, "lost": 0, "is_beyond_end": False, "members": 1, "dead_letters": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,8 @@ FINE = {"lag": 0, "behind_s": 0.0, "lost": 0, "members": 1, "dead_letters": 0}
         ({"lag": 5, "behind_s": 31.0, "dead_letters": 1}, Status.BEHIND),
         ({"lag": 5, "behind_s": None}, Status.BEHIND),
         ({"lag": 5, "behind_s": 0.1, "members": 0}, Status.STOPPED),
-        ({"lag": 5, "lost": 2, "members": 0}, Status.LOST),
+        ({"lag": 5, "is_beyond_end": True, "members": 0}, Status.SKIPS),
+        ({"lag": 5, "lost": 2, "members": 0, "is_beyond_end": True}, Status.LOST),
     ],
 )
 def test_a_group_gets_the_worst_status_that_is_true_of_it(changes, status):

@@ -134,6 +134,7 @@ def test_a_group_is_moved(ask, topic, sent):
     cloned = ask("cloneGroupOffset", "-s", group, "-d", f"{group}-copy", "-t", topic)
     assert cloned.out.startswith("clone group offset success.")
     assert committed(ask, topic, f"{group}-copy") == committed(ask, topic, group)
+    assert ask("group", "create", f"{group}-other").status == 0
     rows = ask("group", "clone", group, f"{group}-other", topic, "-y", "--json").json
     assert {row["queue"]: row["offset"] for row in rows} == committed(ask, topic, group)
 

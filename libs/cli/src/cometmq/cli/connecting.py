@@ -13,6 +13,7 @@ import typer
 
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
+from cometmq.cli.input import read_lines
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -153,22 +154,27 @@ class Complaints:
         self.warning(event, **facts)
 
 
-def confirm(question: str, *, is_confirmed: bool) -> None:
+async def confirm(question: str, *, is_confirmed: bool) -> None:
     """Ask before something is destroyed; without a terminal, `--yes` is required.
 
-    Every command of ours that destroys or moves something calls this. mqadmin's commands do not:
-    scripts run them.
+    Every command of ours that destroys or moves something calls this, after it has checked that its
+    names exist. mqadmin's commands do not: scripts run them.
     """
     if is_confirmed:
         return
     if not sys.stdin.isatty():
         raise wrong_usage(f"{question} Standard input is not a terminal: give --yes")
+    typer.echo(f"{question} [y/N]: ", nl=False)
+    sys.stdout.flush()
+    answer: bytes | None = None
     try:
-        is_confirmed = typer.confirm(question)
-    except typer.Abort as error:  # Ctrl-C or Ctrl-D
-        typer.echo("cometmq: interrupted: nothing was changed", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from error
-    if not is_confirmed:
+        answer = await anext(read_lines(sys.stdin.fileno()), None)
+    finally:
+        if answer is None:  # Ctrl-C or Ctrl-D
+            typer.echo("\ncometmq: interrupted: nothing was changed", err=True)
+    if answer is None:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if answer.strip().lower() not in {b"y", b"yes"}:
         typer.echo("cometmq: not confirmed: nothing was changed", err=True)
         raise typer.Exit(1)
 

@@ -191,7 +191,6 @@ def replay(  # noqa: PLR0913  # one parameter per option
     """
     target = topic or f"the group {group}"
     question_text = f"Send the dead letters of {group} again to {target}?"
-    confirm(question_text, is_confirmed=yes or dry_run)
     sent: list[str] = []
     broken: list[str] = []
 
@@ -207,6 +206,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
         )
         if not await _has_dead_letters(admin, group):
             return
+        await confirm(question_text, is_confirmed=yes or dry_run)
         pace = Pace(rate)
         async with live(lambda: f"{len(sent):,} messages sent again"):
             async for message in _readable(choice.read(admin, group), broken):

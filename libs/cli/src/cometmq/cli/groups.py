@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq group`: list, describe, create, alter, move and delete consumer groups."""
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
@@ -17,7 +18,15 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.output import (
+    AsJson,
+    Cell,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
+from cometmq.cli.queue_states import queue_states, skip_notes, topics_by_group
 from cometmq.cli.topic_changes import configs_at, masters_named
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
@@ -77,7 +86,10 @@ async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig
     """Return the settings of a group; raise ClientError if no broker knows it."""
     config = (await admin.groups()).get(group)
     if config is None:
-        raise ClientError(f"no broker knows the consumer group {group}")
+        raise ClientError(
+            f"no broker knows the consumer group {group}: check the name, or create it: "
+            f"cometmq group create {group}"
+        )
     return config
 
 
@@ -88,38 +100,47 @@ def list_groups(
     with_all: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List consumer groups with the number of connected members."""
+    """List consumer groups with the number of connected members.
 
-    async def question(admin: AdminClient) -> list[Members]:
+    Topics: what the members subscribe to; without members, where the group has offsets.
+    """
+
+    async def question(admin: AdminClient) -> list[list[Cell]]:
+        topics = await topics_by_group(admin)
         return [
-            await members_of(admin, group, config)
+            _row(await members_of(admin, group, config), topics.get(group, set()))
             for group, config in (await admin.groups()).items()
             if with_all or is_ours(group)
         ]
 
-    rows: list[list[Cell]] = [
-        [
-            found.group,
-            found.count,
-            found.model,
-            ",".join(sorted(found.online.subscription_table)) if found.online else None,
-            found.config.retry_max_times,
-            found.config.consume_enable,
-        ]
-        for found in ask(namesrv, question)
-    ]
+    rows = ask(namesrv, question)
     columns = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
     print_rows(columns, rows, as_json=as_json)
+
+
+def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
+    if found.online is not None:
+        topics = found.online.subscription_table
+    return [
+        found.group,
+        found.count,
+        found.model,
+        ",".join(sorted(topics)) or None,
+        found.config.retry_max_times,
+        found.config.consume_enable,
+    ]
 
 
 @app.command()
 def describe(group: Group, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show a group's members, subscriptions and settings."""
 
-    async def question(admin: AdminClient) -> Members:
-        return await members_of(admin, group, await known_group(admin, group))
+    async def question(admin: AdminClient) -> tuple[Members, list[str]]:
+        members = await members_of(admin, group, await known_group(admin, group))
+        return members, skip_notes(group, await queue_states(admin, group))
 
-    found = ask(namesrv, question)
+    found, notes = ask(namesrv, question)
+    print_notes(notes)
     connections: list[dict[str, Cell]] = []
     subscriptions: list[dict[str, Cell]] = []
     if found.online is not None:
@@ -288,6 +309,7 @@ def delete(
 
     async def question(admin: AdminClient) -> list[str]:
         await known_group(admin, group)
+        await confirm(f"Delete the consumer group {group}?", is_confirmed=yes)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
         own = {retry_topic(group), dead_letter_topic(group)} if topics else set()
         found = sorted(own.intersection(await admin.topics()))
@@ -295,7 +317,6 @@ def delete(
             await admin.delete_topic(name, cluster=cluster)
         return found
 
-    confirm(f"Delete the consumer group {group}?", is_confirmed=yes)
     gone = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
     if topics:
@@ -323,9 +344,9 @@ def reset(
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         at_ms = _PLACES[to] if to in _PLACES else times.parsed(to, now_ms=wall_ms())
         await known_group(admin, group)
+        await _ask_to_move(admin, group, topic, is_confirmed=yes)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 
-    confirm(f"Move the consumer group {group} in {topic}?", is_confirmed=yes)
     moved = ask(namesrv, question)
     _print_moved(moved, as_json=as_json)
 
@@ -341,9 +362,28 @@ def clone(
     as_json: AsJson = False,
 ) -> None:
     """Copy the offsets of a group in a topic to another group; asks for confirmation."""
-    confirm(f"Move the consumer group {destination} in {topic}?", is_confirmed=yes)
-    moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
-    _print_moved(moved, as_json=as_json)
+
+    async def question(admin: AdminClient) -> dict[MessageQueue, int]:
+        for group in (source, destination):
+            await known_group(admin, group)
+        await admin.route(topic)  # raises if there is no such topic
+        if topic not in (await topics_by_group(admin)).get(source, ()):
+            raise ClientError(f"the consumer group {source} has no offsets in {topic}")
+        await _ask_to_move(admin, destination, topic, is_confirmed=yes)
+        return await admin.clone_offsets(source, destination, topic)
+
+    _print_moved(ask(namesrv, question), as_json=as_json)
+
+
+async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
+    """Ask before the offsets of a group in an existing topic change; say if they are its first."""
+    await admin.route(topic)  # raises if there is no such topic
+    is_new = topic not in (await topics_by_group(admin)).get(group, ())
+    text = f"{group} has no offsets in {topic} yet"
+    if is_new and is_confirmed:
+        print_notes([text])
+    hint = f" ({text})" if is_new else ""
+    await confirm(f"Move the consumer group {group} in {topic}?{hint}", is_confirmed=is_confirmed)
 
 
 def _print_moved(moved: dict[MessageQueue, int], *, as_json: bool) -> None:

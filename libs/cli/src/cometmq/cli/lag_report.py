@@ -14,8 +14,8 @@ import msgspec
 
 from cometmq.cli import lag_page, times
 from cometmq.cli.groups import is_ours, known_group, members_of
-from cometmq.cli.lag import QueueState, queue_states
 from cometmq.cli.meter import live
+from cometmq.cli.queue_states import QueueState, queue_states
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
@@ -33,6 +33,7 @@ class Status(Enum):
     """The state of a group, worst first: its word on the page, its colour, its meaning."""
 
     LOST = ("lost", "critical", "messages were deleted before the group read them")
+    SKIPS = ("skips", "critical", "offsets are beyond the end of the queues: cometmq lag GROUP")
     STOPPED = ("stopped", "error", "messages are unread, and no member is connected")
     FAILED = ("unknown", "error", "the brokers did not answer for this group")
     BEHIND = ("behind", "warn", f"the oldest unread message is older than {ALLOWED_S:.0f} s")
@@ -138,6 +139,7 @@ async def _row(
             lag=lag,
             behind_s=behind_s,
             lost=lost,
+            is_beyond_end=any(state.is_beyond_end for state in states),
             members=members.count,
             dead_letters=dead_letters,
         )
@@ -154,11 +156,19 @@ async def _row(
 
 
 def judge(
-    *, lag: int, behind_s: float | None, lost: int, members: int, dead_letters: int
+    *,
+    lag: int,
+    behind_s: float | None,
+    lost: int,
+    is_beyond_end: bool,
+    members: int,
+    dead_letters: int,
 ) -> Status:
     """Return the worst status that applies; `behind_s` of None means unreadable."""
     if lost:
         return Status.LOST
+    if is_beyond_end:
+        return Status.SKIPS
     if lag and not members:
         return Status.STOPPED
     if lag and (behind_s is None or behind_s > ALLOWED_S):

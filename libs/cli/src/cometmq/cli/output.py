@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for people and JSON for scripts, from the same rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -34,6 +34,12 @@ def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") ->
         print_json(dict(facts))
     else:
         _tables().print_facts(facts, title)
+
+
+def print_notes(lines: Iterable[str]) -> None:
+    """Print warnings on standard error, so that they do not mix with JSON."""
+    for line in lines:
+        typer.echo(f"cometmq: {line}", err=True)
 
 
 def as_objects(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[dict[str, Cell]]:

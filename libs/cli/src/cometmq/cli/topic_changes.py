@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import BrokerMissing
@@ -39,8 +40,7 @@ class HiddenQueue(msgspec.Struct, frozen=True):
     message_count: int
 
     def __str__(self) -> str:
-        plural = "" if self.message_count == 1 else "s"
-        return f"{self.broker}:{self.queue_id} ({self.message_count:,} message{plural})"
+        return f"{self.broker}:{self.queue_id} ({counted(self.message_count, 'message')})"
 
 
 async def masters_named(

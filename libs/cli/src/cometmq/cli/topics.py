@@ -16,7 +16,8 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.output import AsJson, Cell, print_facts, print_rows
+from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
+from cometmq.cli.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.times import shown
 from cometmq.cli.topic_changes import Change, configs_at, hidden_queues, masters_named
 from cometmq.client.admin import AdminClient
@@ -130,24 +131,28 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic; fails if a broker has it already (see alter)."""
+    """Create a topic; fails if a broker has it already (see alter).
+
+    Warns about groups with offsets from an earlier topic of this name: they skip messages.
+    """
     checked_permission = _permission(perm)
 
-    async def question(admin: AdminClient) -> list[str]:
+    async def question(admin: AdminClient) -> tuple[list[str], dict[str, int]]:
         check_topic(topic)
         masters = await masters_named(admin, cluster, broker)
         existing = await configs_at(admin, masters, topic, lambda it: it.topics())
         if existing:
             raise ClientError(_exists_text(topic, existing, masters))
-        return await admin.create_topic(
+        names = await admin.create_topic(
             topic,
             queue_count=queues,
             perm=checked_permission,
             cluster=cluster,
             broker_names=list(masters),
         )
+        return names, await offsets_by_group(admin, masters.values(), topic)
 
-    names = ask(namesrv, question)
+    names, offsets = ask(namesrv, question)
     total: Cell = queues * len(names)
     if len(names) > 1 and not as_json:
         total = f"{queues} at each of {len(names)} brokers"
@@ -158,6 +163,8 @@ def create(
         "permission": perm,
     }
     print_facts(facts, as_json=as_json)
+    if offsets:
+        print_notes([outlived_note(topic, offsets)])
 
 
 @app.command()
@@ -207,7 +214,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
                 raise ClientError(
                     f"{text}; to do it anyway, give --force (see cometmq topic alter --help)"
                 )
-            confirm(f"{text}. Continue?", is_confirmed=yes)
+            await confirm(f"{text}. Continue?", is_confirmed=yes)
         for name, config in after.items():
             await admin.put_topic(config, [masters[name]])
         return [
@@ -251,15 +258,26 @@ def delete(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic and its messages; asks for confirmation."""
+    """Delete a topic and its messages; asks for confirmation.
 
-    async def question(admin: AdminClient) -> None:
+    The offsets of groups stay: a new topic of this name would not be read from its beginning.
+    """
+
+    async def question(admin: AdminClient) -> list[str]:
         await admin.route(topic)  # raises if there is no such topic
+        masters = (await admin.masters(cluster)).values()
+        groups = list(await offsets_by_group(admin, masters, topic))
+        if groups:
+            print_notes([kept_note(topic, groups)])
+        await confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
         await admin.delete_topic(topic, cluster=cluster)
+        return groups
 
-    confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
-    ask(namesrv, question)
-    print_facts({"deleted": topic}, as_json=as_json)
+    groups = ask(namesrv, question)
+    facts: dict[str, Cell] = {"deleted": topic}
+    if groups:
+        facts["offsets_kept"] = ",".join(groups)
+    print_facts(facts, as_json=as_json)
 
 
 # -- describe, route --------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def resolve(
         facts = _facts(half, is_open=True)
         if not yes and sys.stdin.isatty():
             _print_facts(facts, as_json=False)
-        confirm(f"{verb} this transaction?", is_confirmed=yes)
+        await confirm(f"{verb} this transaction?", is_confirmed=yes)
         await master.end_transaction(half, commit=commit)
         return facts | {"open": False, "ended_by": "commit" if commit else "rollback"}
 

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far groups are in their queues, and committed offsets that have outlived their topic.
+
+A broker keeps the offsets of groups when a topic is deleted, as RocketMQ does. If the topic is
+created again, they are beyond its end, or in the middle of new messages: groups skip what is before
+them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from cometmq.cli.output import Cell
+from cometmq.cli.words import counted
+from cometmq.client.admin import AdminClient, QueueLag
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import NoPermission, TopicNotExist
+from cometmq.remoting.names import retry_topic
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """How far a group is in one queue."""
+
+    queue: MessageQueue
+    min_offset: int
+    committed: int
+    max_offset: int
+    lag: int
+    behind_s: float | None
+    """Age of the first message not consumed; 0 if there is none, None if it cannot be read."""
+
+    @property
+    def is_beyond_end(self) -> bool:
+        """Return whether the broker will move the group to the end at its next pull."""
+        return self.committed > self.max_offset
+
+    @property
+    def skip_count(self) -> int:
+        """Return the number of messages that the group will skip."""
+        return self.max_offset - self.min_offset if self.is_beyond_end else 0
+
+    def row(self) -> list[Cell]:
+        """Return the cells of the table."""
+        queue = self.queue
+        offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.skip_count]
+        return [queue.topic, queue.broker_name, queue.queue_id, *offsets, self.behind_s]
+
+
+async def queue_states(
+    admin: AdminClient, group: str, topic: str | None = None
+) -> list[QueueState]:
+    """Return how far a group is in each of its queues.
+
+    Brokers report the topics in which the group has an offset. The retry topic is added, since
+    messages can wait there before the group has one.
+    """
+    lags = await admin.lag(group, topic)
+    retry = retry_topic(group)
+    if topic is None and retry not in {found.queue.topic for found in lags}:
+        lags += await admin.lag(group, retry)
+    masters = await admin.masters()
+    async with asyncio.TaskGroup() as tasks:
+        states = [
+            tasks.create_task(_queue_state(masters[found.queue.broker_name], found))
+            for found in lags
+        ]
+    return [state.result() for state in states]
+
+
+async def topics_by_group(admin: AdminClient) -> dict[str, set[str]]:
+    """Return the topics in which groups have offsets; one request to each master."""
+    found: dict[str, set[str]] = {}
+    masters = (await admin.masters()).values()
+    for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
+        for key in table.offset_table:
+            topic, _, group = key.partition("@")
+            found.setdefault(group, set()).add(topic)
+    return found
+
+
+async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
+    queue, committed, end = found.queue, found.committed_offset, found.max_offset
+    min_offset = await master.min_offset(queue.topic, queue.queue_id)
+    if committed > end:  # Java brokers read the end first: the group may have committed meanwhile
+        end = await master.max_offset(queue.topic, queue.queue_id)
+    first = max(min_offset, committed)
+    lag_count = max(0, end - first)
+    behind_s: float | None = 0.0
+    if lag_count:
+        stored_ms = await _stored_ms(master, queue, first)
+        behind_s = None if stored_ms is None else max(0, wall_ms() - stored_ms) / 1000
+    return QueueState(queue, min_offset, committed, end, lag_count, behind_s)
+
+
+async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
+    """Return the store time of the message at an offset, None if it cannot be read."""
+    try:
+        pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)
+    except NoPermission:
+        return None  # the topic is not readable at the moment
+    except TopicNotExist:
+        return None  # deleted meanwhile
+    return pulled.messages[0].store_timestamp if pulled.messages else None
+
+
+# -- offsets that have outlived their topic ---------------------------------------------------
+
+
+def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
+    """Return a line for each topic in which the group will skip messages, with the remedy."""
+    notes: list[str] = []
+    for topic in sorted({state.queue.topic for state in states if state.is_beyond_end}):
+        found = [it for it in states if it.is_beyond_end and it.queue.topic == topic]
+        skips = sum(it.skip_count for it in found)
+        lost = "the messages sent until it consumes"
+        if skips:
+            lost = f"{counted(skips, 'message')} there, and those sent until it consumes"
+        notes.append(
+            f"{group} in {topic}: the committed offset is beyond the end of"
+            f" {counted(len(found), 'queue')}, as after the topic was deleted and created again;"
+            f" the group will skip {lost}; to read them: {_remedy(group, topic)}"
+        )
+    return notes
+
+
+async def offsets_by_group(
+    admin: AdminClient, masters: Iterable[BrokerAdmin], topic: str
+) -> dict[str, int]:
+    """Return the groups with offsets above 0 in a topic, existing or not -> the highest offset."""
+    found: dict[str, int] = {}
+    for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
+        for key, offsets in table.offset_table.items():
+            name, _, group = key.partition("@")
+            highest = max(offsets.values(), default=0)
+            if name == topic and highest > 0:
+                found[group] = max(highest, found.get(group, 0))
+    return dict(sorted(found.items()))
+
+
+def kept_note(topic: str, groups: Iterable[str]) -> str:
+    """Return the warning that the deletion of a topic leaves offsets of these groups behind."""
+    names = list(groups)
+    return (
+        f"the offsets of {', '.join(names)} in {topic} stay: if the topic is created again, "
+        f"{'they skip' if len(names) > 1 else 'it skips'} its first messages; to read them, then: "
+        f"{_remedy('GROUP' if len(names) > 1 else names[0], topic)}"
+    )
+
+
+def outlived_note(topic: str, offsets: dict[str, int]) -> str:
+    """Return the warning that groups have offsets from an earlier topic of this name."""
+    held = ", ".join(f"{group} (up to {offset:,})" for group, offset in offsets.items())
+    name = "GROUP" if len(offsets) > 1 else next(iter(offsets))
+    return (
+        f"groups have offsets from an earlier topic {topic}, and will skip the messages before"
+        f" them: {held}; to read all: {_remedy(name, topic)}"
+    )
+
+
+def _remedy(group: str, topic: str) -> str:
+    return f"cometmq group reset {group} {topic} --to first"
