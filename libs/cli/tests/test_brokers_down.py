@@ -84,6 +84,23 @@ def hung(cluster):
     cluster.send("broker-b", signal.SIGCONT)
 
 
+@pytest.fixture
+def pipe_to():
+    """Start a command that reads from a pipe."""
+    started = []
+
+    def pipe_to(*args):
+        pipe = subprocess.PIPE
+        child = subprocess.Popen([str(PROGRAM), *args], stdin=pipe, stdout=pipe, stderr=pipe)
+        started.append(child)
+        return started[-1]
+
+    yield pipe_to
+    for child in started:
+        with child:
+            child.kill()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def orders(cluster):
     """A topic on both brokers, with a group that is behind."""
@@ -172,8 +189,41 @@ def test_a_name_server_that_hangs_is_named(call, cluster):
         result = call("cluster", "-n", cluster.namesrv)
     finally:
         cluster.send("namesrv", signal.SIGCONT)
-    result.assert_refused(1, f"no name server answers: {cluster.namesrv} did not answer request")
+    result.assert_refused(1, f"no name server answers: {cluster.namesrv} did not answer GET_")
     assert "-n or NAMESRV_ADDR" in result.err
+
+
+def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, pipe_to, tmp_path):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_namesrv()
+        cluster.start_broker("only")
+        assert call("topic", "create", "Orders", "-n", cluster.namesrv).status == 0
+        sending = pipe_to("produce", "Orders", "-n", cluster.namesrv)
+        sending.stdin.write(b"before\n")
+        sending.stdin.flush()
+        stored = ("topic", "describe", "Orders", "--json", "-n", cluster.namesrv)
+        wait_until(lambda: sum(row["messages"] for row in call(*stored).json) == 1, 20, "a message")
+        cluster.children["only"].stop(20)
+        sending.stdin.write(b"during\n")
+        sending.stdin.flush()
+        line = sending.stderr.readline().decode()  # printed at the first failure
+        assert cluster.addresses["only"] in line or "broker only" in line
+        assert line.endswith("; trying again for 30 s\n")
+        cluster.start_broker("only")
+        out, err = sending.communicate(timeout=40)
+        assert (sending.returncode, err) == (0, b"")
+        assert out.count(b"SEND_OK") == 2
+        cluster.send("only", signal.SIGSTOP)
+        options = ("--timeout", 0.5, "-n", cluster.namesrv)
+        hung = call("produce", "Orders", "x", *options)
+        cluster.send("only", signal.SIGCONT)
+    finally:
+        cluster.stop()
+    assert hung.status == 1
+    last = hung.err.splitlines()[-1]
+    assert f"{cluster.addresses['only']} did not answer SEND_MESSAGE_V2 (310)" in last
+    assert last.endswith("; gave up after 0.5 s (--timeout)")
 
 
 def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):

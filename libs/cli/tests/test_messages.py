@@ -186,7 +186,7 @@ def test_a_failure_in_the_middle_shows_the_number_sent(ask, topic, tmp_path):
     (tmp_path / "lines").write_text('{"body":"good"}\n{"body":\n')
     result = ask("produce", topic, "-f", tmp_path / "lines", "--json-lines")
     first, second = result.err.splitlines()
-    assert (result.status, first) == (2, "cometmq: 1 messages were stored before the error")
+    assert (result.status, first) == (2, "cometmq: 1 message stored before the error")
     assert second.startswith("cometmq: a line is not a message: ")
 
 

@@ -4,7 +4,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Final
@@ -18,6 +19,8 @@ from cometmq.cli.input import read_lines
 from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
 from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.cli.patience import Patience
+from cometmq.cli.words import counted
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
@@ -63,6 +66,13 @@ Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages p
 InFlight = Annotated[
     int, typer.Option(min=1, max=10_000, help="Limit of concurrent sends; 1 keeps the order.")
 ]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Try a message again for this many seconds while brokers are down, hang or are busy.",
+    ),
+]
 JsonLines = Annotated[
     bool,
     typer.Option("--json-lines", help="Lines and bodies are JSON, as printed by `consume --json`."),
@@ -92,6 +102,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
     count: Count = None,
     rate: Rate = None,
     in_flight: InFlight = 64,
+    timeout: Timeout = 30,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json_lines: JsonLines = False,
     as_json: AsJson = False,
@@ -123,12 +134,12 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
                 live(progress, wanted=not is_keyboard),
             ):
-                await _send_all(producer, messages, sent, rate=rate, in_flight=in_flight)
+                send = partial(Patience(timeout).send, producer)
+                await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException:
             if sent.count:
-                typer.echo(
-                    f"cometmq: {sent.count:,} messages were stored before the error", err=True
-                )
+                stored = counted(sent.count, "message")
+                typer.echo(f"cometmq: {stored} stored before the error", err=True)
             raise
         if not sent.count:
             raise InvalidArgument("nothing was sent: the input has no non-empty line")
@@ -193,7 +204,7 @@ async def _messages(
 
 
 async def _send_all(
-    producer: Producer,
+    send_one: Callable[[Message], Awaitable[SendResult]],
     messages: AsyncIterator[Message],
     sent: Sent,
     *,
@@ -207,7 +218,7 @@ async def _send_all(
 
     async def send(message: Message) -> None:
         try:
-            result = await producer.send(message)
+            result = await send_one(message)
         finally:
             room.release()
         sent.count += 1

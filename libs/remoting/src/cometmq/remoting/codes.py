@@ -196,3 +196,9 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+
+
+def request_name(code: int) -> str:
+    """Return a request code with its name, as in errors: GET_BROKER_CONFIG (26)."""
+    known = RequestCode._value2member_map_.get(code)
+    return f"request {code}" if known is None else f"{RequestCode(code).name} ({code})"

@@ -105,9 +105,7 @@ class MessageSender:
             left_ms = timeout_ms - (monotonic_ms() - begin_ms)
             if left_ms <= 0:
                 self.failed_count += 1
-                raise RequestTimeout(
-                    f"no broker has confirmed the message in {timeout_ms} ms; it may be stored"
-                ) from failure
+                raise _unconfirmed(asked, timeout_ms, failure) from failure
             queue = self._choose(route, asked[-1] if asked else None)
             asked.append(queue.broker_name)
             try:
@@ -319,6 +317,14 @@ class MessageSender:
         if self._options.avoid_slow_brokers:
             now_ms = monotonic_ms()
             self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
+
+
+def _unconfirmed(asked: list[str], timeout_ms: int, failure: Exception | None) -> RequestTimeout:
+    place = f" at {', '.join(asked)}" if asked else ""
+    reason = f": {failure}" if failure is not None else ""
+    return RequestTimeout(
+        f"no broker has confirmed the message in {timeout_ms} ms; it may be stored{place}{reason}"
+    )
 
 
 def _gave_up(

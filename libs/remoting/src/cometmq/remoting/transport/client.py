@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
@@ -113,7 +113,7 @@ class RemotingClient:
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
         except RequestTimeout as error:
             late = RequestTimeout(
-                f"{address} did not answer request {int(code)} within {timeout_ms} ms"
+                f"{address} did not answer {request_name(int(code))} within {timeout_ms} ms"
             )
             late.address = address
             raise late from error

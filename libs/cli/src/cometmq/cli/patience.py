@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends of a command: back off while servers are down or busy, until a deadline."""
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+import typer
+
+from cometmq.client import Message, Producer, SendResult
+from cometmq.client.errors import BrokerMissing, ClientError, NoRoute, SendFailed
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError, TransportError
+
+FIRST_PAUSE_S: Final = 0.1
+PAUSE_S_MAX: Final = 2.0
+BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY})
+"""Refusals of a broker that is overloaded, starting, stopping, or out of disk space."""
+
+
+class Patience:
+    """Tries each message again while brokers are down, hang or are busy."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._has_stored = False
+        self._is_outage_named = False
+
+    async def send(self, producer: Producer, message: Message) -> SendResult:
+        """Store a message; raise ClientError if it is not stored in time.
+
+        A broker may have stored a message without answering: then it is stored twice.
+        """
+        deadline = monotonic() + self._limit_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                result = await producer.send(message)
+            except CometError as error:
+                if not self._limit_s or not self._may_pass(error):
+                    raise
+                left_s = deadline - monotonic()
+                if left_s <= 0:
+                    text = f"{error}; gave up after {self._limit_s:g} s (--timeout)"
+                    raise ClientError(text) from error
+                self._name_outage(error)
+            else:
+                self._has_stored = True
+                self._is_outage_named = False
+                return result
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _may_pass(self, error: CometError) -> bool:
+        """Return whether waiting may help.
+
+        A topic that no name server knows may be a typing error, until a message has been stored.
+        """
+        cause = error.__cause__ if isinstance(error, SendFailed) else error
+        if isinstance(cause, CommandError):
+            return cause.code in BUSY
+        if isinstance(cause, NoRoute):
+            return self._has_stored
+        return isinstance(cause, TransportError | BrokerMissing)
+
+    def _name_outage(self, error: CometError) -> None:
+        """Print the first failure of an outage: all sends in flight fail for the same reason."""
+        if not self._is_outage_named:
+            self._is_outage_named = True
+            typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
