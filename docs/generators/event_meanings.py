@@ -33,6 +33,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.address_replaced": "A broker registered with the name and id of another live address, "
     "`replaced`, and took its place in the routes. If both are running, give one another "
     "`brokerName`.",
+    "broker.name_taken": "At its start a broker found its name and id registered for another "
+    "address, `holder`, and takes its place in the routes. If both are running, give one another "
+    "`brokerName`.",
     "broker.disconnected": "A broker's connection ended; its routes are gone.",
     "broker.expired": "A broker was silent too long; its routes are gone.",
     # txn-checker

@@ -14,6 +14,9 @@ from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration import CRC_MASK, Identity, Link, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
     TopicConfig,
@@ -24,6 +27,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import ConnectFailed
+from cometmq.remoting.log import NO_LOG, Log
 
 ME = Identity(
     cluster_name="C",
@@ -64,7 +68,8 @@ class Namesrvs:
         self.arrived.set()
         if address in self.dead:
             raise ConnectFailed(address)
-        self.requests.append(Request(address, int(code), header, body))
+        if code != RequestCode.GET_BROKER_CLUSTER_INFO:
+            self.requests.append(Request(address, int(code), header, body))
         return self.answers.get(int(code), Response(0, None, {}, b""))
 
     def topics_sent(self) -> list[set[str]]:
@@ -98,10 +103,12 @@ def config(topic: str, perm: int = 6) -> TopicConfig:
 
 
 def registration(
-    namesrvs: Namesrvs, topics: Topics, text: str = NS1, **changes: object
+    namesrvs: Namesrvs, topics: Topics, text: str = NS1, *, log: Log = NO_LOG, **changes: object
 ) -> Registration:
     settings = msgspec.structs.replace(BrokerSettings(), **changes)
-    return Registration(ME, topics, namesrvs, NamesrvAddresses(text), settings=lambda: settings)
+    return Registration(
+        ME, topics, namesrvs, NamesrvAddresses(text), settings=lambda: settings, log=log
+    )
 
 
 @asynccontextmanager
@@ -142,6 +149,28 @@ async def test_the_first_registration_carries_everything(
     sent = namesrvs.registrations()[0].topic_config_serialize_wrapper
     assert sent.topic_config_table == {"T": config("T")}
     assert sent.data_version == topics.version
+
+
+@pytest.mark.parametrize(
+    ("holder", "is_warned"), [("10.0.0.8:10911", True), (ME.broker_addr, False)]
+)
+async def test_a_name_that_another_address_has_is_warned_about_once(
+    namesrvs: Namesrvs, topics: Topics, holder: str, is_warned: bool
+) -> None:
+    group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
+    body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
+    code = int(RequestCode.GET_BROKER_CLUSTER_INFO)
+    namesrvs.answers[code] = Response(0, None, {}, body)
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await until(namesrvs, 1)
+        topics.put(config("U"))
+        subject.notify()
+        await until(namesrvs, 2)
+    warned = [facts["holder"] for facts in log.named("broker.name_taken")]
+    assert warned == [holder] * is_warned
+    assert len(namesrvs.registrations()) == 2  # it registers nevertheless
 
 
 async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(

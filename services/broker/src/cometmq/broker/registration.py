@@ -6,6 +6,8 @@ which version of the topic table its name server has acknowledged, and sends onl
 After a lost connection it sends the whole table: the name server may have restarted, or have
 dropped the broker together with the connection.
 
+The first registration is preceded by GET_BROKER_CLUSTER_INFO (106), to warn about a taken name.
+
 Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104),
 QUERY_DATA_VERSION (322) when forceRegister is off. A broker without the permission to read or to
 write registers all its topics with that permission, as RocketMQ does.
@@ -23,6 +25,7 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.route import ClusterInfo
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     RegisterBrokerBody,
@@ -40,6 +43,7 @@ PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
 RETRY_FIRST_MS: Final = 1_000
 UNREGISTER_TIMEOUT_MS: Final = 3_000
+CHECK_NAME_TIMEOUT_MS: Final = 1_000
 CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
 
 
@@ -71,13 +75,23 @@ class Identity(msgspec.Struct, frozen=True):
 class Link:
     """The state of registration at one name server."""
 
-    __slots__ = ("acknowledged", "address", "failed_count", "is_tried", "is_up", "waiters", "wake")
+    __slots__ = (
+        "acknowledged",
+        "address",
+        "failed_count",
+        "is_name_checked",
+        "is_tried",
+        "is_up",
+        "waiters",
+        "wake",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.acknowledged: DataVersion | None = None
         self.is_up = False
         self.is_tried = False
+        self.is_name_checked = False
         self.failed_count = 0
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
@@ -228,6 +242,8 @@ class Registration:
             waiting, link.waiters = link.waiters, []
             is_done = False
             try:
+                if not link.is_name_checked:
+                    await self._check_name(link)
                 is_done = await self.register(link)
             finally:
                 for waiter in waiting:
@@ -236,6 +252,35 @@ class Registration:
             link.is_tried = True
             self._note_first_round()
             await _wait(link.wake, self._pause_ms(link))
+
+    async def _check_name(self, link: Link) -> None:
+        """Warn before the first registration if another address has this broker's name and id.
+
+        The broker registers nevertheless, as in RocketMQ: the other one may be an old process whose
+        end the name server has not noticed. Failures are left to the registration that follows.
+        """
+        try:
+            response = await self._client.invoke(
+                link.address,
+                RequestCode.GET_BROKER_CLUSTER_INFO,
+                timeout_ms=CHECK_NAME_TIMEOUT_MS,
+            )
+            groups = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table
+        except CometError:
+            return
+        link.is_name_checked = True
+        me = self.identity
+        group = groups.get(me.broker_name)
+        holder = None if group is None else group.broker_addrs.get(me.broker_id)
+        if holder is not None and holder != me.broker_addr:
+            self._log.warning(
+                "broker.name_taken",
+                broker_name=me.broker_name,
+                broker_id=me.broker_id,
+                address=me.broker_addr,
+                holder=holder,
+                namesrv=link.address,
+            )
 
     def _note_first_round(self) -> None:
         if all(link.is_tried for link in self.links.values()):
