@@ -11,8 +11,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "before it had stopped in order.",
     "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
     "each follows.",
-    "settings.overruled": "These settings of the file have no effect in `cometmq standalone`; "
-    "`use` has the option that sets each.",
+    "settings.overruled": "These settings of the file, and variables, have no effect in `cometmq "
+    "standalone`; `use` has the option that sets each.",
     "settings.unknown": "These keys of the file are unknown; they are kept for tools. "
     "`did_you_mean` lists the settings that a misspelled key is close to.",
     "task.ended": "A background task that should run until the stop has ended.",
@@ -68,7 +68,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "consequence.",
     # broker
     "account.repeated": "An access key is in two files of accounts; the first one is used.",
-    "accounts.missing": "Access control is on without any account: every request is refused.",
+    "accounts.missing": "Access control is on without any account: every request is refused, and "
+    "`/readyz` fails.",
     "accounts.unreadable": "Changed files of accounts are invalid; the previous accounts stay in "
     "use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",

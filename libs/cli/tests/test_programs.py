@@ -112,7 +112,7 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
         assert "the data stays in" in child.log()
 
 
-def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path):
+def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()
     options = suite_options(data)
@@ -124,6 +124,9 @@ def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path):
     assert "settings.overruled" not in quiet.log()
     quiet.kill()
     file.write_text("listenPort=1234\nstorePathRootDir=/nowhere\nnamesrvAddr=ns:9876\n")
+    monkeypatch.setenv("COMETMQ_NAMESRV_LISTEN_PORT", "1")
+    monkeypatch.setenv("COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR", "/nowhere")
+    monkeypatch.setenv("NAMESRV_ADDR", "of-clients:9876")
     warned = start("standalone", *options, "--log-json", name="warned", ready="cluster")
     (warning,) = [
         event
@@ -134,6 +137,8 @@ def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path):
         "listenPort": "--broker-port",
         "namesrvAddr": "--namesrv-port",
         "storePathRootDir": "--data",
+        "COMETMQ_NAMESRV_LISTEN_PORT": "--namesrv-port",
+        "COMETMQ_TXN_CHECKER_STORE_PATH_ROOT_DIR": "--data",
     }
 
 

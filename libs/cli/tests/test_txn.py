@@ -134,6 +134,10 @@ def test_a_checkers_folder_is_compared_with_the_queues(ask, suite, topic, begun)
     assert found["differences"] == []
     assert found["open_count"] >= len(begun)
     assert ask("txn", "verify", folder).status == 0
+    assert ask("txn", "verify", suite.data, "--json").json[0]["broker"] == found["broker"]
+    ask("txn", "verify", suite.data / "store").assert_refused(
+        2, f"{suite.data / 'store'} is not the folder of a txn-checker"
+    )
 
 
 def test_a_folder_that_is_wrong_is_named(ask, suite, topic, begun, tmp_path):

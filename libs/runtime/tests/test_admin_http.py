@@ -88,6 +88,15 @@ async def test_readiness_follows_its_checks_and_liveness_does_not():
     assert (await http.answer("GET", "/healthz")).status is HTTPStatus.OK
 
 
+async def test_the_root_lists_every_page():
+    http = AdminHttp()
+    root = await http.answer("GET", "/")
+    pages = [line.split()[0] for line in root.body.decode().splitlines()]
+    assert (root.status, pages) == (HTTPStatus.OK, ["/metrics", "/healthz", "/readyz", "/settings"])
+    for page in pages:
+        assert (await http.answer("GET", page)).status is HTTPStatus.OK
+
+
 async def test_settings_of_every_part_are_shown():
     http = AdminHttp()
     http.add_settings("namesrv", lambda: "listenPort=9876\n")

@@ -163,7 +163,7 @@ def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
     ("changes", "message"),
     [
         ({"listenPort": "1"}, "cannot be changed while the program runs"),
-        ({"fileReservedTime": "0"}, "must be an integer >= 1"),
+        ({"fileReservedTime": "0"}, "must be an integer >= 1$"),
         ({"fileReservedTime": "5", "brokerIP1": "::1"}, "brokerIP1 cannot be changed"),
     ],
 )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,3 +109,22 @@ def test_the_path_of_the_accounts(tmp_path: Path) -> None:
     assert acl_path(home, conf) == Path("/opt/rocketmq/conf/plain_acl.yml")
     assert acl_path(plain, conf) == Path("/etc/cometmq/plain_acl.yml")
     assert acl_path(plain, None) == tmp_path / "store" / "config" / "plain_acl.yml"
+
+
+async def test_a_broker_without_accounts_is_not_ready_until_a_file_has_one(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text("accounts: []\n")
+    admin = AdminHttp()
+    app = BrokerApp(
+        settings(tmp_path), log=NO_LOG, clock=SystemClock(), admin=admin,
+        config_path=tmp_path / "broker.conf",
+    )  # fmt: skip
+    async with running(app):
+        ready = await admin.answer("GET", "/readyz")
+        assert ready.status == 503
+        reason = json.loads(ready.body)["checks"]["accounts"]
+        assert reason.endswith(f"every request is refused: add accounts to {file}")
+        file.write_text(ACCOUNTS)
+        async with asyncio.timeout(20):
+            while (await admin.answer("GET", "/readyz")).status != 200:  # noqa: ASYNC110  # polled
+                await asyncio.sleep(0.05)

@@ -23,7 +23,7 @@ from cometmq.client.clock import wall_ms
 from cometmq.client.errors import BrokerMissing, ClientError
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.txn_checker.verify import verify_folder
+from cometmq.txn_checker.verify import is_checker_folder, verify_folder
 
 app = typer.Typer(
     add_completion=False,
@@ -165,7 +165,12 @@ def resolve(
 
 @app.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(help="storePathRootDir of a txn-checker.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="storePathRootDir of a txn-checker, or the data folder of cometmq standalone."
+        ),
+    ],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
@@ -174,9 +179,8 @@ def verify(
 
     Exit status 1 if they contradict each other. Messages not read yet are no contradiction.
     """
-    if not folder.is_dir():
-        raise wrong_usage(f"{folder} is not a folder")
-    found = ask(namesrv, lambda admin: verify_folder(folder, admin))
+    root = _checker_folder(folder)
+    found = ask(namesrv, lambda admin: verify_folder(root, admin))
     if as_json:
         print_json([msgspec.structs.asdict(one) for one in found])
     else:
@@ -192,6 +196,18 @@ def verify(
                 typer.echo(f"{one.broker}: {line}")
     if any(one.differences for one in found):
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _checker_folder(folder: Path) -> Path:
+    """Return a txn-checker's folder; in the data folder of `standalone` it is one level down."""
+    if not folder.is_dir():
+        raise wrong_usage(f"{folder} is not a folder")
+    root = folder / "txn-checker" if (folder / "txn-checker").is_dir() else folder
+    if not is_checker_folder(root):
+        raise wrong_usage(
+            f"{folder} is not the folder of a txn-checker: it has no state tables of brokers"
+        )
+    return root
 
 
 async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:

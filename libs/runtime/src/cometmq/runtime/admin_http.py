@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP port of every program: /metrics, /healthz, /readyz, /settings.
+"""The HTTP port of every program: /metrics, /healthz, /readyz, /settings; / lists them.
 
 Deliberately small: GET and HEAD, one request per connection, bounds on the size of the request
 head, on time and on connections. Counters are copied on the event loop a few at a time and rendered
@@ -34,6 +34,13 @@ CONNECTION_COUNT_MAX = 64
 Check = Callable[[], str | None]
 """A health check returns None while healthy, otherwise a one-line reason."""
 
+PAGES = {
+    "/metrics": "metrics, in the form of Prometheus",
+    "/healthz": "200 while the process works",
+    "/readyz": "200 while clients can use it, else 503 with the reasons",
+    "/settings": "every setting with its source",
+}
+
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -66,6 +73,7 @@ class AdminHttp:
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/settings": self._settings_page,
+            "/": self._index,
         }
 
     def add_live_check(self, name: str, check: Check) -> None:
@@ -117,8 +125,12 @@ class AdminHttp:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
         page = self._pages.get(path.partition("?")[0])
         if page is None:
-            return Answer(HTTPStatus.NOT_FOUND, f"try {' '.join(self._pages)}\n".encode())
+            return Answer(HTTPStatus.NOT_FOUND, f"try {' '.join(PAGES)}\n".encode())
         return await page()
+
+    async def _index(self) -> Answer:
+        lines = [f"{page:<9} {text}\n" for page, text in PAGES.items()]
+        return Answer(HTTPStatus.OK, "".join(lines).encode())
 
     async def _metrics(self) -> Answer:
         families = await self._incremental.run(self.registry.collect())

@@ -274,9 +274,8 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
         return msgspec.convert(value, field.annotation, strict=False)
     except msgspec.ValidationError as error:
         shown = _HIDDEN if field.is_secret else value
-        raise SettingsError(
-            f"{field.name}={shown}: must be {field.expected} (from {origin})"
-        ) from error
+        source = "" if origin == RUN_TIME else f" (from {origin})"
+        raise SettingsError(f"{field.name}={shown}: must be {field.expected}{source}") from error
 
 
 def _text(value: object) -> str | None:

@@ -197,7 +197,7 @@ class BrokerApp:
         path = acl_path(self._loaded.value, self._config_path)
         files = AclFiles(path, clock_ms=self._clock.now_ms, log=self._log)
         accounts = files.load()
-        if not accounts.by_key and not accounts.white_addresses:
+        if accounts.is_empty:
             self._log.warning("accounts.missing", file=str(path))
         return files, AccessControl(accounts, self._own_account)
 
@@ -333,4 +333,6 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
         admin.registry.add(source)
     admin.add_ready_check("store", store_fault)
     admin.add_ready_check("tables", table_fault)
+    if (acl := broker.acl) is not None:
+        admin.add_ready_check("accounts", lambda: acl.gap)
     admin.add_settings("broker", settings_text)

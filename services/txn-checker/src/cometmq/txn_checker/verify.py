@@ -61,6 +61,11 @@ async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
     return found
 
 
+def is_checker_folder(folder: Path) -> bool:
+    """Return whether a txn-checker keeps its tables here, those of at least one broker."""
+    return any((folder / name / REDO_LOG).is_dir() for name in _folders(folder))
+
+
 def _folders(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir()}
 

@@ -2,8 +2,11 @@
 """The settings of a suite in one process: one file, one TLS and account configuration."""
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from cometmq.broker.acl.accounts import Account
 from cometmq.broker.settings import BrokerSettings
@@ -11,10 +14,12 @@ from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
-from cometmq.runtime.settings import FILE, Loaded, load
+from cometmq.runtime.settings import ENVIRONMENT, FILE, Loaded, load
 from cometmq.runtime.settings_fields import fields_of
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
 from cometmq.txn_checker.settings import TxnCheckerSettings
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 BROKER_OPTIONS: Final = {
     "brokerIP1": "--host", "listenPort": "--broker-port", "storePathRootDir": "--data",
@@ -25,13 +30,15 @@ NAMESRV_OPTIONS: Final = {
 """Options of `standalone` behind these settings, as named by error messages."""
 
 DECIDED: Final = {
-    "bindAddress": "--host",
-    "brokerIP1": "--host",
-    "listenPort": "--broker-port",
-    "namesrvAddr": "--namesrv-port",
-    "storePathRootDir": "--data",
-}
-"""Settings of the broker that options of `standalone` decide, whatever the file says."""
+    **BROKER_OPTIONS, "bindAddress": "--host", "namesrvAddr": "--namesrv-port",
+}  # fmt: skip
+NAMESRV_DECIDED: Final = {**NAMESRV_OPTIONS, "bindAddress": "--host"}
+CHECKER_DECIDED: Final = {"storePathRootDir": "--data", "namesrvAddr": "--namesrv-port"}
+"""Settings that options of `standalone` decide, whatever the file and the environment say."""
+
+BROKER_PREFIX: Final = "COMETMQ_BROKER"
+NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
+CHECKER_PREFIX: Final = "COMETMQ_TXN_CHECKER"
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ""  # only if the user names another host
@@ -57,7 +64,7 @@ class Suite(NamedTuple):
     txn_checker: Loaded[TxnCheckerSettings]
     own_account: Account | None
     overruled: dict[str, str]
-    """Settings of the file without effect -> the option to use."""
+    """Settings of the file, and variables, without effect -> the option to use."""
 
     @property
     def needs_tls(self) -> bool:
@@ -81,38 +88,46 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
         "storePathRootDir": str(folder / "store"),
     }
     read = file if config is not None or file.exists() else None
-    overruled = _overruled(read, {**options, "namesrvAddr": f"{LOOPBACK}:{ports.namesrv}"})
+    own_namesrv = {"namesrvAddr": f"{LOOPBACK}:{ports.namesrv}"}
+    given = load(BrokerSettings, prefix=BROKER_PREFIX, file=read)
+    overruled = _overruled(given, DECIDED, options | own_namesrv)
     broker = _load_broker(read, options)
     tls = broker.given("tls.") | broker.given(USE_TLS)
-    namesrv = load_namesrv(
-        None,
-        {
-            "bindAddress": bind,
-            "listenPort": str(ports.namesrv),
-            "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
-            "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
-            **{name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)},
-        },
-        NAMESRV_OPTIONS,
-    )
+    namesrv_options = {
+        "bindAddress": bind,
+        "listenPort": str(ports.namesrv),
+        "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
+        "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
+    }
+    variables = load(NamesrvSettings, prefix=NAMESRV_PREFIX)
+    overruled |= _overruled(variables, NAMESRV_DECIDED, namesrv_options)
+    namesrv_tls = {name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)}
+    namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS)
+    checker_options = {"storePathRootDir": str(folder / "txn-checker"), **own_namesrv}
+    checker_variables = load(TxnCheckerSettings, prefix=CHECKER_PREFIX)
+    overruled |= _overruled(checker_variables, CHECKER_DECIDED, checker_options)
     own_account = _new_account() if broker.value.acl_enable else None
     checker = _load_checker(folder, tls, own_account)
     return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account, overruled)
 
 
-def _overruled(file: Path | None, decided: dict[str, str]) -> dict[str, str]:
-    """Return the settings of the file, all of them checked, that options of `standalone` decide.
+def _overruled(
+    loaded: Loaded[S], options: Mapping[str, str], decided: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the settings of a file or of variables that options of `standalone` decide otherwise.
 
-    A file that the broker has saved has the decided values; these are not conflicts.
+    Variables of this program only: NAMESRV_ADDR is for its clients. A file that the broker has
+    saved has the decided values; these are not conflicts.
     """
-    loaded = load(BrokerSettings, prefix="COMETMQ_BROKER", file=file)
-    fields = fields_of(BrokerSettings)
-    return {
-        name: option
-        for name, option in DECIDED.items()
-        if loaded.origins[name].kind == FILE
-        and str(fields[name].read(loaded.value)) != decided[name]
-    }
+    fields = fields_of(type(loaded.value))
+    found: dict[str, str] = {}
+    for name, option in options.items():
+        origin = loaded.origins[name]
+        is_own = origin.kind == ENVIRONMENT and origin.place.startswith("COMETMQ_")
+        is_other = str(fields[name].read(loaded.value)) != decided[name]
+        if (origin.kind == FILE or is_own) and is_other:
+            found[origin.place if is_own else name] = option
+    return found
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
@@ -120,7 +135,7 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
         return load(
-            BrokerSettings, prefix="COMETMQ_BROKER", file=file, cli=options, options=BROKER_OPTIONS
+            BrokerSettings, prefix=BROKER_PREFIX, file=file, cli=options, options=BROKER_OPTIONS
         )
 
     broker = read(options)
@@ -143,7 +158,7 @@ def _load_checker(
     def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
         return load(
             TxnCheckerSettings,
-            prefix="COMETMQ_TXN_CHECKER",
+            prefix=CHECKER_PREFIX,
             cli=options,
             options={"storePathRootDir": "--data"},
         )

@@ -85,6 +85,11 @@ class Accounts:
         self.version = version
         self.versions = versions
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether every request is refused."""
+        return not (self.by_key or self.white_addresses)
+
 
 def has_keys(config: AclAccount) -> bool:
     """Return whether access key and secret are present and long enough."""

@@ -35,6 +35,16 @@ class AclKeeper:
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
 
+    @property
+    def gap(self) -> str | None:
+        """Return why no client can use the broker, None if there is an account."""
+        if not self.control.accounts.is_empty:
+            return None
+        return (
+            "access control is on without any account, so every request is refused: add accounts"
+            f" to {self._files.path}"
+        )
+
     def poll(self) -> None:
         """Check whether files have changed; called by a timer."""
         if self._polling is None:
