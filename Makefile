@@ -22,12 +22,14 @@ define create_venv
 endef
 
 $(VENV)/.runtime: requirements-runtime.lock $(RUNTIME:%=%/pyproject.toml)
+	@echo "Installing what CometMQ needs to run into $(VENV): less than 60 MB, about ten seconds"
 	$(create_venv)
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements-runtime.lock
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(RUNTIME:%=-e ./%)
 	@touch $@
 
 $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
+	@echo "Installing the developers' tools into $(VENV): about 350 MB"
 	$(create_venv)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock

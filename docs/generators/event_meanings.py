@@ -11,6 +11,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "before it had stopped in order.",
     "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
     "each follows.",
+    "address.foreign": "This machine does not have the address of `standalone --host`, to which "
+    "clients are sent: correct behind NAT or a mapped port, else a mistake.",
     "settings.overruled": "These settings of the file, and variables, have no effect in `cometmq "
     "standalone`; `use` has the option that sets each.",
     "settings.unknown": "These keys of the file are unknown; they are kept for tools. "

@@ -183,6 +183,7 @@ def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, opti
         f"cometmq: cannot listen on {host or '*'}:{port}: Address already in use; "
         f"stop the program that uses the port, or choose another with {option}"
     )
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_second_port_of_a_broker_is_distinguished(tmp_path):
@@ -248,6 +249,21 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, program, option):
 def test_an_unreachable_address_is_not_advertised(tmp_path, program, option, host):
     line = refuse(*alone(program, tmp_path / "data"), option, host, cwd=tmp_path)
     assert line.startswith(f"cometmq: {option}: others cannot connect to {host}; give the address")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_suite_refuses_unknown_names_and_warns_about_addresses_of_others(start, tmp_path):
+    options = suite_options(tmp_path / "data")
+    line = refuse("standalone", *options, "--host", "no.such.host.invalid", cwd=tmp_path)
+    assert line.startswith("cometmq: --host: no.such.host.invalid cannot be resolved: ")
+    assert not (tmp_path / "data").exists()
+    child = start("standalone", *options, "--host", "192.0.2.1", "--log-json", ready="cluster")
+    (warning,) = [
+        event
+        for line in child.log().splitlines()
+        if line.startswith("{") and (event := json.loads(line))["event"] == "address.foreign"
+    ]
+    assert warning["host"] == "192.0.2.1"
 
 
 def test_a_broker_that_listens_everywhere_says_which_address_it_advertises(start, tmp_path):

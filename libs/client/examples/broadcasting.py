@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deliver every message to every member; each member keeps its offsets in a file."""
+"""Deliver every message to every member; each member keeps its offsets in a file.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python broadcasting.py
+"""
 
 import asyncio
 import tempfile

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the dead letters of a group."""
+"""Read the dead letters of a group.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python dead_letters.py
+"""
 
 import asyncio
 

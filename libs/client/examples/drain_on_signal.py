@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shut down on a signal: finish the message in work, commit, leave."""
+"""Shut down on a signal: finish the message in work, commit, leave.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python drain_on_signal.py
+"""
 
 import asyncio
 import os

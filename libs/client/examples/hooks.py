@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observe every send, and refuse some."""
+"""Observe every send, and refuse some.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python hooks.py
+"""
 
 import asyncio
 

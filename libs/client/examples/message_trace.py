@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace messages, and read what happened to one of them."""
+"""Trace messages, and read what happened to one of them.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python message_trace.py
+"""
 
 import asyncio
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tenants of one cluster use the same names without conflicts."""
+"""Two tenants of one cluster use the same names without conflicts.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python namespaces.py
+"""
 
 import asyncio
 

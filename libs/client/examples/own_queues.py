@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep state per owned queue, and store it before the queue is revoked."""
+"""Keep state per owned queue, and store it before the queue is revoked.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python own_queues.py
+"""
 
 import asyncio
 

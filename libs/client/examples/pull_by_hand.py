@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read any queue at any offset, and pull shared queues at intervals."""
+"""Read any queue at any offset, and pull shared queues at intervals.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python pull_by_hand.py
+"""
 
 import asyncio
 

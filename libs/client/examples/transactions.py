@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a message if, and only if, a row is in the database."""
+"""Send a message if, and only if, a row is in the database.
+
+Start it with NAMESRV_ADDR=127.0.0.1:9876 python transactions.py
+"""
 
 import asyncio
 import sqlite3

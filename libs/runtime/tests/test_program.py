@@ -73,7 +73,7 @@ async def test_health_is_served_while_the_service_runs(port):
     assert stop.is_serving
 
 
-async def test_a_port_in_use_stops_the_service_that_had_started():
+async def test_a_port_in_use_starts_nothing():
     notes: list[Any] = []
     stop = Stop()
     with (
@@ -81,6 +81,24 @@ async def test_a_port_in_use_stops_the_service_that_had_started():
         pytest.raises(SettingsError, match="in use"),
     ):
         await main_of(notes, stop, other.getsockname()[1])
+    assert notes == []
+    assert not stop.is_serving
+
+
+async def test_a_port_that_is_taken_during_the_start_stops_the_service_again(port, monkeypatch):
+    notes: list[Any] = []
+    stop = Stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        async def start(service):
+            service.notes.append("started")
+            other.bind(("0.0.0.0", port))
+            other.listen()
+
+        monkeypatch.setattr(Service, "start", start)
+        with pytest.raises(SettingsError, match="in use"):
+            await main_of(notes, stop, port)
     assert notes == ["started", "stopped"]
     assert not stop.is_serving
 

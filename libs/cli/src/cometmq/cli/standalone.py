@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from cometmq.broker.addresses import host_port
-from cometmq.broker.app import BrokerApp, acl_path
+from cometmq.broker.addresses import choose_ports, host_port, is_own_address
+from cometmq.broker.app import BrokerApp, acl_path, check_environment, check_settings
 from cometmq.cli.programs.running import (
     ConfigFile,
     LogJson,
@@ -30,7 +30,7 @@ from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
-from cometmq.runtime.places import prepare_folder
+from cometmq.runtime.places import check_port, prepare_folder
 from cometmq.runtime.service import Stop, run
 from cometmq.txn_checker.app import TxnCheckerApp
 
@@ -88,6 +88,7 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 
 async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
     """Start in order of dependency, print the banner, stop in reverse order."""
+    _check_environment(suite, log)
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()
     admin = AdminHttp(log=log)
@@ -125,6 +126,17 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         await stop.wait()
         typer.echo("stopping ...")
     typer.echo(f"stopped; the data stays in {suite.data}")
+
+
+def _check_environment(suite: Suite, log: Log) -> None:
+    """Refuse ports and an address that cannot be used, before any folder is created."""
+    namesrv, broker = suite.namesrv.value, suite.broker.value
+    check_settings(suite.broker)
+    check_port(namesrv.bind_address, namesrv.listen_port, setting="--namesrv-port")
+    check_environment(suite.broker, choose_ports(broker.listen_port, "", ha_port=None))
+    check_port(namesrv.bind_address, suite.http_port, setting="--http-port")
+    if not is_own_address(suite.host.strip("[]")):
+        log.warning("address.foreign", host=suite.host)
 
 
 def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:

@@ -6,6 +6,7 @@ Each error gives the reason and names the option or setting to change.
 
 import errno
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,20 @@ def listening(
         place = f"{f'[{host}]' if ':' in host else host or '*'}:{port}{note and f' ({note})'}"
         advice = _listen_advice(number, setting, host_setting)
         raise SettingsError(f"cannot listen on {place}: {reason}; {advice}") from error
+
+
+def check_port(
+    host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
+) -> None:
+    """Raise the SettingsError of `listening` if a program cannot listen on a port; 0 is any port.
+
+    Called before a program creates folders, so that a start that fails leaves nothing behind.
+    """
+    if port <= 0:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with listening(host, port, setting=setting, host_setting=host_setting, note=note):
+        socket.create_server((host, port), family=family).close()
 
 
 def _listen_advice(number: int, setting: str, host_setting: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from cometmq.remoting.log import Log
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock, SystemClock
+from cometmq.runtime.places import check_port
 from cometmq.runtime.service import Stop
 from cometmq.runtime.settings import Loaded
 
@@ -35,6 +36,7 @@ def program(
     """Return a main function for `service.run`; `http_port=-1` serves no HTTP port."""
 
     async def main(stop: Stop) -> None:
+        check_port("", http_port, setting=http_setting)
         admin = AdminHttp(log=log)
         app = build(log=log, clock=SystemClock(), admin=admin)
         await app.start()

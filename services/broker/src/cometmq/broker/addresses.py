@@ -51,6 +51,17 @@ def is_unspecified(host: str) -> bool:
     return (mapped or found).is_unspecified
 
 
+def is_own_address(host: str) -> bool:
+    """Return whether this machine has the address; raise OSError if a name cannot be resolved."""
+    family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
+
+
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
     """Return the ports; for listenPort 0 a free one whose neighbours are free too."""
     if listen_port:

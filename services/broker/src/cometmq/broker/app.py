@@ -16,7 +16,14 @@ from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.addresses import Ports, check_advertised, choose_ports, host_port
+from cometmq.broker.addresses import (
+    Ports,
+    advertised_host,
+    check_advertised,
+    choose_ports,
+    host_port,
+    packed_host,
+)
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
@@ -35,7 +42,7 @@ from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
-from cometmq.runtime.places import listening, prepare_folder
+from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls, server_tls
@@ -45,6 +52,7 @@ from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"
 FIRST_ROUND_WAIT_MS: Final = 2_000
+VIP_NOTE: Final = "the second port of the broker"
 """Bound on how long a start waits for name servers that do not answer."""
 
 
@@ -107,6 +115,7 @@ class BrokerApp:
             self._ports = choose_ports(
                 settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
             )
+        check_environment(self._loaded, self._ports)
         workers = Workers.start()
         stack.callback(workers.close)
         acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
@@ -224,7 +233,7 @@ class BrokerApp:
         with self._listening(self._ports.main):
             await server.listen(settings.bind_address, self._ports.main)
         if self._ports.vip:
-            with self._listening(self._ports.vip, note="the second port of the broker"):
+            with self._listening(self._ports.vip, note=VIP_NOTE):
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
 
@@ -300,6 +309,21 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
         raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
     if settings.broker_role is BrokerRole.SLAVE:
         raise SettingsError("brokerRole=SLAVE: replication is not supported yet")
+
+
+def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
+    """Refuse ports and addresses that cannot be used, before any folder is created."""
+    settings = loaded.value
+    for port, note in ((ports.main, ""), (ports.vip or 0, VIP_NOTE)):
+        check_port(
+            settings.bind_address,
+            port,
+            setting=loaded.label("listenPort"),
+            host_setting=loaded.label("bindAddress"),
+            note=note,
+        )
+    host = advertised_host(settings.broker_ip1, settings.bind_address)
+    packed_host(host, ports.main, setting=loaded.label("brokerIP1"))
 
 
 def server_settings(settings: BrokerSettings) -> ServerSettings:

@@ -19,7 +19,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.files import replace_file
 from cometmq.runtime.metrics import StatsCollector
-from cometmq.runtime.places import listening, prepare_folder
+from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
@@ -73,6 +73,13 @@ class NamesrvApp:
 
     async def _start(self, starting: AsyncExitStack) -> None:
         settings = self._settings.value
+        label = self._settings.label
+        check_port(
+            settings.bind_address,
+            settings.listen_port,
+            setting=label("listenPort"),
+            host_setting=label("bindAddress"),
+        )
         worker = Worker("namesrv-files")
         starting.callback(worker.close)
 
@@ -102,8 +109,8 @@ class NamesrvApp:
         with listening(
             settings.bind_address,
             settings.listen_port,
-            setting=self._settings.label("listenPort"),
-            host_setting=self._settings.label("bindAddress"),
+            setting=label("listenPort"),
+            host_setting=label("bindAddress"),
         ):
             await server.listen(settings.bind_address, settings.listen_port)
         background = TaskSet(self._log)

@@ -126,8 +126,8 @@ class PeerProtocol(asyncio.Protocol):
         self.in_flight = 0
         self._backlog.clear()
         self._connection.take()
-        reason = f": {exc}" if exc is not None else ""
-        self._connection.lost(ConnectionLost(f"connection to {self.address} ended{reason}"))
+        reason = "was closed" if exc is None else f"ended: {exc}"
+        self._connection.lost(ConnectionLost(f"connection to {self.address} {reason}"))
         try:
             if hub.on_close is not None:
                 hub.on_close(self)
