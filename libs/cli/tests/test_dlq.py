@@ -90,6 +90,10 @@ def test_dead_letters_are_exported(ask, topic, dead, tmp_path):
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert {line["body"] for line in lines} == {f"body {n}" for n in range(5)}
     assert len(ask("dlq", "export", dead).lines) == 5
+    before = file.read_text()
+    ask("dlq", "export", dead, file, "--max", 1).assert_refused(2, f"Overwrite {file}? Standard")
+    assert file.read_text() == before
+    assert ask("dlq", "export", dead, file, "--max", 5, "--yes").status == 0
     other = f"{topic}-copy"
     assert ask("topic", "create", other).status == 0
     assert ask("produce", other, "--json-lines", "-f", file).status == 0

@@ -132,7 +132,15 @@ def test_the_report_of_a_running_suite(ask, topic, tmp_path):
 
     only = tmp_path / "one.html"
     assert ask("lag", group, "--report", only).status == 0
-    assert "1 of 1 groups needs a look" in only.read_text()
+    assert "1 of 1 group needs a look" in only.read_text()
+    assert ask("lag", group, "--report", only).status == 0  # a report may replace a report
+    other = tmp_path / "notes.html"
+    other.write_text("mine")
+    asked = ask("lag", group, "--report", other)
+    asked.assert_refused(2, f"Overwrite {other}? Standard input is not a terminal: give --yes")
+    assert other.read_text() == "mine"
+    assert ask("lag", group, "--report", other, "--yes").status == 0
+    assert "needs a look" in other.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: table of commands, start-up time, refusals."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,8 @@ def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
 
     assert say("help").stdout == say("--help").stdout
     assert say("version").stdout == say("--version").stdout
+    version = json.loads(say("version", "--json").stdout)["version"]
+    assert say("version").stdout == f"cometmq {version}\n"
     wrong = say("help", "brokr")
     assert wrong.returncode == 2
     assert "broker" in wrong.stderr

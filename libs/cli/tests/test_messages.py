@@ -171,6 +171,11 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
             "--queue cannot be combined with --group",
         ),
         (("consume", "TBW102", "--offset", "1"), 2, "--offset needs --queue"),
+        (
+            ("consume", "TBW102", "--queue", "a:0", "--offset", "1", "--from", "first"),
+            2,
+            "--offset cannot be combined with --from",
+        ),
         (("consume", "TBW102", "--from", "then"), 2, "then is not a time"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
@@ -231,10 +236,12 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     assert ask("lag", group, "-t", topic, "--json").json["lag"] == 0
     ask("produce", topic, "new")
     args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 20)
-    assert ask(*args, "--from", "first").out == "new\n"  # it has offsets: --from does nothing
+    again = ask(*args, "--from", "first")
+    assert again.out == "new\n"  # it has offsets: --from does nothing, and says so
+    assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
     ask("produce", topic, "first")
     args = ["consume", topic, "-g", f"{topic}-{number.name}", "--from", "first"]

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cometmq.cli.output import AsJson, print_json
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -21,12 +23,21 @@ def show_help(
 
 
 @app.command("version")
-def show_version() -> None:
+def show_version(*, as_json: AsJson = False) -> None:
     """Print the version."""
-    typer.echo(version_line())
+    if as_json:
+        print_json({"version": version()})
+    else:
+        typer.echo(version_line())
 
 
 def version_line() -> str:
     """Return the program and its version."""
+    return f"cometmq {version()}"
+
+
+def version() -> str:
+    """Return the version of the distribution."""
     metadata = import_module("importlib.metadata")  # 12 ms that other commands save
-    return f"cometmq {metadata.version('cometmq-cli')}"
+    found: str = metadata.version("cometmq-cli")
+    return found

@@ -2,7 +2,6 @@
 """Shared by all commands that connect to servers: options, event loop, errors."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
@@ -20,6 +19,7 @@ from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.runtime.hangup import cancel_on_signals
 
 T = TypeVar("T")
 
@@ -106,12 +106,12 @@ def run(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a command on an event loop; Ctrl-C and SIGTERM cancel it, so that it cleans up."""
+    """Run a command on an event loop; signals that end it cancel it, so that it cleans up."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        cancel_on_signals(task)
         return await main
 
     try:

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from shlex import quote
 from time import monotonic
 from typing import Annotated, Final
 
@@ -114,6 +115,8 @@ def consume(  # noqa: PLR0913  # one parameter per option
         )
     if offset is not None and queue is None:
         raise wrong_usage("--offset needs --queue")
+    if offset is not None and start is not None:
+        raise wrong_usage("--offset cannot be combined with --from: both say where to start")
 
     async def main() -> int:
         if group is not None:
@@ -274,6 +277,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
     (youngQueueStartsAtZero).
     """
     queues = await admin.queues(topic)
+    is_placed = False
     for broker in await admin.masters_of(topic):
         try:
             await broker.consumer_connections(group)
@@ -284,10 +288,17 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
             continue  # the consumer reports it, and reads the other brokers
         if any(queue.topic == topic for queue in stats.offset_table):
             continue
+        is_placed = True
         for queue in queues:
             if queue.broker_name == broker.name:
                 begin = await _begin(admin, queue, start, None)
                 await admin.commit_offset(group, queue, begin)
+    if not is_placed:
+        typer.echo(
+            f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
+            f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
+            err=True,
+        )
 
 
 async def _abandon() -> None:

@@ -13,6 +13,7 @@ import typer
 from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.dead_letters import Pace, as_object, chosen
+from cometmq.cli.input import has_content
 from cometmq.cli.meter import live
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
 from cometmq.client.admin import AdminClient
@@ -132,8 +133,12 @@ def export(  # noqa: PLR0913  # one parameter per option
     since: Since = None,
     until: Until = None,
     count_max: Max = None,
+    yes: Yes = False,
 ) -> None:
-    """Write the dead letters of a group to a file that `produce --json-lines` can send."""
+    """Write the dead letters of a group to a file that `produce --json-lines` can send.
+
+    Asks for confirmation if the file exists and is not empty.
+    """
 
     async def question(admin: AdminClient) -> int:
         choice = chosen(
@@ -147,6 +152,8 @@ def export(  # noqa: PLR0913  # one parameter per option
         )
         count = 0
         is_any = await _has_dead_letters(admin, group)  # fails before the file is created
+        if file != STDOUT and has_content(Path(file)):
+            await confirm(f"Overwrite {file}?", is_confirmed=yes)
         with _opened(file) as out:
             if not is_any:
                 return 0

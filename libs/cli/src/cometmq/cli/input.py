@@ -9,11 +9,17 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
+from pathlib import Path
 from threading import Thread
 from typing import Final
 
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_MAX: Final = 8
+
+
+def has_content(file: Path) -> bool:
+    """Return whether writing to this file would destroy something; devices and pipes are empty."""
+    return file.is_file() and file.stat().st_size > 0
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes]:

@@ -3,12 +3,13 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, ask
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.groups import is_ours, known_group, members_of
+from cometmq.cli.input import has_content
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -42,14 +43,17 @@ def lag(
             "--report", help="Write an HTML page of the groups, worst first.", dir_okay=False
         ),
     ] = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how far consumer groups are behind; a single group by queue, with its retry topic.
 
+    --report asks before it overwrites a file that is not such a page.
+
     Skips: messages of queues in which the committed offset is beyond the end; never read.
     """
     if report is not None:
-        _write_report(report, namesrv, group, topic, as_json=as_json)
+        _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)
         return
     if group is None:
         _print_groups(namesrv, topic, as_json=as_json)
@@ -74,10 +78,16 @@ def lag(
 
 
 def _write_report(
-    file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool
+    file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool, yes: bool
 ) -> None:
-    module = import_module("cometmq.cli.lag_report")  # imports this module
-    found = ask(namesrv, lambda admin: module.collect(admin, namesrv, group, topic))
+    module = import_module("cometmq.cli.lag_report")  # 20 ms that the table saves
+
+    async def question(admin: AdminClient) -> Any:
+        if has_content(file) and not module.is_report(file):
+            await confirm(f"Overwrite {file}?", is_confirmed=yes)
+        return await module.collect(admin, namesrv, group, topic)
+
+    found = ask(namesrv, question)
     module.write(found, file)
     facts: dict[str, Cell] = {
         "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,

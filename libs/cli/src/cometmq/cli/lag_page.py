@@ -6,8 +6,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from cometmq.cli.words import counted
+
 if TYPE_CHECKING:
-    from cometmq.cli.lag_report import GroupRow, Report
+    from cometmq.cli.lag_report import GroupRow, Report, TopicRow
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
@@ -39,6 +41,9 @@ tbody th { font-weight: normal; }
 .warn { color: var(--warn); } .info { color: var(--info); } .ok { color: var(--ok); }
 summary { cursor: pointer; }
 """
+MARK: Final = '<meta name="generator" content="cometmq lag">'
+"""Tells a report, which the next one may replace, from other files."""
+
 _MARKS: Final = {"critical": "▲▲", "error": "▲", "warn": "◆", "info": "○", "ok": "✓"}
 _COLUMNS: Final = (
     ("Status", ""),
@@ -59,7 +64,8 @@ def render(report: Report) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Lag of {len(report.groups):,} consumer groups</title>
+<title>Lag of {counted(len(report.groups), "consumer group")}</title>
+{MARK}
 <style>{_STYLE}</style>
 </head>
 <body>
@@ -83,7 +89,7 @@ def _verdict(report: Report) -> str:
     if not report.troubled:
         return "Every group keeps up."
     verb = "needs" if report.troubled == 1 else "need"
-    return f"{report.troubled:,} of {count:,} groups {verb} a look."
+    return f"{report.troubled:,} of {counted(count, 'group')} {verb} a look."
 
 
 def _table(report: Report) -> str:
@@ -117,14 +123,16 @@ def _group(row: GroupRow) -> str:
         return f'{name}<br><span class="quiet">{escape(row.error)}</span>'
     if not row.topics:
         return name
-    topics = "".join(
-        f"<li>{escape(topic.topic)}: {topic.lag:,} unread in {topic.queue_count:,} queues, the"
-        f" oldest for {age(topic.behind_s)}</li>"
-        if topic.lag
-        else f"<li>{escape(topic.topic)}: nothing unread in {topic.queue_count:,} queues</li>"
-        for topic in row.topics
-    )
+    topics = "".join(map(_topic, row.topics))
     return f"<details><summary>{name}</summary><ul>{topics}</ul></details>"
+
+
+def _topic(row: TopicRow) -> str:
+    queues = counted(row.queue_count, "queue")
+    state = f"nothing unread in {queues}"
+    if row.lag:
+        state = f"{row.lag:,} unread in {queues}, the oldest for {age(row.behind_s)}"
+    return f"<li>{escape(row.topic)}: {state}</li>"
 
 
 def _meanings(report: Report) -> str:

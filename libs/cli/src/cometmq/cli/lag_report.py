@@ -26,6 +26,9 @@ from cometmq.remoting.names import dead_letter_topic
 ALLOWED_S: Final = 30.0
 """A group whose oldest unread message is younger keeps up, as in the Spark reports."""
 
+HEAD_BYTES: Final = 2_048
+"""The mark of a page is within its head."""
+
 BROADCASTING: Final = "BROADCASTING"
 
 
@@ -201,6 +204,15 @@ def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
         for topic, found in by_topic.items()
     ]
     return sorted(rows, key=lambda row: (-row.lag, row.topic))
+
+
+def is_report(file: Path) -> bool:
+    """Return whether a file is an earlier page of this command."""
+    try:
+        with file.open("rb") as page:
+            return lag_page.MARK.encode() in page.read(HEAD_BYTES)
+    except OSError as error:
+        raise ClientError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def write(report: Report, file: Path) -> None:

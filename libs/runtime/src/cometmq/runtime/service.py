@@ -11,17 +11,16 @@ import asyncio
 import gc
 import os
 import signal
-import stat
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock, SystemClock
+from cometmq.runtime.hangup import is_ignored_hangup, leave_terminal
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -38,7 +37,6 @@ EXIT_CANNOT_START = 2
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SAME_REQUEST_MS: Final = 1_000
-_TERMINAL_FDS: Final = (1, 2)
 
 
 class Stop:
@@ -128,7 +126,7 @@ def _signals(stop: Stop, log: Log, clock: Clock) -> Iterator[None]:
     def received(number: signal.Signals) -> None:
         nonlocal first_ms
         if number == signal.SIGHUP:
-            _leave_terminal()
+            leave_terminal()
         if not stop.is_requested:
             first_ms = clock.monotonic_ms()
             log.info("program.stopping", signal=number.name)
@@ -138,7 +136,7 @@ def _signals(stop: Stop, log: Log, clock: Clock) -> Iterator[None]:
             os._exit(128 + number)
 
     loop = asyncio.get_running_loop()
-    handled = [number for number in _SIGNALS if not _is_ignored_hangup(number)]
+    handled = [number for number in _SIGNALS if not is_ignored_hangup(number)]
     for number in handled:
         loop.add_signal_handler(number, received, number)
     try:
@@ -146,24 +144,3 @@ def _signals(stop: Stop, log: Log, clock: Clock) -> Iterator[None]:
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
-
-
-def _is_ignored_hangup(number: signal.Signals) -> bool:
-    """Return whether the program was started by `nohup`, which ignores SIGHUP for it."""
-    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
-
-
-def _leave_terminal() -> None:
-    """Discard further output to a terminal: after a hangup each write would fail with EIO."""
-    with Path(os.devnull).open("wb") as nowhere:
-        for fd in _TERMINAL_FDS:
-            if _is_terminal(fd):
-                os.dup2(nowhere.fileno(), fd)
-
-
-def _is_terminal(fd: int) -> bool:
-    """Return whether the descriptor is a terminal; isatty() is False once it has hung up."""
-    try:
-        return stat.S_ISCHR(os.fstat(fd).st_mode)
-    except OSError:
-        return False  # closed

@@ -2,7 +2,6 @@
 """The sequence of the demo: start a suite, send, consume in two processes, rebuild, compare."""
 
 import asyncio
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,6 +21,7 @@ from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError, SystemBusy, TransportError
 from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.hangup import cancel_on_signals
 from cometmq.runtime.service import new_event_loop, one_line
 
 TOPIC: Final = "PythonLibrary"
@@ -168,10 +168,10 @@ async def demo(files: Sequence[SourceFile]) -> bool:
 
 
 async def _until_signalled() -> bool:
-    """Run the demo; SIGTERM cleans up like Ctrl-C."""
+    """Run the demo; SIGTERM and SIGHUP clean up like Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_signals(task)
     return await demo(library_files())
 
 
