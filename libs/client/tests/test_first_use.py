@@ -15,6 +15,7 @@ from cometmq.client import (
     Message,
     MessageSelector,
     Producer,
+    PullConsumer,
     PushConsumer,
     PushOptions,
     TransactionOptions,
@@ -234,6 +235,8 @@ async def test_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
 def test_options_of_another_class(options: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"the options must be PushOptions\(...\), not"):
         PushConsumer("cg", listener=print, options=options)
+    with pytest.raises(InvalidArgument, match=r"the options must be PullOptions"):
+        PullConsumer("cg", options=options)
     with pytest.raises(InvalidArgument, match=r"the options must be ProducerOptions"):
         Producer("pg", options=options)
 

@@ -2,7 +2,7 @@
 """The blocking consumers; listeners are called on other threads."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cometmq import client
 from cometmq.client.cluster.lifecycle import unusable
@@ -15,13 +15,14 @@ from cometmq.client.hooks import ConsumeHook
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
-from cometmq.client.settings import LitePullOptions, PushOptions
+from cometmq.client.settings import ConsumerOptions, LitePullOptions, PushOptions
 from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
 from cometmq.client.sync.loop import WorkingClient, loop_thread
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 
 GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
+OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 SubscriberT = TypeVar("SubscriberT", client.PushConsumer, client.LitePullConsumer)
 Callback = Callable[[list[MessageQueue]], None]
 
@@ -67,6 +68,28 @@ class SubscribingConsumer(MemberConsumer[SubscriberT]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector."""
         self._on_loop(lambda: self._inner.subscribe(topic, expression, kind=kind))
+
+
+class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
+    """The common part of consumers without a listener."""
+
+    INNER: type[GroupT]
+    """The asynchronous consumer."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str = "",
+        *,
+        options: OptionsT | None = None,
+        strategy: AllocateStrategy | None = None,
+        offsets: OffsetStore | None = None,
+        log: Log = PROGRAM_LOG,
+    ) -> None:
+        """Take the name servers from `namesrv`, or from the option of that name."""
+        super().__init__(
+            self.INNER(group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log)
+        )
 
 
 class PushConsumer(SubscribingConsumer[client.PushConsumer]):
@@ -123,25 +146,13 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         return self._on_loop(self._inner.stats)
 
 
-class LitePullConsumer(SubscribingConsumer[client.LitePullConsumer]):
+class LitePullConsumer(
+    ReadingConsumer[client.LitePullConsumer, LitePullOptions],
+    SubscribingConsumer[client.LitePullConsumer],
+):
     """Returns messages on request: `for message in consumer`."""
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str = "",
-        *,
-        options: LitePullOptions | None = None,
-        strategy: AllocateStrategy | None = None,
-        offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
-    ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
-        super().__init__(
-            client.LitePullConsumer(
-                group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
-            )
-        )
+    INNER = client.LitePullConsumer
 
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL

@@ -10,7 +10,6 @@ from typing import Self
 
 from cometmq import client
 from cometmq.client.application_calls import contained
-from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, is_coroutine_function
@@ -18,32 +17,17 @@ from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ALL, ExpressionType
-from cometmq.client.sync.consumers import MemberConsumer
+from cometmq.client.sync.consumers import MemberConsumer, ReadingConsumer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 
 
-class PullConsumer(MemberConsumer[client.PullConsumer]):
+class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
     """Reads any queue from any offset: `consumer.pull(queue, offset)`."""
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str = "",
-        *,
-        options: PullOptions | None = None,
-        strategy: AllocateStrategy | None = None,
-        offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
-    ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
-        super().__init__(
-            client.PullConsumer(
-                group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log
-            )
-        )
+    INNER = client.PullConsumer
 
     @classmethod
     def around(cls, inner: client.PullConsumer) -> Self:
