@@ -10,7 +10,6 @@ from typing import Final
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.message import RETRY_PREFIX
 from cometmq.client.settings import MessageModel
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.dialect import decode_json
@@ -18,6 +17,7 @@ from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.admin import GetConsumerConnectionList
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import describe
 
 SETTLE_MS: Final = 3_000
