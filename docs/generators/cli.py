@@ -15,17 +15,35 @@ from .markdown import notice, table
 WIDTH: Final = 92
 
 INTRODUCTION: Final = """\
-`cometmq COMMAND --help` prints the same. Exit status: 0 done, 1 failed, 2 wrong usage, settings
-or environment (with one line that says what to change), 130 interrupted. The commands of
-RocketMQ's mqadmin are in [mqadmin.md](mqadmin.md).
+`cometmq COMMAND --help` prints the same. The commands of RocketMQ's mqadmin are in
+[mqadmin.md](mqadmin.md).
+
+{statuses}
 
 Options of `cometmq` itself stand before or after the command, `cometmq --credentials tools.yml
-topic list`; who asks may also be said by variables of the environment:
+topic list`; some may also be set in the environment:
 
 ```text
 {access}
 ```
 """
+
+FAILED: Final = """\
+the cluster has no topic, group, broker, cluster, queue or message of this name; a server is down,
+hangs or refuses; a question was answered with no; the output cannot be written; `consume --max` was
+not reached in time; `txn verify` found differences"""
+WRONG: Final = """\
+an unknown command or option; a value, name or time that is malformed or out of range; options that
+exclude or need each other; an input file that cannot be read; `--yes` is missing where no terminal
+can be asked; a program that cannot start: settings, a port, a folder"""
+STATUSES: Final = (
+    ("0", "done", "also if there is nothing to show"),
+    ("1", "failed", FAILED.replace("\n", " ")),
+    ("2", "wrong usage, nothing was done", WRONG.replace("\n", " ")),
+    ("3, 4, 5", "`store verify`", "the store is in use, needs recovery, is damaged"),
+    ("130", "interrupted", "Ctrl-C, SIGTERM, or the end of the terminal"),
+    ("141", "no reader", "`head` or another reader of the output has ended (SIGPIPE)"),
+)
 
 
 MQADMIN: Final = """\
@@ -39,7 +57,9 @@ in [cli.md](cli.md).
 def page() -> str:
     """Return the reference of our own commands."""
     own = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
-    return _page("Command line", "cli", INTRODUCTION.format(access=_root_options()), own)
+    statuses = "\n".join(table(("exit status", "meaning", "cases"), STATUSES))
+    text = INTRODUCTION.format(access=_root_options(), statuses=statuses)
+    return _page("Command line", "cli", text, own)
 
 
 def _root_options() -> str:

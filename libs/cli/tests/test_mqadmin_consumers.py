@@ -75,7 +75,7 @@ def test_either_a_broker_or_a_cluster_is_meant(ask, suite):
         ask(command, "-g", "x").assert_refused(2, "give either -b or -c")
         both = ask(command, "-g", "x", "-b", suite.broker, "-c", "DefaultCluster")
         both.assert_refused(2, "give either -b or -c")
-    ask("updateSubGroup", "-c", "Other", "-g", "x").assert_refused(2, "there is no cluster Other")
+    ask("updateSubGroup", "-c", "Other", "-g", "x").assert_refused(1, "there is no cluster Other")
 
 
 # -- members ----------------------------------------------------------------------------------

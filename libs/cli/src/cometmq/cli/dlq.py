@@ -13,9 +13,11 @@ import typer
 from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.dead_letters import Pace, as_object, chosen
+from cometmq.cli.groups import known_group
 from cometmq.cli.input import has_content
 from cometmq.cli.meter import live
-from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.errors import ClientError
@@ -67,7 +69,9 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) 
             rows.append([group, count, times.shown(last_ms)])
         return rows
 
-    print_rows(("Group", "Messages", "Last"), ask(namesrv, question), as_json=as_json)
+    rows = ask(namesrv, question)
+    columns = ("Group", "Messages", "Last")
+    print_rows(columns, rows, as_json=as_json, empty="no group has dead letters")
 
 
 @app.command()
@@ -98,7 +102,10 @@ def show(  # noqa: PLR0913  # one parameter per option
         )
         if not await _has_dead_letters(admin, group):
             return []
-        return [message async for message in choice.read(admin, group)]
+        found = [message async for message in choice.read(admin, group)]
+        if not found:
+            print_notes([f"no dead letter of {group} is selected"])
+        return found
 
     messages = ask(namesrv, question)
     if as_json:
@@ -234,8 +241,7 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     """Return whether a group has a dead-letter topic; say so if not, raise if there is no group."""
     if await admin.namesrv.route(dead_letter_topic(group)) is not None:
         return True
-    if group not in await admin.groups():
-        raise ClientError(f"no broker knows the consumer group {group}")
+    await known_group(admin, group)
     typer.echo(f"cometmq: {group} has no dead letters", err=True)
     return False
 
@@ -254,12 +260,12 @@ async def _readable(
 
 @contextmanager
 def _count_on_failure(sent: list[str]) -> Iterator[None]:
-    """On any error, also print how many messages were sent, and which one was the last."""
+    """On any error, print how many messages were sent before it, and which one was the last."""
     try:
         yield
     except BaseException:
-        last = f", the last one was {sent[-1]}" if sent else ""
-        typer.echo(f"cometmq: {len(sent)} messages were sent{last}", err=True)
+        if sent:
+            print_notes([f"{counted(len(sent), 'message')} sent, the last one was {sent[-1]}"])
         raise
 
 

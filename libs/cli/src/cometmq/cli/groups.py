@@ -114,8 +114,9 @@ def list_groups(
         ]
 
     rows = ask(namesrv, question)
+    empty = "no consumer group exists (--all includes those of the servers)"
     columns = ("Group", "Members", "Model", "Topics", "Retries", "Enabled")
-    print_rows(columns, rows, as_json=as_json)
+    print_rows(columns, rows, as_json=as_json, empty=empty)
 
 
 def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
@@ -390,4 +391,5 @@ def _print_moved(moved: dict[MessageQueue, int], *, as_json: bool) -> None:
     rows: list[list[Cell]] = [
         [queue.broker_name, queue.queue_id, offset] for queue, offset in moved.items()
     ]
-    print_rows(("Broker", "Queue", "Offset"), rows, as_json=as_json)
+    columns = ("Broker", "Queue", "Offset")
+    print_rows(columns, rows, as_json=as_json, empty="no queue was moved")

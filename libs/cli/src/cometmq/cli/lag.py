@@ -73,7 +73,8 @@ def lag(
     else:
         behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
         title = f"{group}: {counted(total, 'message')} in {counted(len(states), 'queue')}{behind}"
-        print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title)
+        empty = f"{group} has no offsets yet"
+        print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
     print_notes(skip_notes(group, states))
 
 
@@ -109,7 +110,8 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
                 notes.extend(skip_notes(group, states))
         return rows
 
-    print_rows(GROUP_COLUMNS, ask(namesrv, question), as_json=as_json)
+    rows = ask(namesrv, question)
+    print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty="no consumer group has offsets yet")
     print_notes(notes)
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `cometmq` command: its table of commands and its exit status.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, settings or environment (with one line that says what
-to change), 130 interrupted.
+The exit statuses are a table in docs/reference/cli.md (docs/generators/cli.py).
 """
 
 import sys
@@ -80,6 +79,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     **MQADMIN_COMMANDS,
 }
 
+
+USAGE: Final = frozenset({"InvalidArgument", "IllegalMessage"})
+"""Class names of errors of the client for which the user's input is to blame: status 2."""
 
 HINTS: Final[Mapping[str, str]] = {
     "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
@@ -163,7 +165,8 @@ def _run() -> int:
         raise
     except CometError as error:
         typer.echo(f"cometmq: {error}{HINTS.get(type(error).__name__, '')}", err=True)
-        status = 2 if isinstance(error, SettingsError) else 1
+        is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
+        status = 2 if is_usage else 1
     for line in MISSING.values():
         typer.echo(f"cometmq: {line}", err=True)
     return status or int(bool(MISSING))

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from cometmq.cli.access import json_or_global
+from cometmq.cli.outcome import MISSING
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global)
@@ -19,13 +20,23 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def print_rows(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, as_json: bool, title: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    as_json: bool,
+    title: str = "",
+    empty: str = "",
 ) -> None:
-    """Print a table; in JSON, a list of objects with snake_case keys."""
+    """Print a table; in JSON, a list of objects with snake_case keys.
+
+    `empty` says on standard error that there are no rows, and what may have been expected.
+    """
     if as_json:
         print_json(as_objects(columns, rows))
-    else:
-        _tables().print_rows(columns, rows, title)
+        return
+    _tables().print_rows(columns, rows, title)
+    if empty and not rows and not MISSING:
+        print_notes([empty])
 
 
 def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") -> None:

@@ -20,6 +20,7 @@ from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_row
 from cometmq.cli.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.times import shown
 from cometmq.cli.topic_changes import Change, configs_at, hidden_queues, masters_named
+from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError
@@ -102,7 +103,8 @@ def list_topics(
     if not with_all:
         rows = [row for row in rows if row[1] == "messages"]
     columns = ("Topic", "Kind", "Brokers", "Read queues", "Write queues", "Permission")
-    print_rows(columns, rows, as_json=as_json)
+    empty = "no topic exists (--all includes those of the servers)"
+    print_rows(columns, rows, as_json=as_json, empty=empty)
 
 
 def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:
@@ -306,7 +308,7 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
         ("Broker", "Queue", "Min", "Max", "Messages", "Last message"),
         rows,
         as_json=as_json,
-        title=f"{topic}: {len(rows)} queues, {count:,} messages",
+        title=f"{topic}: {counted(len(rows), 'queue')}, {counted(count, 'message')}",
     )
 
 

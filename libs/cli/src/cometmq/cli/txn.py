@@ -16,11 +16,12 @@ import typer
 from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
+from cometmq.cli.topic_changes import masters_named
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import BrokerMissing, ClientError
+from cometmq.client.errors import ClientError
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
@@ -82,7 +83,7 @@ def list_open(  # one parameter per option
         return found
 
     rows: list[list[Cell]] = [_row(half) for half in ask(namesrv, question)]
-    print_rows(COLUMNS, rows, as_json=as_json)
+    print_rows(COLUMNS, rows, as_json=as_json, empty="no transaction is open")
 
 
 @app.command()
@@ -211,12 +212,7 @@ def _checker_folder(folder: Path) -> Path:
 
 
 async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
-    masters = await admin.masters()
-    if name is None:
-        return list(masters.values())
-    if name not in masters:
-        raise BrokerMissing(f"no name server knows a master named {name}")
-    return [masters[name]]
+    return list((await masters_named(admin, None, None if name is None else [name])).values())
 
 
 async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[HalfMessage]:

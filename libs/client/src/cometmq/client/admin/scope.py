@@ -12,7 +12,7 @@ from cometmq.client.arguments import whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import InvalidArgument, no_route
+from cometmq.client.errors import BrokerMissing, no_route
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.settings import ClientOptions, checked
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -74,7 +74,8 @@ class AdminBase(Client):
         """Return all brokers by name and id, of one cluster or of all."""
         info = await self.cluster()
         if cluster is not None and cluster not in info.cluster_addr_table:
-            raise InvalidArgument(f"there is no cluster {cluster}")
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise BrokerMissing(f"there is no cluster {cluster}; the clusters are: {known}")
         names = info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster]
         return {
             name: {
