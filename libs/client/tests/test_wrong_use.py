@@ -287,3 +287,49 @@ def test_an_option_out_of_bounds_is_named_with_its_value() -> None:
         PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(concurrency=0))
     with pytest.raises(InvalidArgument, match=r"namesrv must be text .* not \['a:1'\]"):
         Producer("pg", ["a:1"])  # type: ignore[arg-type]
+
+
+async def test_messages_of_a_wrong_form(cluster: MemoryCluster) -> None:
+    message = Message("T", b"x")
+    wrong: tuple[Any, ...] = (message, (m for m in [message]), "text")
+    async with Producer("pg", cluster.namesrv) as producer:
+        for messages in wrong:
+            with pytest.raises(InvalidArgument, match=r"must be a list of Message, not \w+"):
+                await producer.send_batch(messages)
+        with pytest.raises(InvalidArgument, match="must be a list of Message, not Message"):
+            list(producer.split_batch(wrong[0]))
+        with pytest.raises(InvalidArgument, match="message_id of a message must be text, not 3"):
+            await producer.send(Message("T", b"x", message_id=3))  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="a MessageExt that a consumer received, not 'x'"):
+            await producer.reply("x", b"y")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="name of a topic is text, not NoneType"):
+            await producer.queues(None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"name servers must be text .* not \['a:1'\]"):
+            producer.use_namesrv(["a:1"])  # type: ignore[arg-type]
+
+
+async def test_admin_arguments(cluster: MemoryCluster) -> None:
+    wrong: Any = "4"
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match=r"queue_count must be .* at least 1, not '4'"):
+            await admin.create_topic("New", queue_count=wrong)
+        with pytest.raises(InvalidArgument, match=r"timestamp_ms must be .* at least -1, not '4'"):
+            await admin.reset_offsets("cg", "T", wrong)
+        with pytest.raises(InvalidArgument, match="queue must be a MessageQueue"):
+            await admin.max_offset(wrong)
+        with pytest.raises(InvalidArgument, match="hex digits only"):
+            await admin.stored_message("x" * 32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"consume_from": "FIRST"}, "consume_from='FIRST': use one of ConsumeFrom.LAST_OFFSET, "),
+        ({"credentials": ("key", "secret")}, "must be SessionCredentials(...), not tuple"),
+        ({"tls": True}, "tls: it must be TlsSettings(...), not bool"),
+    ],
+)
+def test_options_of_a_wrong_type_name_the_right_one(fields: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(text)) as refused:
+        PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(**fields))
+    assert "secret" not in str(refused.value)

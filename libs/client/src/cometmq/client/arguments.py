@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks numbers given to calls: a wrong one is named at the call, not deep inside it."""
+"""Checks arguments of calls: a wrong one is named at the call, not deep inside it."""
 
 from typing import Any
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.bodies.queues import MessageQueue
 
 
 def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> int:
@@ -18,3 +19,11 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
     """Like `whole`; None means `default`."""
     return default if value is None else whole(value, name, low=low)
+
+
+def check_queue(queue: object) -> None:
+    """Raise InvalidArgument unless `queue` is a MessageQueue."""
+    if not isinstance(queue, MessageQueue):
+        raise InvalidArgument(
+            f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
+        )

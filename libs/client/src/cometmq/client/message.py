@@ -252,6 +252,12 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     flag: Any = message.flag
     if not isinstance(flag, int):
         raise InvalidArgument(f"the flag of a message must be an int, not {flag!r}")
+    message_id: Any = message.message_id
+    if message_id is not None and not isinstance(message_id, str):
+        raise InvalidArgument(
+            f"the message_id of a message must be text, not {message_id!r}: "
+            "`producer.new_message_id()` returns one"
+        )
     body: Any = message.body
     if not isinstance(body, bytes | bytearray | memoryview):
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.arguments import check_queue
 from cometmq.client.settings import NAMESRV_VARIABLE, ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import (
@@ -56,10 +56,7 @@ class Namespace(msgspec.Struct, frozen=True):
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue with the full name of its topic; InvalidArgument if it is none."""
-        if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(
-                f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
-            )
+        check_queue(queue)
         if not self.name:
             return queue
         return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)

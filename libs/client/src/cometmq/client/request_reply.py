@@ -39,11 +39,15 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
 
     Raise NotARequest for any other message, because no client waits for a reply to it.
     """
+    if not isinstance(request, MessageExt):
+        raise NotARequest(
+            f"a reply needs the request, a MessageExt that a consumer received, not {request!r}"
+        )
     cluster = request.properties.get(PropertyKey.CLUSTER)
     if not cluster:
         raise NotARequest(
-            "create reply message fail, requestMessage error, "
-            f"property[{PropertyKey.CLUSTER}] is null."
+            f"the message {request.message_id} is no request, or its broker has no cluster name: "
+            f"it has no property {PropertyKey.CLUSTER}"
         )
     properties = {PropertyKey.MSG_TYPE.value: REPLY_TYPE}
     for key in _PASSED_ON:

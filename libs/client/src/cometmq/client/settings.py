@@ -4,7 +4,7 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -287,7 +287,10 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         """Raise if bounds contradict each other."""
         if self.pull_timeout_ms <= self.suspend_ms:
-            raise ValueError("pull_timeout_ms must be longer than suspend_ms")
+            raise InvalidArgument(
+                f"pull_timeout_ms ({self.pull_timeout_ms}) must be longer than suspend_ms "
+                f"({self.suspend_ms}), for which a broker holds a pull"
+            )
 
 
 class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -435,15 +438,24 @@ def checked(
     try:
         return msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
-        raise InvalidArgument(_out_of_bounds(values, str(error))) from error
+        raise InvalidArgument(_out_of_bounds(options, values, str(error))) from error
 
 
-def _out_of_bounds(values: Mapping[str, object], reason: str) -> str:
+def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason: str) -> str:
     """Return the text of a ValidationError, such as "Expected `int` >= 1 - at `$.concurrency`"."""
     found = re.fullmatch(r"(.*) - at `\$\.(\w+)`", reason)
     if found is None:
         return f"invalid option: {reason}"
-    return f"invalid option {found[2]}={values[found[2]]!r}: {found[1]}"
+    text, name = found.groups()
+    kinds = get_type_hints(type(options))[name]
+    for kind in get_args(kinds) or (kinds,):
+        if issubclass(kind, StrEnum):
+            valid = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
+            return f"invalid option {name}={values[name]!r}: use one of {valid}"
+        if issubclass(kind, msgspec.Struct):  # the value may have secrets
+            given = type(values[name]).__name__
+            return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
+    return f"invalid option {name}={values[name]!r}: {text}"
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:

@@ -6,6 +6,7 @@ import msgspec
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.scope import AdminBase
+from cometmq.client.arguments import whole
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
@@ -103,6 +104,7 @@ class OffsetAdmin(AdminBase):
         Connected members seek; if there are none, the stored offsets change. A queue moves
         forwards only with `is_forced`.
         """
+        whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
         for broker in await self._brokers_of(topic):
             try:
@@ -124,6 +126,7 @@ class OffsetAdmin(AdminBase):
         Raise ConsumerNotOnline if there are none. The stored offsets follow when the members
         commit.
         """
+        whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
         for broker in await self._brokers_of(topic):
             found.update(
@@ -138,6 +141,7 @@ class OffsetAdmin(AdminBase):
 
         Connected members do not notice, and overwrite them.
         """
+        whole(timestamp_ms, "timestamp_ms", low=END)
         moved: list[Rollback] = []
         for broker in await self._brokers_of(topic):
             moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)

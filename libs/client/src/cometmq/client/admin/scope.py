@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.arguments import whole_or
+from cometmq.client.arguments import check_queue, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
@@ -165,6 +165,7 @@ class AdminBase(Client):
         )
 
     async def _master_of(self, queue: MessageQueue) -> BrokerAdmin:
+        check_queue(queue)
         instance = self._running()
         await instance.routes.find(queue.topic)
         return self.broker(instance.master(queue.broker_name), name=queue.broker_name)

@@ -6,6 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
+from cometmq.client.arguments import whole
 from cometmq.client.errors import BrokerMissing
 from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -35,6 +36,7 @@ class TopicAdmin(AdminBase):
         broker_names: Iterable[str] | None = None,
     ) -> list[str]:
         """Create or change a topic at the masters; return their names."""
+        whole(queue_count, "queue_count", low=1)
         masters = await self.masters(cluster)
         wanted = sorted(set(masters if broker_names is None else broker_names))
         if not wanted or not set(wanted) <= masters.keys():

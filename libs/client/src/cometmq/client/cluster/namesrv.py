@@ -39,6 +39,10 @@ async def find_addresses(text: str, url: str) -> list[str]:
 
 def parse_addresses(text: str) -> list[str]:
     """Parse `host:port;host:port`; raise NoNamesrv if it is empty."""
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            f"name servers must be text such as '127.0.0.1:9876;127.0.0.2:9876', not {text!r}"
+        )
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]
     if not addresses:

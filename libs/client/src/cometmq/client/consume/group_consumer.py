@@ -23,7 +23,7 @@ from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.message import check_group
+from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.settings import ConsumerOptions, MessageModel, checked
 from cometmq.client.subscriptions import (
@@ -272,6 +272,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
         """Return all readable queues of a topic."""
+        check_topic(topic)
         instance = self._running()
         route = await instance.routes.find(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]

@@ -18,7 +18,7 @@ from cometmq.client.functions import check_hook
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.message import Message, MessageExt, SendResult, check_group
+from cometmq.client.message import Message, MessageExt, SendResult, check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.settings import ProducerOptions, checked
@@ -226,6 +226,7 @@ class Producer(Client):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages."""
+        check_topic(topic)
         route = await self._sending().route(self._namespace.wrap(topic))
         return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
 

@@ -120,6 +120,7 @@ class Outgoing:
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
         """Join messages of one topic into one request; InvalidArgument if they do not fit."""
+        check_list(messages)
         for message in messages:
             check_message(message, self._options.body_bytes_max)
         check_batch(messages)
@@ -184,6 +185,15 @@ def properties_text(properties: dict[str, str]) -> str:
     return text
 
 
+def check_list(messages: object) -> None:
+    """Raise unless several messages were given, as a list or a tuple."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidArgument(
+            f"messages must be a list of Message, not {type(messages).__name__}: [message], or "
+            "list(messages)"
+        )
+
+
 def check_batch(messages: Sequence[Message]) -> None:
     """Raise for batches that RocketMQ refuses."""
     if not messages:
@@ -207,6 +217,8 @@ def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[l
 
     A message that is too large on its own becomes a list of one; sending it fails.
     """
+    if isinstance(messages, Message):
+        check_list(messages)
     batch: list[Message] = []
     size = 0
     for message in messages:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 _PORT: Final = struct.Struct(">i")
 
+_HEX: Final = frozenset("0123456789abcdefABCDEF")
+
 IPV4_BYTES: Final = 4
 IPV6_BYTES: Final = 16
 
@@ -65,9 +67,9 @@ def parse_offset_message_id(text: str) -> MessageLocation:
     """Return host and offset of an id of 32 or 56 hex digits; ValueError otherwise."""
     if len(text) not in {32, 56}:
         raise ValueError(f"an offset message id has 32 or 56 hex digits: {text!r}")
-    data = bytes.fromhex(text)
-    if len(data) * 2 != len(text):
+    if not _HEX.issuperset(text):
         raise ValueError(f"an offset message id has hex digits only: {text!r}")
+    data = bytes.fromhex(text)
     return MessageLocation(data[:-8], int.from_bytes(data[-8:], "big", signed=True))
 
 
