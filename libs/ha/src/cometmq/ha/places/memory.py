@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record in memory, with every fault of a network on request; for simulators and tests."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from enum import Enum
+
+from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
+from cometmq.ha.record import Record, Versioned, may_replace
+
+Delay = Callable[[], Awaitable[None]]
+
+
+class Fault(Enum):
+    """What happens to one call."""
+
+    UNREACHABLE = "unreachable"
+    """The call does not arrive: reads fail, writes are answered with UNKNOWN."""
+    LOSE_ANSWER = "lose answer"
+    """A write is applied if it fits, but answered with UNKNOWN; a read fails."""
+    LAND_LATE = "land late"
+    """A write is answered with UNKNOWN and kept until `land_late`; a read fails."""
+
+
+async def _no_delay() -> None:
+    pass
+
+
+class MemoryPlace:
+    """The record of one group, shared by the ports of all that use it."""
+
+    def __init__(self) -> None:
+        self.current: Versioned | None = None
+        self.late: deque[Callable[[], Outcome]] = deque()
+        """Writes that were answered with UNKNOWN and may still land, oldest first."""
+        self._writes = 0
+        self._changed = asyncio.Event()
+
+    def port(self, *, delay: Delay = _no_delay) -> "MemoryRecord":
+        """Return a port with faults of its own; `delay` is awaited before and after each call."""
+        return MemoryRecord(self, delay)
+
+    def delete(self) -> None:
+        """Remove the record as a person may do; versions start again, as those of a new file do."""
+        self._set(None)
+        self._writes = 0
+
+    def land_late(self) -> Outcome:
+        """Let the oldest late write arrive now, and return what its writer never learns."""
+        return self.late.popleft()()
+
+    async def changed(self) -> None:
+        """Wait until the record changes."""
+        await self._changed.wait()
+
+    def replace(self, base: Versioned, record: Record) -> Outcome:
+        """Write `record` if it may replace the present one."""
+        return self._write(record) if may_replace(self.current, base, record) else CONFLICT
+
+    def create(self, record: Record) -> Outcome:
+        """Write `record` if there is none."""
+        return CONFLICT if self.current else self._write(record)
+
+    def _write(self, record: Record) -> Outcome:
+        self._writes += 1
+        outcome = applied(record, str(self._writes))
+        self._set(outcome.written)
+        return outcome
+
+    def _set(self, current: Versioned | None) -> None:
+        self.current = current
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class MemoryRecord:
+    """The view that one broker or elector has of a record in memory."""
+
+    def __init__(self, place: MemoryPlace, delay: Delay) -> None:
+        self.faults: deque[Fault | None] = deque()
+        """What happens to the next calls, in order; None lets a call pass."""
+        self.is_cut_off = False
+        """Every call fails like one with `Fault.UNREACHABLE`."""
+        self._place = place
+        self._delay = delay
+
+    async def read(self) -> Versioned | None:
+        """Return the record; raise RecordUnreachable if a fault says so."""
+        await self._delay()
+        fault = self._next_fault()
+        found = self._place.current
+        await self._delay()
+        if fault:
+            raise RecordUnreachable(f"the record in memory is out of reach: {fault.value}")
+        return found
+
+    async def replace(self, base: Versioned, record: Record) -> Outcome:
+        """Compare and swap, as far as the faults permit."""
+        return await self._write(lambda: self._place.replace(base, record))
+
+    async def create(self, record: Record) -> Outcome:
+        """Create the record, as far as the faults permit."""
+        return await self._write(lambda: self._place.create(record))
+
+    async def watch(self) -> AsyncIterator[Versioned | None]:
+        """Yield the record now and after each change that this port can see."""
+        is_first, last = True, None
+        while True:
+            found = self._place.current
+            if not self.is_cut_off and (is_first or found != last):
+                is_first, last = False, found
+                yield found
+            else:
+                await self._place.changed()
+
+    async def _write(self, write: Callable[[], Outcome]) -> Outcome:
+        await self._delay()
+        outcome = UNKNOWN
+        match self._next_fault():
+            case Fault.UNREACHABLE:
+                pass
+            case Fault.LAND_LATE:
+                self._place.late.append(write)
+            case Fault.LOSE_ANSWER:
+                write()
+            case None:
+                outcome = write()
+        await self._delay()
+        return outcome
+
+    def _next_fault(self) -> Fault | None:
+        if self.is_cut_off:
+            return Fault.UNREACHABLE
+        return self.faults.popleft() if self.faults else None

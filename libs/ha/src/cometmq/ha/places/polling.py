@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a record by reading it again and again."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from cometmq.ha.port import RecordUnreachable
+from cometmq.ha.record import Versioned
+
+Read = Callable[[], Awaitable[Versioned | None]]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def poll(read: Read, *, sleep: Sleep, interval_ms: int) -> AsyncIterator[Versioned | None]:
+    """Yield the record now and whenever a read finds another version than the one before."""
+    is_first, last = True, None
+    while True:
+        try:
+            found = await read()
+        except RecordUnreachable:
+            await sleep(interval_ms / 1000)
+            continue
+        if is_first or found != last:
+            is_first, last = False, found
+            yield found
+        await sleep(interval_ms / 1000)

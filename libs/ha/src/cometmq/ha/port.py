@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a place for consensus records must offer: read, compare-and-swap, create, watch.
+
+The broker's driver of `cometmq.ha.member` reads and replaces, the elector also creates, and the
+Kubernetes operator does both on a Lease. `cometmq.ha.places` has the implementations; the tests of
+all of them are the same (`cometmq.ha.testing.port_contract`).
+"""
+
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from cometmq.ha.record import Record, Versioned
+from cometmq.remoting.errors import CometError
+
+
+class RecordUnreachable(CometError):
+    """The record could not be read; nothing is known about its present state."""
+
+
+class Answer(Enum):
+    """What the caller knows about its write."""
+
+    APPLIED = "applied"
+    """The write is in the record."""
+    CONFLICT = "conflict"
+    """The write is not in the record and never will be: another one came first."""
+    UNKNOWN = "unknown"
+    """No answer: the write is in the record, or lands later, or never. Read again and decide
+    again; reading the version that the write was based on settles nothing (R1)."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The answer to a write; `written` is the record with its new version if it was applied."""
+
+    answer: Answer
+    written: Versioned | None = None
+
+
+CONFLICT = Outcome(Answer.CONFLICT)
+UNKNOWN = Outcome(Answer.UNKNOWN)
+
+
+def applied(record: Record, version: str) -> Outcome:
+    """Return the outcome of a write that is in the record now."""
+    return Outcome(Answer.APPLIED, Versioned(record, version))
+
+
+class RecordPort(Protocol):
+    """The record of one broker group. Calls may overlap; each is linearizable."""
+
+    async def read(self) -> Versioned | None:
+        """Return the latest record, None if there is none; raise RecordUnreachable.
+
+        The answer is as recent as the call: a cache or a lagging replica of the place does not do.
+        """
+
+    async def replace(self, base: Versioned, record: Record) -> Outcome:
+        """Write `record` if the present version is still that of `base` and its uid the same.
+
+        A write that certainly did not happen, for example because nothing was sent, may be answered
+        with UNKNOWN: callers treat it as one that may still land.
+        """
+
+    async def create(self, record: Record) -> Outcome:
+        """Write the first record, if there is none. Only the elector calls this (R10)."""
+
+    def watch(self) -> AsyncIterator[Versioned | None]:
+        """Yield the record now and after changes; changes in quick succession may be merged.
+
+        While the place cannot be reached it yields nothing. What is yielded may be old by the time
+        it is seen: it is a reason to read, never a reason to become master.
+        """

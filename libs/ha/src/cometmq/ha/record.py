@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The consensus record of a broker group: its master, its epoch, and who has its log (pure).
+
+One record, changed by compare-and-swap only, orders all elections and all changes of the in-sync
+set. A Kubernetes Lease, a key of etcd, a file or memory holds it; `cometmq.ha.port` says what such
+a place must guarantee.
+
+The master builds records with `renewed`, the elector and a hand-over with `elected`. The rules
+which records may be written are in `cometmq.ha.in_sync` and `cometmq.ha.election`.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+from cometmq.remoting.errors import CometError
+
+
+class RecordDamaged(CometError):
+    """The content of a consensus record is not one; the message says what is wrong with it."""
+
+
+class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One store of the group: the ordinal of its broker, and the incarnation of its data (R2).
+
+    The incarnation is random and is replaced whenever the store may have lost what it had
+    acknowledged. A copy with another incarnation is another copy.
+    """
+
+    ordinal: int
+    incarnation: str
+
+
+class Policy(StrEnum):
+    """When a message counts as stored."""
+
+    ALL_IN_SYNC = "all-in-sync"
+    """Every member of the in-sync set has it; any member of the set may become master."""
+    MAJORITY = "majority"
+    """More than half of `copies` have it; an election needs promises of the others."""
+
+
+class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
+    """The state of a broker group that all of its members agree on."""
+
+    uid: str
+    """Random, given at creation: a write for a deleted record cannot change its successor (R10)."""
+    group: str
+    """The broker name, so that the record of one group cannot serve another."""
+    epoch: int
+    """Raised by each election and hand-over; an epoch has one holder."""
+    holder: Copy
+    in_sync: tuple[Copy, ...]
+    """Sorted, the holder included. With `Policy.MAJORITY`: the members that may vote."""
+    policy: Policy = Policy.ALL_IN_SYNC
+    copies: int = 2
+    """Number of stores that the group should have; quorums are based on it (R11)."""
+    deposed: Copy | None = None
+    """The holder of the epoch before, which the winner removes from the set (R9).
+
+    None after a hand-over, and after a member elected itself.
+    """
+    serial: int = 0
+    """Raised by every write, so that each one changes the content, and thus the version."""
+
+    def elected(self, winner: Copy, epoch: int, *, deposes: bool = True) -> Self:
+        """Return the record that makes `winner` the holder of `epoch`; the set stays (R9).
+
+        A hand-over passes `deposes=False`: the old holder follows and keeps its place in the set.
+        """
+        if epoch <= self.epoch:
+            raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")
+        deposed = self.holder if deposes and winner != self.holder else None
+        return msgspec.structs.replace(
+            self, holder=winner, epoch=epoch, deposed=deposed, serial=self.serial + 1
+        )
+
+    def renewed(self, in_sync: Iterable[Copy] | None = None) -> Self:
+        """Return the record that the holder writes next: renewed, with this set or the same."""
+        members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
+        return msgspec.structs.replace(self, in_sync=members, serial=self.serial + 1)
+
+    def member(self, ordinal: int) -> Copy | None:
+        """Return the recorded copy of a broker, or None if it is not in the set."""
+        return next((copy for copy in self.in_sync if copy.ordinal == ordinal), None)
+
+
+class Versioned(msgspec.Struct, frozen=True):
+    """A record as it was read, with the version that a compare-and-swap compares.
+
+    Versions can only be compared for equality: etcd and Kubernetes promise no more.
+    """
+
+    record: Record
+    version: str
+
+
+def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:
+    """Tell whether a compare-and-swap that was based on `base` may change `current`.
+
+    The uid is compared too: a write that arrives after its record was deleted must neither
+    re-create the record nor change its successor, whose versions may repeat (R10).
+    """
+    return (
+        current is not None
+        and current.version == base.version
+        and current.record.uid == base.record.uid == record.uid
+    )
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the record as one line of JSON."""
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes, *, place: str) -> Record:
+    """Return the record in `data`; raise RecordDamaged, which names `place`, if there is none."""
+    try:
+        record = msgspec.json.decode(data, type=Record)
+    except msgspec.MsgspecError as error:
+        raise RecordDamaged(f"the record in {place} cannot be read: {error}") from error
+    fault = _fault(record)
+    if fault:
+        raise RecordDamaged(f"the record in {place} contradicts itself: {fault}")
+    return record
+
+
+def _fault(record: Record) -> str:
+    ordinals = [copy.ordinal for copy in record.in_sync]
+    if record.epoch < 1:
+        return f"epoch {record.epoch} is below 1"
+    if record.holder not in record.in_sync:
+        return f"its holder, ordinal {record.holder.ordinal}, is not in the in-sync set {ordinals}"
+    if list(record.in_sync) != sorted(record.in_sync) or len(set(ordinals)) != len(ordinals):
+        return f"the in-sync set {ordinals} is not sorted by ordinal without repetition"
+    if len(ordinals) > record.copies:
+        return f"{len(ordinals)} members are in sync, but the group has {record.copies} copies"
+    return ""

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every implementation of `RecordPort` must do, as checks that take two ports of one record.
+
+The tests of the places run all of `CHECKS`; the author of another place can do the same.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from cometmq.ha.port import Answer, RecordPort
+from cometmq.ha.record import Copy, Record, Versioned
+
+FIRST: Final = Copy(0, "a0")
+SECOND: Final = Copy(1, "b0")
+
+Delete = Callable[[], Awaitable[None]]
+"""Removes the record behind the ports' back."""
+
+
+def new_record(uid: str = "uid-1") -> Record:
+    """Return the first record of a group with one member in sync."""
+    return Record(uid=uid, group="orders", epoch=1, holder=FIRST, in_sync=(FIRST,))
+
+
+async def _created(port: RecordPort, record: Record) -> Versioned:
+    outcome = await port.create(record)
+    assert outcome.answer is Answer.APPLIED
+    assert outcome.written
+    return outcome.written
+
+
+async def reads_what_was_written(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """A write is visible to all, with the version of its outcome."""
+    assert await one.read() is None
+    written = await _created(one, new_record())
+    assert written.record == new_record()
+    assert await other.read() == written
+    outcome = await other.replace(written, written.record.renewed([FIRST, SECOND]))
+    assert outcome.answer is Answer.APPLIED
+    assert outcome.written
+    assert outcome.written.version != written.version
+    assert await one.read() == outcome.written
+    assert outcome.written.record.in_sync == (FIRST, SECOND)
+
+
+async def creates_once(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """A record that exists is not created again, not even with the same content."""
+    written = await _created(one, new_record())
+    assert (await other.create(new_record("uid-2"))).answer is Answer.CONFLICT
+    assert (await one.create(new_record())).answer is Answer.CONFLICT
+    assert await one.read() == written
+
+
+async def refuses_an_old_version(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """Of two writes that were based on one version, one is applied."""
+    base = await _created(one, new_record())
+    assert (await one.replace(base, base.record.renewed())).answer is Answer.APPLIED
+    late = base.record.elected(SECOND, 2)
+    assert (await other.replace(base, late)).answer is Answer.CONFLICT
+    found = await other.read()
+    assert found
+    assert found.record.holder == FIRST
+
+
+async def writes_nothing_after_a_deletion(
+    one: RecordPort, other: RecordPort, delete: Delete
+) -> None:
+    """A write for a deleted record neither re-creates it nor changes its successor (R10)."""
+    base = await _created(one, new_record())
+    await delete()
+    assert await other.read() is None
+    assert (await one.replace(base, base.record.renewed())).answer is Answer.CONFLICT
+    assert await other.read() is None
+    successor = await _created(other, new_record("uid-2"))
+    assert (await one.replace(base, base.record.renewed())).answer is Answer.CONFLICT
+    assert await other.read() == successor
+
+
+async def refuses_another_uid(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """A write with the right version and another uid is refused (R10)."""
+    base = await _created(one, new_record())
+    foreign = Versioned(new_record("uid-2"), base.version)
+    assert (await one.replace(foreign, foreign.record.renewed())).answer is Answer.CONFLICT
+    assert (await one.replace(base, foreign.record.renewed())).answer is Answer.CONFLICT
+    assert await other.read() == base
+
+
+async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """Of concurrent writers, each of the others sees a conflict, and no write is lost."""
+    await _created(one, new_record())
+
+    async def add(port: RecordPort) -> None:
+        for _ in range(10):
+            answer = None
+            while answer is not Answer.APPLIED:
+                base = await port.read()
+                assert base
+                answer = (await port.replace(base, base.record.renewed())).answer
+                assert answer is not Answer.UNKNOWN
+
+    async with asyncio.TaskGroup() as group:
+        for port in (one, other, one, other):
+            group.create_task(add(port))
+    found = await other.read()
+    assert found
+    assert found.record.serial == 40
+
+
+async def watch_sees_changes(one: RecordPort, other: RecordPort, delete: Delete) -> None:
+    """A watch starts with the present state and goes on to the latest."""
+    async with asyncio.timeout(20):
+        watched = aiter(other.watch())
+        assert await anext(watched) is None
+        base = await _created(one, new_record())
+        assert await anext(watched) == base
+        outcome = await one.replace(base, base.record.renewed())
+        assert await anext(watched) == outcome.written
+        await delete()
+        assert await anext(watched) is None
+
+
+CHECKS: Final[Sequence[Callable[[RecordPort, RecordPort, Delete], Awaitable[None]]]] = (
+    reads_what_was_written,
+    creates_once,
+    refuses_an_old_version,
+    writes_nothing_after_a_deletion,
+    refuses_another_uid,
+    counts_every_write,
+    watch_sees_changes,
+)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of records for memory and files; faults on request, processes, damaged files."""
+
+import asyncio
+import fcntl
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.ha.durable import OsFiles
+from cometmq.ha.places import file as file_module
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.places.memory import Fault, MemoryPlace
+from cometmq.ha.port import Answer, RecordUnreachable
+from cometmq.ha.record import RecordDamaged, Versioned
+from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
+
+
+def existing(versioned: Versioned | None) -> Versioned:
+    assert versioned
+    return versioned
+
+
+@pytest.fixture(params=["memory", "file"])
+def ports(request, tmp_path):
+    if request.param == "memory":
+        place = MemoryPlace()
+
+        async def delete():
+            place.delete()
+
+        return place.port(), place.port(), delete
+    path = tmp_path / "record"
+
+    async def unlink():
+        path.unlink()
+
+    return FileRecord(path, poll_interval_ms=5), FileRecord(path, poll_interval_ms=5), unlink
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_contract(ports, check):
+    await check(*ports)
+
+
+async def test_memory_loses_an_answer_of_a_write_that_landed():
+    place = MemoryPlace()
+    port = place.port()
+    port.faults.append(Fault.LOSE_ANSWER)
+    assert (await port.create(new_record())).answer is Answer.UNKNOWN
+    assert existing(await port.read()).record == new_record()
+
+
+async def test_memory_lands_a_write_late_unless_another_came_first():
+    place = MemoryPlace()
+    port = place.port()
+    base = existing((await port.create(new_record())).written)
+    port.faults.extend([Fault.LAND_LATE, Fault.LAND_LATE])
+    for wanted in ([FIRST, SECOND], [FIRST]):
+        outcome = await port.replace(base, base.record.renewed(wanted))
+        assert outcome.answer is Answer.UNKNOWN
+    assert await port.read() == base
+    assert place.land_late().answer is Answer.APPLIED
+    assert place.land_late().answer is Answer.CONFLICT
+    assert existing(await port.read()).record.in_sync == (FIRST, SECOND)
+
+
+async def test_memory_out_of_reach_fails_reads_and_answers_no_write():
+    place = MemoryPlace()
+    cut_off, other = place.port(), place.port()
+    cut_off.is_cut_off = True
+    with pytest.raises(RecordUnreachable, match="out of reach"):
+        await cut_off.read()
+    assert (await cut_off.create(new_record())).answer is Answer.UNKNOWN
+    assert await other.read() is None
+
+
+async def test_memory_delays_calls():
+    gate = asyncio.Event()
+    place = MemoryPlace()
+
+    async def delay():
+        await gate.wait()
+
+    slow = place.port(delay=delay)
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(slow.create(new_record()))
+        await asyncio.sleep(0)
+        assert await place.port().read() is None
+        gate.set()
+    assert writing.result().answer is Answer.APPLIED
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.port import Answer
+
+async def main():
+    port = FileRecord(Path(sys.argv[1]))
+    for _ in range(25):
+        answer = None
+        while answer is not Answer.APPLIED:
+            base = await port.read()
+            answer = (await port.replace(base, base.record.renewed())).answer
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_lose_no_write_of_each_other(tmp_path):
+    port = FileRecord(tmp_path / "record")
+    await port.create(new_record())
+    writers = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, tmp_path / "record")
+        for _ in range(3)
+    ]
+    assert [await writer.wait() for writer in writers] == [0, 0, 0]
+    assert existing(await port.read()).record.serial == 75
+
+
+async def test_a_lock_that_is_not_released_leaves_the_outcome_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_module, "LOCK_ATTEMPTS", 3)
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    port = FileRecord(tmp_path / "record", sleep=sleep)
+    with (tmp_path / "record.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert (await port.create(new_record())).answer is Answer.UNKNOWN
+    assert len(pauses) == 3
+    assert (await port.create(new_record())).answer is Answer.APPLIED
+
+
+class FailingFiles(OsFiles):
+    def replace(self, path: Path, data: bytes) -> None:
+        super().replace(path, data)
+        raise OSError(5, "Input/output error")
+
+    def read(self, path: Path) -> bytes | None:
+        raise OSError(5, "Input/output error")
+
+
+async def test_a_failing_disk_is_an_unknown_outcome_and_an_unreachable_record(tmp_path):
+    port = FileRecord(tmp_path / "record", files=FailingFiles())
+    assert (await port.create(new_record())).answer is Answer.UNKNOWN
+    with pytest.raises(RecordUnreachable, match="Input/output error"):
+        await port.read()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "first line is not a version"),
+        (b"1\n{", "cannot be read"),
+        (b'1\n{"uid":"u"}', "missing required field"),
+    ],
+)
+async def test_a_damaged_file_is_named(tmp_path, content, words):
+    (tmp_path / "record").write_bytes(content)
+    with pytest.raises(RecordDamaged, match=words) as raised:
+        await FileRecord(tmp_path / "record").read()
+    assert str(tmp_path / "record") in str(raised.value)
+
+
+def test_a_replaced_file_has_the_new_content_and_no_second_name(tmp_path):
+    files = OsFiles()
+    assert files.read(tmp_path / "state") is None
+    files.replace(tmp_path / "state", b"one")
+    files.replace(tmp_path / "state", b"two")
+    assert files.read(tmp_path / "state") == b"two"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
