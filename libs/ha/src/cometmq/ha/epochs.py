@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The epochs of a commit log: which master wrote which part of it (pure, and its file).
+
+An entry (epoch, start) says that the bytes from physical offset `start` on were written by the
+master of `epoch`. Two logs with an equal entry agree up to where that epoch ends in the shorter of
+them, so histories tell a follower where to truncate, and the elector which log is more complete.
+Bytes before the first entry are of epoch 0: they were written before the store joined a group.
+
+The broker keeps the file beside the checkpoint. A new master calls `begun` and saves; a follower
+calls `common_point` and `truncated` at each handshake and `reached` before each acknowledgement,
+and saves what changed before it goes on; recovery calls `truncated` with the end of the log.
+"""
+
+import itertools
+import zlib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cometmq.ha.durable import Files
+from cometmq.remoting.errors import CometError
+
+EPOCH_FILE: Final = "epochFileCheckpoint"
+"""Name and format are RocketMQ 5's."""
+
+
+class EpochsDamaged(CometError):
+    """The epoch file is not one; the message names the file and what is wrong."""
+
+
+class Entry(NamedTuple):
+    """The first byte that the master of an epoch wrote."""
+
+    epoch: int
+    start: int
+
+
+History = tuple[Entry, ...]
+"""Entries with rising epochs and rising starts. An epoch in which nothing was written leaves no
+entry once the next one starts at the same offset."""
+
+
+class CommonPoint(NamedTuple):
+    """The end of what two logs have in common, and the history of that part."""
+
+    offset: int
+    history: History
+
+
+def last_epoch(history: History) -> int:
+    """Return the epoch of the last entry, 0 without entries."""
+    return history[-1].epoch if history else 0
+
+
+def begun(history: History, epoch: int, start: int) -> History:
+    """Return the history with an epoch that starts at `start`, the end of the log.
+
+    Raise ValueError if the epoch is not above the last one or the log is shorter than the history.
+    """
+    if history and (epoch <= history[-1].epoch or start < history[-1].start):
+        raise ValueError(f"epoch {epoch} at offset {start} cannot follow {tuple(history[-1])}")
+    kept = history[:-1] if history and history[-1].start == start else history
+    return (*kept, Entry(epoch, start))
+
+
+def truncated(history: History, end: int) -> History:
+    """Return the history of a log that ends at `end` (R5): entries that start above it go.
+
+    The result is saved before the store takes part in any handshake. An entry that survived the
+    loss of its bytes would later match the history of a log with other bytes there.
+    """
+    return tuple(entry for entry in history if entry.start <= end)
+
+
+def reached(mine: History, masters: History, end: int) -> History:
+    """Return the history of a follower whose log now ends at `end`.
+
+    Entries of the master are taken over when the log reaches their start, not before. An
+    acknowledgement at or above the start of an epoch says that its entry is saved (R11).
+    """
+    history = mine
+    for entry in masters:
+        if entry.epoch > last_epoch(history) and entry.start <= end:
+            history = begun(history, entry.epoch, entry.start)
+    return history
+
+
+def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
+    """Return where a follower truncates its log before it takes data of the master.
+
+    That is the end of the newest entry that both have, in the log in which it ends first. My later
+    entries are not part of the common history, also where they start exactly at its end. Logs
+    without a common entry share at most bytes of epoch 0; the caller compares the last record
+    before the point, because histories cannot tell stores of different groups apart there.
+    """
+    theirs = set(masters)
+    count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)
+    theirs_count = masters.index(mine[count - 1]) + 1 if count else 0
+    my_limit = mine[count].start if count < len(mine) else my_end
+    masters_limit = masters[theirs_count].start if theirs_count < len(masters) else masters_end
+    offset = min(my_limit, masters_limit)
+    return CommonPoint(offset, truncated(mine[:count], offset))
+
+
+def encode_epochs(history: History) -> bytes:
+    """Return the text of the file: number of entries, CRC-32 of their lines, a line per entry."""
+    lines = "".join(f"{epoch}-{start}\n" for epoch, start in history).encode()
+    return f"{len(history)}\n{_checksum(lines)}\n".encode() + lines
+
+
+def decode_epochs(data: bytes, *, place: str) -> History:
+    """Return the history in the text of a file; raise EpochsDamaged, which names `place`."""
+    count, _, rest = data.partition(b"\n")
+    checksum, _, lines = rest.partition(b"\n")
+    if not (count.isdigit() and checksum.isdigit()):
+        raise EpochsDamaged(f"{place} is damaged: its first two lines are not numbers")
+    if int(checksum) and int(checksum) != _checksum(lines):
+        raise EpochsDamaged(f"{place} is damaged: its lines have not the checksum {int(checksum)}")
+    try:
+        history = tuple(_entry(line) for line in lines.decode("ascii").splitlines())
+    except ValueError as error:
+        raise EpochsDamaged(f"{place} is damaged: {error}") from error
+    if len(history) != int(count):
+        raise EpochsDamaged(f"{place} is damaged: {len(history)} entries instead of {int(count)}")
+    if any(
+        next_.epoch <= entry.epoch or next_.start <= entry.start
+        for entry, next_ in itertools.pairwise(history)
+    ):
+        raise EpochsDamaged(f"{place} is damaged: epochs and offsets do not rise from line to line")
+    return history
+
+
+class EpochFile:
+    """The epoch file of a store."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._path = folder / EPOCH_FILE
+        self._files = files
+
+    def load(self) -> History:
+        """Return the saved history, empty without a file; raise EpochsDamaged or OSError."""
+        data = self._files.read(self._path)
+        return () if data is None else decode_epochs(data, place=str(self._path))
+
+    def save(self, history: History) -> None:
+        """Make the history durable; raise OSError."""
+        self._files.replace(self._path, encode_epochs(history))
+
+
+def _entry(line: str) -> Entry:
+    epoch, _, start = line.partition("-")
+    if not (epoch.isdigit() and start.isdigit()):
+        raise ValueError(f"{line!r} is not an epoch and an offset")
+    return Entry(int(epoch), int(start))
+
+
+def _checksum(lines: bytes) -> int:
+    return zlib.crc32(lines) & 0x7FFFFFFF  # RocketMQ masks the sign; 0 means unchecked

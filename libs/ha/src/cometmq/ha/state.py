@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store remembers of replication besides its log: promise, incarnation, boot (and its file).
+
+The broker loads the file at start, calls `started` with what recovery found, saves the result and
+only then answers or connects to anyone. Later it saves a promise whenever `cometmq.ha.member` says
+so, and membership when a record first names this incarnation.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.durable import Files
+from cometmq.ha.record import Copy
+from cometmq.remoting.errors import CometError
+
+STATE_FILE: Final = "haState.json"
+
+
+class StateDamaged(CometError):
+    """The state file cannot be read or belongs to another store; the message says what to do."""
+
+
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker knows about its store after recovery."""
+
+    boot_id: str
+    """The kernel's, from /proc/sys/kernel/random/boot_id: another one means the host restarted."""
+    was_closed: bool
+    """The store was closed in order: its `abort` file is absent."""
+    has_cut_records: bool = False
+    """Recovery cut more than an incomplete last record."""
+    was_restored: bool = False
+    """The store comes from a snapshot or a backup."""
+
+
+class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The durable state of one store of a broker group."""
+
+    group: str
+    ordinal: int
+    incarnation: str
+    boot_id: str
+    promised: int = 0
+    """No master of a lower epoch is followed or obeyed, and none of this epoch is opened again
+    (R3, R4)."""
+    is_proven: bool = False
+    """This incarnation was in the in-sync set: it has what was acknowledged until then (R10)."""
+
+    @property
+    def copy(self) -> Copy:
+        """The identity of the data in this store."""
+        return Copy(self.ordinal, self.incarnation)
+
+
+def created(group: str, ordinal: int, boot_id: str, new_incarnation: Callable[[], str]) -> State:
+    """Return the state of a store that has no state file: new, empty, or not yet replicated."""
+    return State(group=group, ordinal=ordinal, incarnation=new_incarnation(), boot_id=boot_id)
+
+
+def is_unclean(state: State, boot: Boot) -> bool:
+    """Tell whether the store may have lost bytes that it had acknowledged (R2).
+
+    A killed process leaves its pages to the kernel and loses nothing; only another boot of the
+    kernel after an unclean end does. An incomplete last record was never acknowledged.
+    """
+    host_crashed = not boot.was_closed and boot.boot_id != state.boot_id
+    return host_crashed or boot.has_cut_records or boot.was_restored
+
+
+def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> State:
+    """Return the state after a start; the caller saves it before the store is used.
+
+    A store that may have lost something becomes another copy. Its promise stays.
+    """
+    if is_unclean(state, boot):
+        state = msgspec.structs.replace(state, incarnation=new_incarnation(), is_proven=False)
+    return msgspec.structs.replace(state, boot_id=boot.boot_id)
+
+
+def promised(state: State, epoch: int) -> State:
+    """Return the state with this promise; a promise is never lowered."""
+    return msgspec.structs.replace(state, promised=max(state.promised, epoch))
+
+
+def proven(state: State) -> State:
+    """Return the state of a store whose incarnation is in the recorded set."""
+    return msgspec.structs.replace(state, is_proven=True)
+
+
+class StateFile:
+    """The state file of a store."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._path = folder / STATE_FILE
+        self._files = files
+
+    def load(self, group: str, ordinal: int) -> State | None:
+        """Return the saved state, or None without a file.
+
+        Raise StateDamaged if the file cannot be read or is of another group or broker, and OSError.
+        """
+        data = self._files.read(self._path)
+        if data is None:
+            return None
+        try:
+            state = msgspec.json.decode(data, type=State)
+        except msgspec.MsgspecError as error:
+            raise StateDamaged(
+                f"{self._path} cannot be read: {error}. If this copy is not the last one, remove"
+                " the store of this broker: it then copies the whole log from the master"
+            ) from error
+        if (state.group, state.ordinal) != (group, ordinal):
+            raise StateDamaged(
+                f"{self._path} is of broker {state.ordinal} of group {state.group!r}, but this is"
+                f" broker {ordinal} of group {group!r}. Give each broker a store folder of its own"
+            )
+        return state
+
+    def save(self, state: State) -> None:
+        """Make the state durable; raise OSError."""
+        self._files.replace(self._path, msgspec.json.encode(state))
