@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Until when a master may acknowledge, and which copies are too far behind (pure).
+
+All times are milliseconds of CLOCK_BOOTTIME, which runs on while the host sleeps; clocks of
+different hosts are never compared. The broker asks `is_lapsed` right before it writes answers, so
+that a process that was stopped cannot acknowledge late, and asks `laggards` before each proposal.
+
+The confirm offset alone keeps two masters from acknowledging as long as the set has two members.
+The clock matters for a master that is alone in its set, and for elections that a person forces.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cometmq.ha import in_sync
+from cometmq.ha.in_sync import Ack, Leadership
+from cometmq.ha.record import Copy, Policy
+
+NEVER = -(1 << 62)
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Intervals in milliseconds."""
+
+    renew_deadline_ms: int = 6_000
+    """Without a renewal for that long a master fences itself, if its copies are silent too."""
+    lease_duration_ms: int = 8_000
+    """The elector waits that long after the last change of the record. At least 1.3 times the
+    deadline: the rates of two clocks may differ by ten percent."""
+    heard_within_ms: int = 1_500
+    """A copy that was heard of within this time certainly follows this master."""
+    lag_timeout_ms: int = 10_000
+    """A copy that was not level for that long leaves the set."""
+
+    def __post_init__(self) -> None:
+        if self.lease_duration_ms < 1.3 * self.renew_deadline_ms:
+            raise ValueError(
+                f"a lease of {self.lease_duration_ms} ms is too short for a renew deadline of"
+                f" {self.renew_deadline_ms} ms: it needs 1.3 times as much"
+            )
+
+
+Heard = Mapping[Copy, int]
+"""When each copy was last heard of in this epoch, by acknowledgement or heartbeat."""
+
+
+def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
+    """Return until when the master may acknowledge.
+
+    `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
+    copies all answer goes on without the record: none of them has promised another epoch (rule b).
+    """
+    return max(
+        renewed_ms + timing.renew_deadline_ms,
+        heard_by_all_ms(leadership, heard) + timing.heard_within_ms,
+    )
+
+
+def is_lapsed(
+    leadership: Leadership, now_ms: int, *, renewed_ms: int, heard: Heard, timing: Timing
+) -> bool:
+    """Tell whether the master must stop to acknowledge and fence itself."""
+    until = valid_until_ms(leadership, renewed_ms=renewed_ms, heard=heard, timing=timing)
+    return now_ms >= until
+
+
+def may_answer_unlogged(
+    leadership: Leadership,
+    now_ms: int,
+    *,
+    heard: Heard,
+    opened_ms: int,
+    timing: Timing,
+    is_predecessor_gone: bool,
+) -> bool:
+    """Tell whether answers that the confirm offset does not bound may be given (decision 8).
+
+    Those are locks and commits of offsets. Everyone who could elect another master must have been
+    heard of just now, and the master before must have lost its own permission: 1.1 times the
+    interval after the last message to it, at the latest its successor's opening, or at once if it
+    is known to be dead, fenced, or to have handed over. A master that is alone has its lease.
+    """
+    if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
+        return False
+    if len(in_sync.maximal_set(leadership)) == 1:
+        return True
+    return now_ms < heard_by_all_ms(leadership, heard) + timing.heard_within_ms
+
+
+def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
+    """Return the latest time at which every copy that an election needs was heard of.
+
+    NEVER, a time far in the past, if one of them was not, or if the master may be alone in its set.
+    With `Policy.MAJORITY` the other members of a majority are enough.
+    """
+    record = leadership.base.record
+    if record.policy is Policy.MAJORITY:
+        others = [copy for copy in in_sync.voters(leadership) if copy != leadership.me]
+        times = sorted((heard.get(copy, NEVER) for copy in others), reverse=True)
+        needed = record.copies // 2
+    else:
+        if len(in_sync.certain_set(leadership)) < 2:
+            return NEVER
+        others = [copy for copy in in_sync.maximal_set(leadership) if copy != leadership.me]
+        times = sorted((heard.get(copy, NEVER) for copy in others), reverse=True)
+        needed = len(others)
+    return times[needed - 1] if 0 < needed <= len(times) else NEVER
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """When a copy was last level with its master."""
+
+    level_ms: int
+    """At this time the copy lacked nothing of what the master had."""
+    mark_end: int
+    """The end of the master's log at `mark_ms`."""
+    mark_ms: int
+
+
+def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
+    """Return the progress of a copy after a report, for a master whose log ends at `end`.
+
+    Under load a copy never has everything: it counts as level at the time of its last report if it
+    has by now what the master had then.
+    """
+    if progress is None:
+        return Progress(now_ms, end, now_ms)
+    level_ms = progress.level_ms
+    if ack.offset >= end:
+        level_ms = now_ms
+    elif ack.offset >= progress.mark_end:
+        level_ms = progress.mark_ms
+    else:
+        return progress
+    return Progress(level_ms, end, now_ms)
+
+
+def laggards(
+    leadership: Leadership,
+    progress: Mapping[Copy, Progress],
+    now_ms: int,
+    *,
+    opened_ms: int,
+    timing: Timing,
+) -> frozenset[Copy]:
+    """Return the members of the recorded set that were not level within the timeout.
+
+    A member that has not reported yet counts from the opening of the master.
+    """
+    return frozenset(
+        copy
+        for copy in leadership.base.record.in_sync
+        if copy != leadership.me
+        and now_ms - (progress[copy].level_ms if copy in progress else opened_ms)
+        > timing.lag_timeout_ms
+    )

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a master knows about its copies: acknowledgements, confirm offset, in-sync set (pure).
+
+A broker begins with `lead` when it becomes master. It calls `appended` and `tables_changed` after
+its own writes, `acked` for each report of a slave, and answers clients up to `confirmed` while
+`may_acknowledge` permits. Once in a while, and when `wants_write` says so, it writes the record:
+`proposal` first, then `written` *before* the request leaves, then `answered`; after a conflict or
+without an answer it reads, asks `is_deposed` and calls `found`. One write is open at a time.
+
+The record may hold another set than the one last read: each write without an answer may be in it,
+may land later, or never. `possible` has all of these sets. The confirm offset waits for every
+member of any of them; `min_in_sync` counts members of all of them only (R1, R8).
+
+Every rule is a function or a row of `JOIN_CONDITIONS`, so that the checker can drop it.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.port import Answer, Outcome
+from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.remoting.errors import CometError
+
+Copies = tuple[Copy, ...]
+
+
+class AckRefused(CometError):
+    """A slave reports bytes that its master does not have; its connection is closed."""
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """The report of a slave: what it has of the log and of the tables, in which epoch."""
+
+    copy: Copy
+    epoch: int
+    offset: int
+    """End of its log. At or above the start of the epoch, the slave has saved the epoch's entry."""
+    tables: int = -1
+    """Changes of tables in this epoch that it has saved; -1 until it has the tables themselves."""
+
+
+class Leadership(msgspec.Struct, frozen=True, kw_only=True):
+    """The view of a master, from its opening to its end."""
+
+    me: Copy
+    epoch: int
+    start: int
+    """The end of the log when this epoch began."""
+    base: Versioned
+    """The latest version that the master has read or written; its writes are based on it."""
+    possible: tuple[Copies, ...]
+    """The sets that the record may hold; the first is that of `base`."""
+    end: int
+    confirmed: int
+    """Every member of the set has the log up to here. Never goes back."""
+    tables: int = 0
+    confirmed_tables: int = 0
+    acks: tuple[Ack, ...] = ()
+    must_read: bool = False
+    """The last write had no answer or a conflict: nothing is written before the next read."""
+
+
+def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
+    """Return the view of a master that opens; it knows no acknowledgement of earlier epochs.
+
+    `found` is the candidate's own read, `start` the end of its log, `confirmed` the confirm offset
+    that it heard as a slave.
+    """
+    record = found.record
+    leadership = Leadership(
+        me=me,
+        epoch=record.epoch,
+        start=start,
+        base=found,
+        possible=(record.in_sync,),
+        end=start,
+        confirmed=min(confirmed, start),
+    )
+    return _advanced(leadership)
+
+
+def appended(leadership: Leadership, end: int) -> Leadership:
+    """Note that the log of the master ends at `end` now."""
+    return _advanced(msgspec.structs.replace(leadership, end=end))
+
+
+def tables_changed(leadership: Leadership, tables: int) -> Leadership:
+    """Note that the master has saved `tables` changes of its tables in this epoch."""
+    return _advanced(msgspec.structs.replace(leadership, tables=tables))
+
+
+def acked(leadership: Leadership, ack: Ack) -> Leadership:
+    """Take the report of a slave; reports of other epochs change nothing.
+
+    Raise AckRefused if the slave reports more than the master has.
+    """
+    if not is_current(leadership, ack):
+        return leadership
+    if ack.offset > leadership.end or ack.tables > leadership.tables:
+        raise AckRefused(
+            f"broker {ack.copy.ordinal} reports offset {ack.offset} and {ack.tables} changes of"
+            f" tables, but this master has {leadership.end} and {leadership.tables}:"
+            " its connection is closed"
+        )
+    known = _ack_of(leadership, ack.copy)
+    if known:
+        offset, tables = max(ack.offset, known.offset), max(ack.tables, known.tables)
+        ack = msgspec.structs.replace(ack, offset=offset, tables=tables)
+    required = maximal_set(leadership)
+    others = [
+        other
+        for other in leadership.acks
+        if other.copy.ordinal != ack.copy.ordinal
+        or (other.copy != ack.copy and other.copy in required)
+    ]
+    acks = tuple(sorted([*others, ack], key=lambda one: one.copy))
+    return _advanced(msgspec.structs.replace(leadership, acks=acks))
+
+
+def is_current(leadership: Leadership, ack: Ack) -> bool:
+    """Only acknowledgements of the master's own epoch count (decision 2)."""
+    return ack.epoch == leadership.epoch
+
+
+def maximal_set(leadership: Leadership) -> Copies:
+    """Return every copy that may be in the recorded set; the confirm offset waits for all (R1)."""
+    if len(leadership.possible) == 1:
+        return leadership.possible[0]
+    return tuple(sorted({copy for members in leadership.possible for copy in members}))
+
+
+def certain_set(leadership: Leadership) -> Copies:
+    """Return the copies that are in the recorded set for certain (R8)."""
+    first, *others = leadership.possible
+    return tuple(copy for copy in first if all(copy in members for members in others))
+
+
+def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
+    """Tell whether enough copies are in sync to accept messages and to answer them.
+
+    With `Policy.MAJORITY` the confirm offset itself counts.
+    """
+    if leadership.base.record.policy is Policy.MAJORITY:
+        return True
+    return len(certain_set(leadership)) >= min_in_sync
+
+
+def may_read(leadership: Leadership, dispatched: int) -> bool:
+    """Tell whether pulls, offset queries and answers that depend on dispatch are open (R6).
+
+    Before the confirm offset reaches the start of the epoch it may be lower than the one that the
+    master of the epoch before had shown to consumers.
+    """
+    return min(leadership.confirmed, dispatched) >= leadership.start
+
+
+# ---- joining and leaving ---------------------------------------------------------------------
+
+
+def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
+    """A copy that joins has everything that is confirmed."""
+    return ack.offset >= leadership.confirmed
+
+
+def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
+    """A copy that joins has reached this epoch: the confirm offset of a new master is volatile."""
+    return ack.offset >= leadership.start
+
+
+def has_answered_tables(leadership: Leadership, ack: Ack) -> bool:
+    """A copy that joins has every change of tables that was answered (R7)."""
+    return ack.tables >= leadership.confirmed_tables
+
+
+JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
+    has_confirmed_log,
+    has_reached_start,
+    has_answered_tables,
+)
+
+
+def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
+    """The holder that this master replaced leaves at once, unless it follows already (R9)."""
+    return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
+
+
+def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
+    """Return the set that the record should hold.
+
+    `unfit` has copies that are silent, too far behind, being removed, or replaced by another
+    incarnation. With `Policy.MAJORITY` only the same broker's new incarnation takes a place.
+    """
+    record = leadership.base.record
+    wanted = list(record.in_sync)
+    if record.policy is Policy.ALL_IN_SYNC:
+        wanted = [
+            copy
+            for copy in wanted
+            if copy == leadership.me or not (copy in unfit or is_deposed_holder(leadership, copy))
+        ]
+    for ack in leadership.acks:
+        if ack.copy in (*record.in_sync, *unfit) or ack.copy.ordinal == leadership.me.ordinal:
+            continue
+        others = [copy for copy in wanted if copy.ordinal != ack.copy.ordinal]
+        if len(others) < record.copies and all(rule(leadership, ack) for rule in JOIN_CONDITIONS):
+            wanted = [*others, ack.copy]
+    return tuple(sorted(wanted))
+
+
+def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
+    """Tell whether the set should change, or an earlier change has to be settled."""
+    wanted = wanted_set(leadership, unfit)
+    return leadership.possible != (wanted,)
+
+
+# ---- writing the record ----------------------------------------------------------------------
+
+
+def proposal(leadership: Leadership, unfit: Collection[Copy] = ()) -> Record | None:
+    """Return the record to write next on `base`, or None if a read must come first.
+
+    It renews the record, also when the set stays as it is.
+    """
+    if leadership.must_read:
+        return None
+    return leadership.base.record.renewed(wanted_set(leadership, unfit))
+
+
+def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
+    """Return the record that makes `target` the master, or None as long as it is not level.
+
+    The master has stopped to append. The set stays; `leaves` lets the target remove the old master
+    at once, because it is being deleted.
+    """
+    ack = _ack_of(leadership, target)
+    is_level = (
+        ack is not None
+        and target in certain_set(leadership)
+        and (ack.offset, ack.tables) == (leadership.end, leadership.tables)
+    )
+    if leadership.must_read or not is_level:
+        return None
+    return leadership.base.record.elected(target, leadership.epoch + 1, deposes=leaves)
+
+
+def written(leadership: Leadership, record: Record) -> Leadership:
+    """Note that `record` is about to be written: from now on its set is possible too."""
+    if record.in_sync in leadership.possible:
+        return leadership
+    possible = (*leadership.possible, record.in_sync)
+    return msgspec.structs.replace(leadership, possible=possible)
+
+
+def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
+    """Take the answer to a write of this master that did not hand over."""
+    if outcome.answer is Answer.APPLIED and outcome.written:
+        return _adopted(leadership, outcome.written)
+    return msgspec.structs.replace(leadership, must_read=True)
+
+
+def is_deposed(leadership: Leadership, found: Versioned) -> bool:
+    """Tell whether the record says that this master is none any more."""
+    record = found.record
+    return (record.uid, record.epoch, record.holder) != (
+        leadership.base.record.uid,
+        leadership.epoch,
+        leadership.me,
+    )
+
+
+def found(leadership: Leadership, read: Versioned | None) -> Leadership:
+    """Take a read of the record that does not depose this master.
+
+    Another version settles all open writes: none that was based on the version before can land any
+    more (R1). The recorded set is adopted, never written from memory. A missing record changes
+    nothing, and nothing is written until there is one (decision 7).
+    """
+    if read is None:
+        return msgspec.structs.replace(leadership, must_read=True)
+    if settles(leadership, read):
+        return _adopted(leadership, read)
+    return msgspec.structs.replace(leadership, must_read=False)
+
+
+def settles(leadership: Leadership, read: Versioned) -> bool:
+    """A read of the version that a write was based on says nothing about the write (R1)."""
+    return read.version != leadership.base.version
+
+
+def _adopted(leadership: Leadership, base: Versioned) -> Leadership:
+    return _advanced(
+        msgspec.structs.replace(
+            leadership, base=base, possible=(base.record.in_sync,), must_read=False
+        )
+    )
+
+
+# ---- confirm offset --------------------------------------------------------------------------
+
+
+def _advanced(leadership: Leadership) -> Leadership:
+    record = leadership.base.record
+    confirm = _of_majority if record.policy is Policy.MAJORITY else _of_all
+    offset, tables = confirm(leadership)
+    offset = max(leadership.confirmed, offset)
+    tables = max(leadership.confirmed_tables, tables)
+    if (offset, tables) == (leadership.confirmed, leadership.confirmed_tables):
+        return leadership
+    return msgspec.structs.replace(leadership, confirmed=offset, confirmed_tables=tables)
+
+
+def _of_all(leadership: Leadership) -> tuple[int, int]:
+    """Return what every member of the maximal set has."""
+    offset, tables = leadership.end, leadership.tables
+    for copy in maximal_set(leadership):
+        if copy != leadership.me:
+            ack = _ack_of(leadership, copy)
+            if ack is None:
+                return 0, 0
+            offset, tables = min(offset, ack.offset), min(tables, ack.tables)
+    return offset, tables
+
+
+def _of_majority(leadership: Leadership) -> tuple[int, int]:
+    """Return what more than half of all copies have; only members for certain count (R11)."""
+    counted = [
+        ack
+        for ack in leadership.acks
+        if ack.copy in voters(leadership) and counts_in_majority(leadership, ack)
+    ]
+    offsets = sorted([leadership.end, *(ack.offset for ack in counted)], reverse=True)
+    tables = sorted([leadership.tables, *(ack.tables for ack in counted)], reverse=True)
+    quorum = leadership.base.record.copies // 2 + 1
+    return (offsets[quorum - 1], tables[quorum - 1]) if len(offsets) >= quorum else (0, 0)
+
+
+def voters(leadership: Leadership) -> Copies:
+    """Return the copies whose acknowledgement counts in a majority: none that lost its log."""
+    return certain_set(leadership)
+
+
+def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
+    """A copy below the start of the epoch could still lose to a log of an earlier epoch (R11)."""
+    return ack.offset >= leadership.start
+
+
+def _ack_of(leadership: Leadership, copy: Copy) -> Ack | None:
+    return next((ack for ack in leadership.acks if ack.copy == copy), None)
