@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a member of a broker group does with orders and observations: states and transitions (pure).
+
+The broker's driver passes one event after another to `react` and takes over the new state at once.
+Then it performs the actions in their order; each is complete, on disk where it says so, before the
+next one begins and before the next event is passed. `SavePromise` comes before everything that
+depends on it. The simulator and the exhaustive check do the same with their own disks.
+
+Reads of the record are the driver's own and linearizable. An answer is passed on only if the member
+is still equal to what it was when the read began; otherwise the driver reads again. Orders of an
+elector contain no facts that matter: who is master, and of which set, comes from the read (R4).
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Copy, Record, Versioned
+from cometmq.remoting.errors import CometError
+
+
+class Role(StrEnum):
+    """The state of a member."""
+
+    RECOVERING = "recovering"
+    """Reads its store; takes no orders and is no candidate."""
+    SLAVE = "slave"
+    """Follows a master, or waits for one."""
+    PROMOTING = "promoting"
+    """Has promised its own epoch and prepares to open."""
+    MASTER = "master"
+    """Stores messages and acknowledges them."""
+    PARKING = "parking"
+    """Master that holds new messages back until its successor is level."""
+    FENCED = "fenced"
+    """Was told, or found out, that it may not be master; follows when it learns whom."""
+    FAILED = "failed"
+    """The disk failed; only a restart helps."""
+
+
+class Refusal(StrEnum):
+    """Why an order was refused; the names travel to the elector."""
+
+    STALE_EPOCH = "STALE_EPOCH"
+    NOT_IN_SYNC = "NOT_IN_SYNC"
+    NOT_MASTER = "NOT_MASTER"
+    RECOVERING = "RECOVERING"
+    STORE_FAILED = "STORE_FAILED"
+
+
+class OrderRefused(CometError):
+    """An order does not fit the state of the member; nothing has changed."""
+
+    def __init__(self, reason: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of the group. `promised` equals what is on disk once the actions are performed."""
+
+    me: Copy
+    promised: int
+    role: Role = Role.RECOVERING
+    epoch: int = 0
+    """The epoch in which it is master or follows one; 0 while it does neither."""
+    master: int | None = None
+    """The ordinal of the master that it follows."""
+    found: Versioned | None = None
+    """The read that made it master."""
+    is_held: bool = False
+    """Fenced by an order: it does not elect itself."""
+
+
+# ---- events ----------------------------------------------------------------------------------
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """Recovery is complete, histories and state are saved (R2, R5)."""
+
+
+class RecordRead(msgspec.Struct, frozen=True):
+    """The member has read the record; None if there is none."""
+
+    found: Versioned | None
+
+
+class PromoteOrder(msgspec.Struct, frozen=True):
+    """An elector says that the record names this member for `epoch`."""
+
+    epoch: int
+
+
+class FollowOrder(msgspec.Struct, frozen=True):
+    """An elector, or a handshake, names the master of `epoch`."""
+
+    epoch: int
+    master: int
+
+
+class FenceOrder(msgspec.Struct, frozen=True):
+    """Promise `epoch` and stop to be master; its answer carries the state after the promise."""
+
+    epoch: int
+
+
+class EpochSeen(msgspec.Struct, frozen=True):
+    """A replica, a name server, a watch or a call mentioned this epoch."""
+
+    epoch: int
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The epoch's entry is saved and everything before its start is dispatched."""
+
+    epoch: int
+
+
+class LeaseLapsed(msgspec.Struct, frozen=True):
+    """`cometmq.ha.fencing.is_lapsed`: the master may not acknowledge any more."""
+
+
+class ParkOrder(msgspec.Struct, frozen=True):
+    """Prepare to hand over to another member."""
+
+    target: int
+
+
+class Unparked(msgspec.Struct, frozen=True):
+    """The hand-over was given up before its write was sent."""
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """The answer to the write that makes `target` the master of `epoch`."""
+
+    answer: Answer
+    target: int
+    epoch: int
+
+
+class StoreFailed(msgspec.Struct, frozen=True):
+    """An append or an fsync failed for good."""
+
+
+Order = PromoteOrder | FollowOrder | FenceOrder | ParkOrder
+Observation = (
+    Recovered | RecordRead | EpochSeen | Opened | LeaseLapsed | Unparked | HandedOver | StoreFailed
+)
+Event = Order | Observation
+
+
+# ---- actions ---------------------------------------------------------------------------------
+
+
+class ReadRecord(msgspec.Struct, frozen=True):
+    """Start a read of the record; its answer comes as `RecordRead`."""
+
+
+class SavePromise(msgspec.Struct, frozen=True):
+    """Save the promise and wait for its fsync (`cometmq.ha.state.promised`)."""
+
+    epoch: int
+
+
+class StopFollowing(msgspec.Struct, frozen=True):
+    """Close the connection to the master; bytes that still arrive on it are dropped."""
+
+
+class StartFollowing(msgspec.Struct, frozen=True):
+    """Connect to a master, truncate to the common point, and copy its log."""
+
+    master: int
+    epoch: int
+
+
+class BeginEpoch(msgspec.Struct, frozen=True):
+    """Append the epoch's entry at the end of the log, save it, dispatch; then comes `Opened`."""
+
+    epoch: int
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """Begin with `cometmq.ha.in_sync.lead`, register at the name servers, open to clients."""
+
+    found: Versioned
+
+
+class CloseToClients(msgspec.Struct, frozen=True):
+    """Drop pending answers, refuse requests, close connections of clients and of slaves."""
+
+
+class Park(msgspec.Struct, frozen=True):
+    """Hold new requests back instead of appending them, and hand over when the target is level."""
+
+    target: int
+
+
+class Unpark(msgspec.Struct, frozen=True):
+    """Append the requests that were held back: none of them was forwarded."""
+
+
+class ForwardParked(msgspec.Struct, frozen=True):
+    """Send the requests that were held back, and those that follow, to the new master."""
+
+    target: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Write `record` on `base`: the recorded holder, restarted, elects itself (decision 1).
+
+    Whatever the answer is, a read follows.
+    """
+
+    base: Versioned
+    record: Record
+
+
+Action = (
+    ReadRecord
+    | SavePromise
+    | StopFollowing
+    | StartFollowing
+    | BeginEpoch
+    | Lead
+    | CloseToClients
+    | Park
+    | Unpark
+    | ForwardParked
+    | Claim
+)
+Reaction = tuple[Member, tuple[Action, ...]]
+
+
+def react(member: Member, event: Event) -> Reaction:
+    """Return the state after an event, and what the driver has to do.
+
+    An observation that means nothing in this state changes nothing. Raise OrderRefused for an order
+    that does not fit.
+    """
+    rule = TRANSITIONS.get((member.role, type(event)))
+    if rule is not None:
+        return rule(member, event)
+    if isinstance(event, Order):
+        raise _refusal_of_role(member, event)
+    return member, ()
+
+
+def accepts(member: Member, epoch: int) -> bool:
+    """Tell whether a handshake or data of this epoch's master may be taken (R3)."""
+    return epoch >= member.promised
+
+
+def may_open(member: Member, record: Record) -> bool:
+    """Tell whether the record makes this member master in this life of its process.
+
+    An epoch that was promised before is burned: an earlier life may have opened it (R4).
+    """
+    return is_named(member, record) and record.epoch > member.promised
+
+
+def is_named(member: Member, record: Record) -> bool:
+    """Tell whether the record names exactly this copy, incarnation included (R2)."""
+    return record.holder == member.me and member.me in record.in_sync
+
+
+def promise_of_follower(member: Member, epoch: int) -> int:
+    """Return what a follower promises before it truncates anything: its master's epoch (R3)."""
+    return max(member.promised, epoch)
+
+
+# ---- rules -----------------------------------------------------------------------------------
+
+
+def _recovered(member: Member, event: Recovered) -> Reaction:
+    return _changed(member, Role.SLAVE), (ReadRecord(),)
+
+
+def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
+    """Open, claim a burned epoch anew, or follow the holder."""
+    found = event.found
+    if found is None:
+        return member, ()
+    record = found.record
+    if may_open(member, record):
+        after = _changed(
+            member, Role.PROMOTING, epoch=record.epoch, promised=record.epoch, found=found
+        )
+        return after, (StopFollowing(), SavePromise(record.epoch), BeginEpoch(record.epoch))
+    if is_named(member, record) and not member.is_held:
+        epoch = max(member.promised, record.epoch) + 1
+        return member, (Claim(found, record.elected(member.me, epoch)),)
+    if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
+        return member, ()  # the place of an earlier incarnation, or older than a promise
+    return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))
+
+
+def _record_while_promoting(member: Member, event: RecordRead) -> Reaction:
+    """Give up if the record has gone on."""
+    if event.found is None or event.found.record.epoch <= member.epoch:
+        return member, ()
+    return _changed(member, Role.FENCED), (ReadRecord(),)
+
+
+def _record_while_master(member: Member, event: RecordRead) -> Reaction:
+    """Stop if the record names another master or epoch; a missing record changes nothing."""
+    if event.found is None or member.found is None:
+        return member, ()
+    mine, read = member.found.record, event.found.record
+    if (read.uid, read.epoch, read.holder) == (mine.uid, mine.epoch, mine.holder):
+        return member, ()
+    return _fenced(member)
+
+
+def _follow(member: Member, event: FollowOrder) -> Reaction:
+    if not accepts(member, event.epoch):
+        raise _stale(member, event.epoch)
+    if event.master == member.me.ordinal:
+        raise OrderRefused(
+            Refusal.NOT_IN_SYNC, f"broker {event.master} cannot follow itself: epoch {event.epoch}"
+        )
+    if (member.role, member.epoch, member.master) == (Role.SLAVE, event.epoch, event.master):
+        return member, ()
+    promised = promise_of_follower(member, event.epoch)
+    after = _changed(member, Role.SLAVE, epoch=event.epoch, master=event.master, promised=promised)
+    actions: tuple[Action, ...] = (
+        StopFollowing(),
+        *_save(member, after),
+        StartFollowing(event.master, event.epoch),
+    )
+    return after, actions
+
+
+def _follow_as_master(member: Member, event: FollowOrder) -> Reaction:
+    if event.epoch <= member.epoch:
+        raise _stale(member, event.epoch)
+    after, actions = _follow(member, event)
+    return after, (CloseToClients(), *actions)
+
+
+def _promote(member: Member, event: PromoteOrder) -> Reaction:
+    if event.epoch <= member.promised:
+        raise _stale(member, event.epoch)
+    return member, (ReadRecord(),)
+
+
+def _promote_as_master(member: Member, event: PromoteOrder) -> Reaction:
+    if event.epoch < member.epoch:
+        raise _stale(member, event.epoch)
+    return member, (ReadRecord(),) if event.epoch > member.epoch else ()
+
+
+def _fence(member: Member, event: FenceOrder) -> Reaction:
+    if event.epoch < member.promised:
+        raise _stale(member, event.epoch)
+    after = _changed(member, Role.FENCED, promised=event.epoch, is_held=True)
+    return after, (StopFollowing(), *_save(member, after))
+
+
+def _fence_as_master(member: Member, event: FenceOrder) -> Reaction:
+    after, actions = _fence(member, event)
+    return after, (CloseToClients(), *actions)
+
+
+def _epoch_seen_as_master(member: Member, event: EpochSeen) -> Reaction:
+    return _fenced(member) if event.epoch > member.epoch else (member, ())
+
+
+def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
+    return member, (ReadRecord(),) if event.epoch > max(member.epoch, member.promised) else ()
+
+
+def _opened(member: Member, event: Opened) -> Reaction:
+    if event.epoch != member.epoch or member.found is None:
+        return member, ()
+    return msgspec.structs.replace(member, role=Role.MASTER), (Lead(member.found),)
+
+
+def _lapsed(member: Member, event: LeaseLapsed) -> Reaction:
+    return _fenced(member)
+
+
+def _park(member: Member, event: ParkOrder) -> Reaction:
+    if event.target == member.me.ordinal:
+        raise OrderRefused(Refusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
+    after = msgspec.structs.replace(member, role=Role.PARKING)
+    return after, (Park(event.target),)
+
+
+def _unparked(member: Member, event: Unparked) -> Reaction:
+    return msgspec.structs.replace(member, role=Role.MASTER), (Unpark(),)
+
+
+def _handed_over(member: Member, event: HandedOver) -> Reaction:
+    """Follow the target, or go on as master: without an answer that is safe (decision 6)."""
+    if event.answer is not Answer.APPLIED:
+        after = msgspec.structs.replace(member, role=Role.MASTER)
+        return after, (Unpark(), ReadRecord())
+    after, actions = _follow(member, FollowOrder(event.epoch, event.target))
+    return after, (ForwardParked(event.target), *actions)
+
+
+def _failed(member: Member, event: StoreFailed) -> Reaction:
+    return _changed(member, Role.FAILED), (CloseToClients(), StopFollowing())
+
+
+def _fenced(member: Member) -> Reaction:
+    return _changed(member, Role.FENCED), (CloseToClients(), ReadRecord())
+
+
+def _changed(
+    member: Member,
+    role: Role,
+    *,
+    epoch: int = 0,
+    promised: int | None = None,
+    master: int | None = None,
+    found: Versioned | None = None,
+    is_held: bool = False,
+) -> Member:
+    return Member(
+        me=member.me,
+        promised=member.promised if promised is None else promised,
+        role=role,
+        epoch=epoch,
+        master=master,
+        found=found,
+        is_held=is_held,
+    )
+
+
+def _save(member: Member, after: Member) -> tuple[SavePromise, ...]:
+    return (SavePromise(after.promised),) if after.promised > member.promised else ()
+
+
+def _stale(member: Member, epoch: int) -> OrderRefused:
+    return OrderRefused(
+        Refusal.STALE_EPOCH,
+        f"broker {member.me.ordinal} has promised epoch {member.promised} and is {member.role} in"
+        f" epoch {member.epoch}: an order of epoch {epoch} is too old",
+    )
+
+
+def _refusal_of_role(member: Member, order: Order) -> OrderRefused:
+    reason = {Role.RECOVERING: Refusal.RECOVERING, Role.FAILED: Refusal.STORE_FAILED}.get(
+        member.role, Refusal.NOT_MASTER
+    )
+    return OrderRefused(
+        reason, f"a broker that is {member.role} cannot obey {type(order).__name__}"
+    )
+
+
+TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
+    (Role.RECOVERING, Recovered): _recovered,
+    (Role.RECOVERING, StoreFailed): _failed,
+    (Role.SLAVE, RecordRead): _record_while_no_master,
+    (Role.SLAVE, PromoteOrder): _promote,
+    (Role.SLAVE, FollowOrder): _follow,
+    (Role.SLAVE, FenceOrder): _fence,
+    (Role.SLAVE, EpochSeen): _epoch_seen,
+    (Role.SLAVE, StoreFailed): _failed,
+    (Role.PROMOTING, Opened): _opened,
+    (Role.PROMOTING, RecordRead): _record_while_promoting,
+    (Role.PROMOTING, PromoteOrder): _promote_as_master,
+    (Role.PROMOTING, FollowOrder): _follow_as_master,
+    (Role.PROMOTING, FenceOrder): _fence,
+    (Role.PROMOTING, EpochSeen): _epoch_seen_as_master,
+    (Role.PROMOTING, StoreFailed): _failed,
+    (Role.MASTER, RecordRead): _record_while_master,
+    (Role.MASTER, PromoteOrder): _promote_as_master,
+    (Role.MASTER, FollowOrder): _follow_as_master,
+    (Role.MASTER, FenceOrder): _fence_as_master,
+    (Role.MASTER, ParkOrder): _park,
+    (Role.MASTER, EpochSeen): _epoch_seen_as_master,
+    (Role.MASTER, LeaseLapsed): _lapsed,
+    (Role.MASTER, StoreFailed): _failed,
+    (Role.PARKING, RecordRead): _record_while_master,
+    (Role.PARKING, PromoteOrder): _promote_as_master,
+    (Role.PARKING, FollowOrder): _follow_as_master,
+    (Role.PARKING, FenceOrder): _fence_as_master,
+    (Role.PARKING, EpochSeen): _epoch_seen_as_master,
+    (Role.PARKING, LeaseLapsed): _lapsed,
+    (Role.PARKING, Unparked): _unparked,
+    (Role.PARKING, HandedOver): _handed_over,
+    (Role.PARKING, StoreFailed): _failed,
+    (Role.FENCED, RecordRead): _record_while_no_master,
+    (Role.FENCED, PromoteOrder): _promote,
+    (Role.FENCED, FollowOrder): _follow,
+    (Role.FENCED, FenceOrder): _fence,
+    (Role.FENCED, EpochSeen): _epoch_seen,
+    (Role.FENCED, StoreFailed): _failed,
+}
+"""Role and event -> rule. Events without a row change nothing; orders without a row are refused."""

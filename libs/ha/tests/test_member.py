@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test for each row of the table of transitions, and for what has no row."""
+
+import msgspec
+import pytest
+
+from cometmq.ha import member as members
+from cometmq.ha.member import (
+    TRANSITIONS,
+    BeginEpoch,
+    Claim,
+    CloseToClients,
+    EpochSeen,
+    FenceOrder,
+    FollowOrder,
+    ForwardParked,
+    HandedOver,
+    Lead,
+    LeaseLapsed,
+    Member,
+    Opened,
+    OrderRefused,
+    Park,
+    ParkOrder,
+    PromoteOrder,
+    ReadRecord,
+    RecordRead,
+    Recovered,
+    Refusal,
+    Role,
+    SavePromise,
+    StartFollowing,
+    StopFollowing,
+    StoreFailed,
+    Unpark,
+    Unparked,
+    react,
+)
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Copy, Record, Versioned
+
+ME, X = Copy(0, "m"), Copy(1, "x")
+
+
+def record(epoch, holder=ME, uid="u", in_sync=(ME, X)):
+    content = Record(uid=uid, group="g", epoch=epoch, holder=holder, in_sync=in_sync, serial=epoch)
+    return Versioned(content, str(epoch))
+
+
+RECOVERING = Member(me=ME, promised=3)
+SLAVE = Member(me=ME, promised=3, role=Role.SLAVE)
+FOLLOWING = Member(me=ME, promised=3, role=Role.SLAVE, epoch=3, master=1)
+PROMOTING = Member(me=ME, promised=4, role=Role.PROMOTING, epoch=4, found=record(4))
+MASTER = Member(me=ME, promised=4, role=Role.MASTER, epoch=4, found=record(4))
+PARKING = Member(me=ME, promised=4, role=Role.PARKING, epoch=4, found=record(4))
+FENCED = Member(me=ME, promised=4, role=Role.FENCED)
+HELD = Member(me=ME, promised=5, role=Role.FENCED, is_held=True)
+FAILED = Member(me=ME, promised=4, role=Role.FAILED)
+
+STOP, CLOSE, READ = StopFollowing(), CloseToClients(), ReadRecord()
+
+
+def following(epoch, promised):
+    return Member(me=ME, promised=promised, role=Role.SLAVE, epoch=epoch, master=1)
+
+
+def failed(before):
+    return Member(me=ME, promised=before.promised, role=Role.FAILED)
+
+
+ROWS = [
+    (RECOVERING, Recovered(), SLAVE, (READ,)),
+    (RECOVERING, StoreFailed(), failed(RECOVERING), (CLOSE, STOP)),
+    # a record read by a member that is not master
+    (SLAVE, RecordRead(record(4)), PROMOTING, (STOP, SavePromise(4), BeginEpoch(4))),
+    (SLAVE, RecordRead(None), SLAVE, ()),
+    (
+        SLAVE,
+        RecordRead(record(3)),  # burned: it may have opened epoch 3 before a restart (R4)
+        SLAVE,
+        (Claim(record(3), record(3).record.elected(ME, 4)),),
+    ),
+    (
+        SLAVE,
+        RecordRead(record(5, X)),
+        following(5, 5),
+        (STOP, SavePromise(5), StartFollowing(1, 5)),
+    ),
+    (SLAVE, RecordRead(record(3, X)), following(3, 3), (STOP, StartFollowing(1, 3))),
+    (SLAVE, RecordRead(record(2, X)), SLAVE, ()),  # below its promise
+    (SLAVE, RecordRead(record(9, Copy(0, "old"), in_sync=(Copy(0, "old"),))), SLAVE, ()),
+    (FOLLOWING, RecordRead(record(3, X)), FOLLOWING, ()),
+    (SLAVE, PromoteOrder(4), SLAVE, (READ,)),
+    (SLAVE, FollowOrder(3, 1), FOLLOWING, (STOP, StartFollowing(1, 3))),
+    (FOLLOWING, FollowOrder(3, 1), FOLLOWING, ()),
+    (
+        FOLLOWING,
+        FollowOrder(5, 1),
+        following(5, 5),
+        (STOP, SavePromise(5), StartFollowing(1, 5)),
+    ),
+    (FOLLOWING, FenceOrder(5), HELD, (STOP, SavePromise(5))),
+    (FOLLOWING, EpochSeen(4), FOLLOWING, (READ,)),
+    (FOLLOWING, EpochSeen(3), FOLLOWING, ()),
+    (FOLLOWING, StoreFailed(), failed(FOLLOWING), (CLOSE, STOP)),
+    # between promise and opening
+    (PROMOTING, Opened(4), MASTER, (Lead(record(4)),)),
+    (PROMOTING, Opened(3), PROMOTING, ()),
+    (PROMOTING, RecordRead(record(4)), PROMOTING, ()),
+    (PROMOTING, RecordRead(record(5, X)), FENCED, (READ,)),
+    (PROMOTING, PromoteOrder(4), PROMOTING, ()),
+    (
+        PROMOTING,
+        FollowOrder(5, 1),
+        following(5, 5),
+        (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
+    ),
+    (PROMOTING, FenceOrder(5), HELD, (STOP, SavePromise(5))),
+    (PROMOTING, EpochSeen(5), FENCED, (CLOSE, READ)),
+    (PROMOTING, EpochSeen(4), PROMOTING, ()),
+    (PROMOTING, StoreFailed(), failed(PROMOTING), (CLOSE, STOP)),
+    # a master, and one that parks
+    (MASTER, ParkOrder(1), PARKING, (Park(1),)),
+    (PARKING, Unparked(), MASTER, (Unpark(),)),
+    (
+        PARKING,
+        HandedOver(Answer.APPLIED, 1, 5),
+        following(5, 5),
+        (ForwardParked(1), STOP, SavePromise(5), StartFollowing(1, 5)),
+    ),
+    (PARKING, HandedOver(Answer.UNKNOWN, 1, 5), MASTER, (Unpark(), READ)),
+    (PARKING, HandedOver(Answer.CONFLICT, 1, 5), MASTER, (Unpark(), READ)),
+    *[
+        row
+        for role in (MASTER, PARKING)
+        for row in [
+            (role, RecordRead(record(4)), role, ()),
+            (role, RecordRead(None), role, ()),  # decision 7
+            (role, RecordRead(record(5, X)), FENCED, (CLOSE, READ)),
+            (role, RecordRead(record(5)), FENCED, (CLOSE, READ)),
+            (role, RecordRead(record(4, uid="other")), FENCED, (CLOSE, READ)),
+            (role, PromoteOrder(4), role, ()),
+            (role, PromoteOrder(5), role, (READ,)),
+            (
+                role,
+                FollowOrder(5, 1),
+                following(5, 5),
+                (CLOSE, STOP, SavePromise(5), StartFollowing(1, 5)),
+            ),
+            (role, FenceOrder(5), HELD, (CLOSE, STOP, SavePromise(5))),
+            (role, EpochSeen(5), FENCED, (CLOSE, READ)),
+            (role, EpochSeen(4), role, ()),
+            (role, LeaseLapsed(), FENCED, (CLOSE, READ)),
+            (role, StoreFailed(), failed(role), (CLOSE, STOP)),
+        ]
+    ],
+    # fenced, by itself or by an order
+    (
+        FENCED,
+        RecordRead(record(4)),
+        FENCED,
+        (Claim(record(4), record(4).record.elected(ME, 5)),),
+    ),
+    (HELD, RecordRead(record(4)), HELD, ()),
+    (
+        HELD,
+        RecordRead(record(6)),
+        msgspec.structs.replace(PROMOTING, promised=6, epoch=6, found=record(6)),
+        (STOP, SavePromise(6), BeginEpoch(6)),
+    ),
+    (FENCED, PromoteOrder(5), FENCED, (READ,)),
+    (FENCED, FollowOrder(4, 1), following(4, 4), (STOP, StartFollowing(1, 4))),
+    (FENCED, FenceOrder(5), HELD, (STOP, SavePromise(5))),
+    (FENCED, FenceOrder(4), msgspec.structs.replace(HELD, promised=4), (STOP,)),
+    (FENCED, EpochSeen(5), FENCED, (READ,)),
+    (FENCED, StoreFailed(), failed(FENCED), (CLOSE, STOP)),
+]
+
+
+def row_name(value):
+    return f"{value.role}" if isinstance(value, Member) else type(value).__name__
+
+
+@pytest.mark.parametrize(("before", "event", "after", "actions"), ROWS, ids=row_name)
+def test_row(before, event, after, actions):
+    assert react(before, event) == (after, actions)
+
+
+def test_every_row_of_the_table_is_tested():
+    assert {(before.role, type(event)) for before, event, _, _ in ROWS} == set(TRANSITIONS)
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "reason"),
+    [
+        (RECOVERING, FenceOrder(9), Refusal.RECOVERING),
+        (RECOVERING, FollowOrder(9, 1), Refusal.RECOVERING),
+        (FAILED, PromoteOrder(9), Refusal.STORE_FAILED),
+        (FAILED, FenceOrder(9), Refusal.STORE_FAILED),
+        (SLAVE, ParkOrder(1), Refusal.NOT_MASTER),
+        (FENCED, ParkOrder(1), Refusal.NOT_MASTER),
+        (PARKING, ParkOrder(1), Refusal.NOT_MASTER),
+        (SLAVE, PromoteOrder(3), Refusal.STALE_EPOCH),
+        (SLAVE, FollowOrder(2, 1), Refusal.STALE_EPOCH),
+        (SLAVE, FenceOrder(2), Refusal.STALE_EPOCH),
+        (SLAVE, FollowOrder(5, 0), Refusal.NOT_IN_SYNC),
+        (MASTER, FollowOrder(4, 1), Refusal.STALE_EPOCH),
+        (MASTER, FenceOrder(3), Refusal.STALE_EPOCH),
+        (MASTER, PromoteOrder(3), Refusal.STALE_EPOCH),
+        (MASTER, ParkOrder(0), Refusal.NOT_IN_SYNC),
+        (PROMOTING, FollowOrder(4, 1), Refusal.STALE_EPOCH),
+    ],
+)
+def test_orders_that_do_not_fit_are_refused(before, order, reason):
+    with pytest.raises(OrderRefused) as raised:
+        react(before, order)
+    assert raised.value.reason is reason
+    assert str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "event"),
+    [
+        (RECOVERING, RecordRead(record(9))),
+        (FAILED, RecordRead(record(9))),
+        (FAILED, EpochSeen(9)),
+        (SLAVE, Opened(3)),
+        (SLAVE, LeaseLapsed()),
+        (FENCED, HandedOver(Answer.APPLIED, 1, 5)),
+        (MASTER, Unparked()),
+    ],
+)
+def test_observations_without_meaning_change_nothing(before, event):
+    assert react(before, event) == (before, ())
+
+
+def test_streams_below_the_promise_are_refused():
+    assert [members.accepts(FENCED, epoch) for epoch in (3, 4, 5)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("found", "may_open"),
+    [
+        (record(4), True),
+        (record(3), False),
+        (record(4, X), False),
+        (record(4, Copy(0, "other"), in_sync=(Copy(0, "other"), X)), False),
+    ],
+)
+def test_only_the_recorded_copy_opens_and_only_a_new_epoch(found, may_open):
+    assert members.may_open(SLAVE, found.record) is may_open
